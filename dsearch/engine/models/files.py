@@ -4,7 +4,8 @@ The format of a model says which parts it has, so that a release that does not k
 and does not serve the head without it. Format 2: a trained query encoder, in `encoder/` (encoders.py). Format
 3: a trained document encoder, in `documents/` (documents.py). Format 4: its own k1 and b of the keyword
 score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
-Format 9: a memory of judged queries, in `memory.safetensors`.
+Format 9: a memory of judged queries, in `memory.safetensors`. Format 10: a learned score or an output
+projection among the head's tensors.
 Formats 6 and 8 are retired (retired.py).
 
 The module also finds the version that was live before, and deletes versions.
@@ -42,7 +43,8 @@ FORMAT_WITH_WEIGHTING = 4
 FORMAT_WITH_NULL_SLOT = 5
 FORMAT_WITH_QUERY_SIDE = 7
 FORMAT_WITH_MEMORY = 9
-NEWEST_FORMAT = 9
+FORMAT_WITH_SCORE = 10
+NEWEST_FORMAT = 10
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -106,6 +108,8 @@ def save_model(
         format = FORMAT_WITH_QUERY_SIDE
     if head.memory is not None:
         format = FORMAT_WITH_MEMORY
+    if head.learned_score is not None or head.output is not None:
+        format = FORMAT_WITH_SCORE
     record = {
         **record,
         "format": format,

@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import score_of_tensors
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 from dsearch.index import K1, B, checked_weighting
@@ -114,6 +115,10 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
         head.weigh_keywords(K1, B)
     if "null_slot" in tensors:
         head.open_null_slot(0.0)
+    learned = ((name.removeprefix("score."), one) for name, one in tensors.items() if name[:6] == "score.")
+    head.score = score_of_tensors(learned, encoder_dim) or head.score
+    if "output.weight" in tensors:
+        head.open_output(len(tensors["output.weight"]) if tensors["output.weight"].ndim else 0)
     expected = head.state_dict()
     if wrong := sorted(set(expected) ^ set(tensors)):
         names = ", ".join(expected)

@@ -32,7 +32,7 @@ from dsearch.engine.ranking.scores import (
     checked_temperature,
     ranks_by_inner_product,
 )
-from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing
+from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing, under_autocast_of_now
 from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import DimensionMismatch, InvalidRequest
@@ -56,7 +56,7 @@ class SearchLayer(nn.Module):
         hop_strength: g; None takes the head's learned one.
         score: a name (see scores.py); a `FieldMatch`, which compares the texts with a field; or any function
             or module with the interface of `dsearch.attention.SCORES`, which then learns with the layer; the
-            inner product proposes.
+            inner product proposes. "dot" is the head's learned score where it has one.
         pooling: "soft", "hard" or "uniform", over the candidates.
         width: width of a kernel score.
         temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
@@ -98,7 +98,10 @@ class SearchLayer(nn.Module):
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
         self.match = score if isinstance(score, FieldMatch) else None
         # Vectors have no part in a match: it is flat in them, and needs no temperature.
-        self.score = checked_score("exact_match" if isinstance(score, FieldMatch) else score, width)
+        if score == "dot" and head.learned_score is not None:  # its parameters are the head's alone
+            object.__setattr__(self, "score", checked_score(head.learned_score, width))
+        else:
+            self.score = checked_score("exact_match" if isinstance(score, FieldMatch) else score, width)
         if mode == "keyword" and score != "dot":
             raise InvalidRequest(
                 "mode='keyword' scores by keywords alone; leave score out, or use dense or hybrid"
@@ -270,7 +273,7 @@ class SearchLayer(nn.Module):
     ) -> SearchOutput:
         kind = query_states.device.type
         if embed is not None:
-            embed = _under_autocast_of_now(embed, kind)
+            embed = under_autocast_of_now(embed, kind)
         if query_states.dtype in (torch.bfloat16, torch.float16):
             query_states = query_states.to(self.head.log_temperature.dtype)
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
@@ -406,6 +409,7 @@ class SearchLayer(nn.Module):
             recalled=recalled,
             keys=keys,
             null_weight=weighed.nothing,
+            output=None if not pooled or values is not None or head.output is None else head.output(context),
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
             documents=everything.documents if everything is not None else (positions != NONE).sum(1),
@@ -430,17 +434,6 @@ def _rows(
         return values.new_zeros(*positions.shape, values.shape[1])
     at = torch.as_tensor(positions).to(values.device)
     return values[at.clamp_min(0)].masked_fill((at == NONE).unsqueeze(-1), 0.0)
-
-
-def _under_autocast_of_now(embed: EmbedRows, kind: str) -> EmbedRows:
-    """The caller's encoder keeps the precision that the caller chose for it."""
-    enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-
-    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Tensor:
-        with torch.autocast(kind, dtype=dtype, enabled=enabled):
-            return embed(positions)
-
-    return embedded
 
 
 def _by_score_then_position(

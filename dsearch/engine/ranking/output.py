@@ -27,6 +27,7 @@ class SearchOutput(NamedTuple):
         memory: γ M(q, d), the same for all heads; None without a memory.
         recalled: γ a of each past query of the memory.
         null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
+        output: output projection of the context; None if the head has none, or other values are pooled.
         documents: number of documents that share the attention: candidates, or all in reach.
         covered_mass: share of the attention over all documents that is theirs; 1 over all. In a collection of
             more than 20,000 documents an estimate. Of `SearchLayer.forward` alone, and None with `embed`.
@@ -48,6 +49,7 @@ class SearchOutput(NamedTuple):
     null_weight: Float[Tensor, " batch"] | None = None
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
+    output: Float[Tensor, "batch output_dim"] | None = None
     documents: Int64[np.ndarray, " batch"] | None = None
     covered_mass: Float[Tensor, " batch"] | None = None
 
