@@ -22,11 +22,23 @@ def additive_score(dim: int, hidden_dim: int) -> nn.Module:
     return AdditiveScore(dim, dim, hidden_dim)
 
 
+def gaussian_score(dim: int, hidden_dim: int) -> nn.Module:
+    """A Gaussian kernel of learned width, for any size."""
+    del dim, hidden_dim
+    return KernelScore("gaussian")
+
+
+def epanechnikov_score(dim: int, hidden_dim: int) -> nn.Module:
+    """An Epanechnikov kernel of learned width, for any size."""
+    del dim, hidden_dim
+    return KernelScore("epanechnikov")
+
+
 LEARNED_SCORES: dict[str, Callable[[int, int], nn.Module]] = {
     "additive": additive_score,
     "general": lambda dim, _: GeneralScore(dim),
-    "gaussian": lambda *_: KernelScore("gaussian"),
-    "epanechnikov": lambda *_: KernelScore("epanechnikov"),
+    "gaussian": gaussian_score,
+    "epanechnikov": epanechnikov_score,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -55,8 +55,8 @@ class LearnedValues:
             values = self.head.outputs(self.head.values(embeddings))
             if self.kind == "number":
                 values = values.squeeze(-1)
-            found_rows: list[Any] = values.tolist()  # pyright: ignore[reportUnknownMemberType]
-            rows += [None if at == NONE else row for row, at in zip(found_rows, part, strict=True)]
+            numbers = cast("list[Any]", values.tolist())  # pyright: ignore[reportUnknownMemberType]
+            rows += [None if at == NONE else row for row, at in zip(numbers, part, strict=True)]
         return rows
 
     def marked(self, prediction: FieldPrediction) -> FieldPrediction:
