@@ -37,6 +37,8 @@ BALANCED, MARGIN = "balanced", 0.02
 
 FEEDBACK = "feedback"
 VALUE = "value"
+CONTEXT, CONTRASTIVE = "context", "contrastive"
+VALUE_OBJECTIVES = (VALUE, CONTEXT, CONTRASTIVE)  # of a field
 
 MODES: tuple[str, ...] = get_args(Mode)
 SCOPES = ("head", "query", "full")
@@ -49,7 +51,7 @@ OBJECTIVE_NAMES = (
     "approx-ndcg",
     "teacher",
     "margin",
-    VALUE,
+    *VALUE_OBJECTIVES,
 )
 
 Grades = Mapping[str, Mapping[str, float]]
@@ -214,8 +216,9 @@ class TrainingJob(LearningJob):
     objective: str | None = option(None, "training objective", choices=OBJECTIVE_NAMES)
     field: str | None = option(
         None,
-        "metadata field (or value) that the objective value learns to predict; judgements, if given, only "
-        "measure the effect on search",
+        "metadata field (or value) to learn to predict: which stored values count (objective value), a value "
+        "of every document (context), or a vector that is told from others (contrastive); judgements, if "
+        "given, only measure the effect on search",
         longest=200,
     )
     null_slot: bool = option(
@@ -250,7 +253,7 @@ class TrainingJob(LearningJob):
         LearningJob.check(self, spell)
         if self.query_side == "linear" and self.heads > 1:
             raise InvalidRequest("query_side='linear' has one head; use low-rank or mlp for several")
-        if self.objective == VALUE or self.field is not None:
+        if self.objective in VALUE_OBJECTIVES or self.field is not None:
             self._check_values(spell)
             return
         self._check_source(spell)
@@ -258,16 +261,18 @@ class TrainingJob(LearningJob):
 
     def _check_values(self, spell: Spell) -> None:
         """A field is learned from documents alone, by a head."""
-        if self.objective != VALUE or self.field is None:
+        if self.objective not in VALUE_OBJECTIVES or self.field is None:
             raise InvalidRequest(
-                "objective value and the field it predicts belong together; give both or neither"
+                "objective value, context or contrastive and the field it predicts belong together; give "
+                "both or neither"
             )
         names = [
             "source", "trusted_keys", "self_supervised", "teacher", "scope", "encoder_training",
             "encoder_learning_rate", "negatives", "precision", "compiled", "null_slot",
         ]  # fmt: skip
         if refused := self._chosen(names, spell):
-            raise InvalidRequest(f"{spell('objective', VALUE)} learns from documents; leave out {refused}")
+            objective = spell("objective", self.objective)
+            raise InvalidRequest(f"{objective} learns from documents; leave out {refused}")
 
     def _check_source(self, spell: Spell) -> None:
         """There is one source of examples."""

@@ -222,6 +222,7 @@ class Attention:
         temperature: what scores were divided by.
         mixture: m_h, the share of each head.
         context: Σ_d weight(q, d) v_d.
+        output: W_O context + b, where the model has an output projection.
         weights: the mixture of the heads' softmaxes.
         scores: what the candidates are ordered by.
         keys, values: of each candidate, with include "keys", "values"; [batch, heads, candidates, dim] where
@@ -235,6 +236,7 @@ class Attention:
             listed.
         covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
         note: what to do where that is too little; or null.
+        draft: id of the draft head that answered; its parent is the stamp's model.
     """
 
     ids: list[list[str]]
@@ -257,6 +259,8 @@ class Attention:
     candidates: list[int] | None = None
     covered_mass: Float[np.ndarray, " batch"] | None = None
     note: str | None = None
+    output: Float[np.ndarray, "batch output_dim"] | None = None
+    draft: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +298,9 @@ class FieldPrediction:
         without_field: number of documents left out because they lack the field.
         covered_mass: share of the attention over all documents that the candidates hold, with the field or
             without; an estimate above 20,000 documents.
+        values: "stored" for the field's values; "learned" where the version learned a value of every
+            document, W_O W_V e + b, which documents without the field have too. Labels are then the softmax
+            of the pooled values.
     """
 
     kind: Literal["number", "vector", "label"] | None
@@ -304,6 +311,7 @@ class FieldPrediction:
     candidates: int
     without_field: int
     covered_mass: float = 1.0
+    values: Literal["stored", "learned"] = "stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +416,23 @@ class ModelAdded:
     model: str
     parent: str
     sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAdded:
+    """A head that was handed in to be asked for a while; it is no version.
+
+    Attributes:
+        draft: its id.
+        parent: version whose encoder and documents it answers with.
+        size_bytes: of its tensors.
+        expires_s: seconds after its last use.
+    """
+
+    draft: str
+    parent: str
+    size_bytes: int
+    expires_s: float
 
 
 @dataclass(frozen=True, slots=True)

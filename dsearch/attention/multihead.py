@@ -22,10 +22,12 @@ class MultiHeadAttention(nn.Module):
     """Separate query, key and value projections per head, a mask, and an output projection.
 
     Args:
-        dim: size of the queries and of the output.
+        dim: size of the projected queries and of the output.
         heads: must divide `dim`; each head works in `dim / heads` dimensions.
         key_dim: size of the keys; None is `dim`.
         value_dim: size of the values; None is the size of the keys.
+        query_dim: size of the queries; None is `dim`. With `key_dim` None the size of the keys too: so
+            self-attention may map inputs of one size to outputs of another.
         bias: True to give the four projections a bias.
 
     Raises:
@@ -39,22 +41,24 @@ class MultiHeadAttention(nn.Module):
         *,
         key_dim: int | None = None,
         value_dim: int | None = None,
+        query_dim: int | None = None,
         bias: bool = True,
     ):
         super().__init__()
         if heads < 1 or dim % heads:
             divisors = [str(n) for n in range(1, dim + 1) if dim % n == 0]
             raise InvalidRequest(f"heads={heads} does not divide dim={dim}; use one of {', '.join(divisors)}")
-        key_dim = key_dim or dim
+        query_dim = query_dim or dim
+        key_dim = key_dim or query_dim
         self.heads = heads
-        self.query = nn.Linear(dim, dim, bias=bias)
+        self.query = nn.Linear(query_dim, dim, bias=bias)
         self.key = nn.Linear(key_dim, dim, bias=bias)
         self.value = nn.Linear(value_dim or key_dim, dim, bias=bias)
         self.out = nn.Linear(dim, dim, bias=bias)
 
     def forward(
         self,
-        queries: Float[Tensor, "*batch queries dim"],
+        queries: Float[Tensor, "*batch queries query_dim"],
         keys: Float[Tensor, "*batch keys key_dim"] | None = None,
         values: Float[Tensor, "*batch keys value_dim"] | None = None,
         mask: Bool[Tensor, ...] | None = None,
@@ -104,7 +108,7 @@ class MultiHeadAttention(nn.Module):
             key_dim=key.shape[1],
             value_dim=value.shape[1],
             bias=offsets is not None,  # pyright: ignore[reportUnnecessaryComparison]
-        )
+        ).to(module.out_proj.weight)
         with torch.no_grad():
             copy.query.weight.copy_(query)
             copy.key.weight.copy_(key)

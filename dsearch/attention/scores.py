@@ -174,6 +174,7 @@ class KernelScore(nn.Module):
             raise InvalidRequest(f"kernel={kernel!r}; use one of {', '.join(kernels)}")
         if not width > 0:
             raise InvalidRequest(f"width={width}; use a number above 0")
+        self.kernel = kernel
         self._kernel = kernels[kernel]
         self.log_width = nn.Parameter(torch.tensor(math.log(width)))
 

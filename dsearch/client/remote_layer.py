@@ -17,7 +17,8 @@ answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 import torch
@@ -31,7 +32,7 @@ from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
 from dsearch.client.uploads import head_of_arrays, upload_of
-from dsearch.errors import Conflict, InvalidRequest
+from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.results import Attention
 from dsearch.types import Stamp
 
@@ -112,7 +113,9 @@ class RemoteSearch(nn.Module):
             self.model = model or self.client.models(collection).live
             tensors = self.client.head(collection, self.model)
             self.head = head_of_arrays(tensors).train()
-        self.version, self._working = self.model, None
+        self.version = self.model
+        self._draft: str | None = None
+        self._handed_in: Mapping[str, Any] = {}  # the head of the draft
         self._frozen = [encoder]  # in a list: as a submodule it would be a parameter to train
         self.encoder: LearningEncoder | None = None
         if encoder is not None and encoder_training is not None:
@@ -197,25 +200,26 @@ class RemoteSearch(nn.Module):
     def sync(self) -> None:
         """Hand the head in, so that from now on the server answers this layer by it; call it after a step.
 
-        The working version takes the place of the one of the last `sync`, which is deleted; it answers nobody
-        else. A layer without a head does nothing.
+        The server keeps it as a draft in memory, which answers nobody else and takes the place of the one of
+        the last `sync`; no version is made. A layer without a head does nothing.
 
         Raises:
             InvalidRequest: numbers that are not finite.
         """
         if self.head is None:
             return
-        replaced = self._working
-        added = self._add(self.version, {"working": True})
-        self.model = self._working = added
-        if replaced is not None:
-            self.client.delete_model(self.collection, replaced)
+        self._handed_in = upload_of(self, None, None).head
+        self._hand_in()
 
     def release(self) -> None:
-        """Delete the working version of `sync`, and answer by the version that training started from."""
-        working, self._working, self.model = self._working, None, self.version
-        if working is not None:
-            self.client.delete_model(self.collection, working)
+        """Forget the draft of `sync`, and answer by the version that training started from."""
+        draft, self._draft, self._handed_in = self._draft, None, {}
+        if draft is not None:
+            self.client.drop_draft(self.collection, draft)
+
+    def _hand_in(self) -> None:
+        """Make a draft of the head of the last `sync`."""
+        self._draft = self.client.draft_head(self.collection, self._handed_in, parent=self.version).draft
 
     def publish(self, record: dict[str, Any] | None = None, *, promote: bool = False) -> str:
         """Hand the head in as a new version, and search with it from now on; its name.
@@ -229,32 +233,33 @@ class RemoteSearch(nn.Module):
         """
         if self.head is None:
             raise InvalidRequest("publish() of a layer without a head; make it with train_head=True")
-        parent, working = self.model, self._working
-        if working is not None:
-            parent = self.version
-        added = self.model = self.version = self._add(parent, record)
-        self._working = None
-        if working is not None:
-            self.client.delete_model(self.collection, working)
+        tensors = upload_of(self, None, None).head
+        added = self.client.add_model(self.collection, tensors, parent=self.version, record=record).model
+        self.release()
+        self.model = self.version = added
         if promote:
             self.client.promote(self.collection, added)
         return added
-
-    def _add(self, parent: str | None, record: dict[str, Any] | None) -> str:
-        tensors = upload_of(self, None, None).head
-        return self.client.add_model(self.collection, tensors, parent=parent, record=record).model
 
     def _attend(self, states: Tensor, texts: Sequence[str] | None) -> Attention:
         needed = ["parts"]
         if torch.is_grad_enabled() and states.requires_grad and self.head is None:
             needed += ["slopes", "values"]
-        return self.client.attend(
+        ask = partial(
+            self.client.attend,
             self.collection,
             None if texts is None else list(texts),
             vectors=states.detach().cpu().numpy(),
             include=needed,  # type: ignore[arg-type]
-            **self._asked(states),
         )
+        try:
+            return ask(**self._asked(states))
+        except Gone:
+            if self._draft is None:
+                raise
+            self._draft = None  # expired, or of before the server was restarted
+            self._hand_in()
+            return ask(**self._asked(states))
 
     def _as_answered(
         self, found: Attention, texts: Sequence[str] | None, states: Tensor
@@ -271,7 +276,8 @@ class RemoteSearch(nn.Module):
 
     def _asked(self, states: Tensor) -> Any:
         dtype = "float64" if states.dtype == torch.float64 else "float32"
-        return {**self.options, "model": self.model, "dtype": dtype}
+        named = {"model": self.model} if self._draft is None else {"draft": self._draft}
+        return {**self.options, **named, "dtype": dtype}
 
 
 class _Dense(torch.autograd.Function):
@@ -332,7 +338,7 @@ class _ByServer(torch.autograd.Function):
             weights=weights,
             scores=scores,
             head=bool(ctx.parameters),
-            **{**layer._asked(states), "model": None, "stamp": found.stamp},
+            **{**layer._asked(states), "model": None, "draft": found.draft, "stamp": found.stamp},
         )
         of_head = []
         if layer.head is not None:

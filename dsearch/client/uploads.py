@@ -98,7 +98,7 @@ def evidence_by(
 
 
 def clean_up(layer: TrainedLayer) -> None:
-    """Delete the working version of a `RemoteSearch`, whose head was handed in to be kept."""
+    """Forget the draft of a `RemoteSearch`, whose head was handed in to be kept."""
     release = getattr(layer, "release", None)
     if release is not None:
         release()

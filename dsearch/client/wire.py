@@ -99,7 +99,7 @@ def joined(found: Sequence[Attention]) -> Attention:
         if name in ("keys", "values"):
             parts = _alike(parts, len(found[0].mixture))
         by_head = name in _BY_HEAD or parts[0].ndim == 4
-        axis = None if name in ("context", "null_weight", "covered_mass") else 2 if by_head else 1
+        axis = None if name in ("context", "output", "null_weight", "covered_mass") else 2 if by_head else 1
         arrays[name] = np.concatenate([_widened(part, axis, widest) for part in parts])
     certificates = None
     if found[0].certificates is not None:
@@ -284,6 +284,7 @@ def attention(content: bytes) -> Attention:
         certificates=None if certificates is None else [made(Proof, one) for one in certificates],
         candidates=facts.get("candidates"),
         note=facts.get("note"),
+        draft=facts.get("draft"),
         **tensors,
     )
 

@@ -124,6 +124,7 @@ class ShardedCollection:
         parts = {
             "documents of its own": self._local.has_documents_of(version),
             'a slot for "nothing fits"': head.null_slot is not None,
+            "a learned score": head.learned_score is not None,
         }
         if unsupported := [part for part, present in parts.items() if present]:
             raise NotInCluster(

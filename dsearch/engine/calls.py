@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Sequence
 
 from dsearch.engine.collection import Collection
+from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.models.retired import retired_part, served_version
 from dsearch.engine.models.tensors import head_from_bytes, require_head_alone
@@ -16,6 +17,7 @@ from dsearch.results import (
     Changed,
     Deleted,
     DocumentPage,
+    DraftAdded,
     Facets,
     Model,
     ModelAdded,
@@ -151,6 +153,36 @@ def rollback(collection: Collection, purpose: Purpose = "search") -> Promoted:
 def rollback_rows(collection: Collection, sequence: int) -> RowsDropped:
     """Drop the later rows of the query memory; see `RememberedRows.drop_after`."""
     return collection.remembered.drop_after(sequence)
+
+
+def add_draft(
+    collection: Collection, content: bytes, parent: str | None = None, owner: str = ""
+) -> DraftAdded:
+    """Keep a head for a while, to attend by it and to differentiate; see models/drafts.py.
+
+    Args:
+        collection: that it attends to.
+        content: safetensors.
+        parent: version whose encoder and documents it answers with; the live one when None.
+        owner: who hands it in, and alone can ask for it.
+
+    Raises:
+        InvalidRequest, DimensionMismatch: not a head of this collection, or too large.
+        Conflict: a parent with a memory, which the head would lose.
+        ModelNotFound: no such parent.
+    """
+    head, _ = head_from_bytes(content, collection.store.dimension)
+    parent = parent or collection.live_model
+    record = collection.store.model(parent).record
+    if "memory" in record:
+        require_head_alone(parent, record)
+    draft = collection.drafts.add(head, parent, owner)
+    return DraftAdded(draft.id, parent, draft.size, EXPIRY_S)
+
+
+def drop_draft(collection: Collection, id: str, owner: str = "") -> None:
+    """Forget a draft head; one that is gone already is no error."""
+    collection.drafts.drop(id, owner)
 
 
 def add_head(collection: Collection, content: bytes, parent: str | None = None) -> ModelAdded:

@@ -114,12 +114,15 @@ class CollectionLayer(SearchLayer):
             return collection.ids_at(self.snapshot, positions)
 
     def with_model(self, version: str) -> CollectionLayer:
-        """Open the same search by another version, on the same device, without an encoder that learns.
+        """Open the same search by another version, on the same device, without an encoder or a score that learns.
 
         Raises:
             ModelNotFound, CorruptData.
         """
-        return CollectionLayer(self._source, version, **self._options).to(self.device)
+        options = self._options.copy()
+        if isinstance(options.get("score"), torch.nn.Module):
+            del options["score"]  # the version has its own
+        return CollectionLayer(self._source, version, **options).to(self.device)
 
 
 def open_layer(

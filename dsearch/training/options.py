@@ -100,17 +100,26 @@ class ValueOptions(HeadOptions):
     of its own.
 
     Attributes:
+        values: "stored" pools the field's values; "learned" learns a value of every document, W_O W_V e + b.
+        contrastive: learn to tell a document's vector from those of others, by cosine, in place of its
+            numbers.
         most_examples: largest number of documents to predict, sampled if there are more; all documents are
             evidence.
     """
 
     epochs: int = 60
     retention: float = 0.0
+    values: str = "stored"
+    contrastive: bool = False
     most_examples: int = 5000
 
     def __post_init__(self) -> None:
         HeadOptions.__post_init__(self)
         require_at_least_one(self, "most_examples")
+        if self.values not in ("stored", "learned"):
+            raise InvalidRequest(f"values={self.values!r}; use stored or learned")
+        if self.contrastive and self.values != "learned":
+            raise InvalidRequest("contrastive=True with values='stored'; use values='learned'")
 
 
 def query_options(**chosen: Any) -> TrainingOptions:

@@ -16,7 +16,7 @@ from dsearch.declared import options_of
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest
-from dsearch.jobs import LearningJob, TrainingJob, TuningJob
+from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.finetune.feedback import examples_from_feedback, finetune_from_feedback
@@ -271,9 +271,11 @@ class _TrainingRun:
             trusted = judged_examples(collection, job)
         options, live = feedback_options(**self._chosen()), collection.live_model
         comparable = collection.encoder_of(live).identity == collection.encoder.identity
+        comparable = comparable and collection.head(live).learned_score is None
         if not comparable:
             self.observer.remark(
-                f"{live}, which is live, has an encoder of its own: the gate compares with {self.parent}"
+                f"{live}, which is live, has an encoder or a score of its own: the gate compares with "
+                f"{self.parent}"
             )
         trained = finetune_from_feedback(
             source,
@@ -307,7 +309,11 @@ class _TrainingRun:
     def values(self, field: str) -> JobResult:
         """Train a head that predicts a field of the documents."""
         examples = value_examples(self.collection, field)
-        options = ValueOptions(**_only(ValueOptions, self._chosen()))
+        options = replace(
+            ValueOptions(**_only(ValueOptions, self._chosen())),
+            values="stored" if self.job.objective == VALUE else "learned",
+            contrastive=self.job.objective == CONTRASTIVE,
+        )
         trained = finetune_values(
             examples,
             options,

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import score_of_module
 from dsearch.encoder import EncoderChange, LearningEncoder, TextEncoder, tuned, tuned_identity
 from dsearch.engine import Collection, CollectionLayer, SearchLayer, require_head_alone
 from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest
@@ -92,7 +93,7 @@ def save_model(
     parent = parent or collection.live_model
     change = encoder.change() if isinstance(encoder, LearningEncoder) else encoder
     # The gate ranks on the CPU, wherever the layer was trained; the layer itself stays where it is.
-    head = copy.deepcopy(layer if isinstance(layer, Head) else layer.head).cpu()
+    head = copy.deepcopy(layer if isinstance(layer, Head) else head_of_layer(layer)).cpu()
     if callable(evidence):
         if isinstance(layer, Head):
             raise InvalidRequest("a function as evidence scores layers, and this is a head; give the layer")
@@ -113,6 +114,23 @@ def save_model(
         parent=parent,
         encoder=judged.encoder,
     )
+
+
+def head_of_layer(layer: SearchLayer) -> Head:
+    """Return a layer's head, with the score that learned beside it.
+
+    Raises:
+        InvalidRequest: a score of one's own that no version can have.
+    """
+    if not isinstance(layer.score, torch.nn.Module) or layer.score is layer.head.learned_score:
+        return layer.head
+    score = score_of_module(layer.score)
+    if score is None:
+        raise InvalidRequest(
+            f"a layer with a score of type {type(layer.score).__name__}; a version can have AdditiveScore, "
+            "GeneralScore, or KernelScore of gaussian or epanechnikov"
+        )
+    return layer.head.scoring_by(score)
 
 
 def evidence_fields(evidence: JudgedQueries | ExampleScores | None) -> dict[str, Any]:
@@ -193,6 +211,11 @@ def _by_judgements(
     collection: Collection, head: Head, encoder: TextEncoder | None, job: SavingJob, gate: Gate
 ) -> tuple[GateReport, dict[str, int]]:
     live = collection.answering(job.purpose)
+    if head.learned_score is not None or collection.head(live).learned_score is not None:
+        raise InvalidRequest(
+            "judgements as evidence of a learned score, which they would rank by the inner product; give a "
+            "function that scores held-out queries by a layer"
+        )
     if collection.has_documents_of(live):
         raise Conflict(
             f"{live}, which is live, has documents of its own, so that judgements cannot compare the two by "
@@ -257,7 +280,7 @@ def _live_layer(collection: Collection, layer: SearchLayer, purpose: Purpose) ->
         candidates=layer.candidates,
         hops=layer.hops,
         hop_strength=layer.hop_strength,
-        score=layer.score,
+        score="dot" if isinstance(layer.score, torch.nn.Module) else layer.score,
         pooling=layer.pooling,
     )
 

@@ -12,6 +12,7 @@ from support.sizes import by_size
 from torch.autograd import gradcheck
 
 from dsearch.attention import (
+    MultiHeadAttention,
     NadarayaWatson,
     SqueezeExcite,
     attend,
@@ -216,3 +217,23 @@ class TestSqueezeExcite:
         module = SqueezeExcite(6, 2).double()
         torch.nn.init.normal_(module.expand.weight)
         assert gradcheck(module, (draw(2, 2), draw(2, 3, 6)))
+
+
+def test_self_attention_maps_three_numbers_to_two() -> None:
+    module = MultiHeadAttention(dim=2, heads=1, query_dim=3, bias=False).double()
+    tokens = torch.rand(6, 3, dtype=torch.float64)
+    context, weights = module(tokens)
+    q, k, v = (tokens @ one.weight.T for one in (module.query, module.key, module.value))
+    expected = (q @ k.T / math.sqrt(2)).softmax(-1)
+    torch.testing.assert_close(weights[0], expected)
+    torch.testing.assert_close(context, expected @ v @ module.out.weight.T)
+    batch = module(torch.stack([tokens, tokens.flip(0)])).context  # sequences [B, T, D]
+    torch.testing.assert_close(batch[1], context.flip(0))
+
+
+def test_a_copy_of_torchs_module_keeps_its_precision() -> None:
+    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    ours = MultiHeadAttention.from_torch(theirs)
+    tokens = torch.rand(2, 5, 8, dtype=torch.float64)
+    expected, _ = theirs(tokens, tokens, tokens)
+    torch.testing.assert_close(ours(tokens).context, expected, atol=1e-12, rtol=1e-12)

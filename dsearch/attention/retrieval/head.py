@@ -31,13 +31,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dsearch.attention.retrieval.learned_score import new_score, score_of_tensors
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.attention.scores import length, unit
+from dsearch.attention.scores import Score, length, unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 START_TEMPERATURE = 0.05
 START_KEYWORD_WEIGHT = 1.0
+MAX_OUTPUT_DIM = 4096
 QUERY_SIDES = ("linear", "low-rank", "mlp")
 _ZERO_AT_START = {  # of each query side: while these are zeros it moves nothing
     "linear": ("query_delta",),
@@ -56,6 +58,9 @@ class Head(nn.Module):
         null_slot: (n, s) of the null slot, see null_slot.py; None if the head has none.
         memory: judged queries and their answers, see memory.py; None if the head has none.
         second_stage: learned late interaction, see second_stage.py; None if the head has none.
+        score: score with learned parameters in place of the inner product, under its name; see
+            learned_score.py; empty if the head has none.
+        output: output projection of the pooled context, o = W_O context + b; None if the head has none.
 
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
@@ -108,6 +113,9 @@ class Head(nn.Module):
         self.register_module("memory", None)
         self.second_stage: SecondStage | None
         self.register_module("second_stage", None)
+        self.score = nn.ModuleDict()
+        self.output: nn.Linear | None
+        self.register_module("output", None)
         self._settled: dict[str, tuple[int, int]] = {}
 
     def settle(self) -> Head:
@@ -150,6 +158,32 @@ class Head(nn.Module):
     def open_null_slot(self, level: float, slope: float = 1.0) -> None:
         """Let "nothing fits" have a part in the attention."""
         self.null_slot = nn.Parameter(torch.tensor([level, slope]).to(self.keyword_weight))
+
+    def learn_score(self, name: str, hidden_dim: int = 64) -> None:
+        """Score by a learned function in place of the inner product, at its start; see learned_score.py."""
+        self.score = new_score(name, self.encoder_dim, hidden_dim).to(self.key_delta)
+
+    def open_output(self, output_dim: int) -> nn.Linear:
+        """Project the pooled context to `output_dim` numbers; return the projection, at its start."""
+        if not 1 <= output_dim <= MAX_OUTPUT_DIM:
+            raise InvalidRequest(f"output_dim={output_dim}; use 1 to {MAX_OUTPUT_DIM}")
+        self.output = nn.Linear(self.encoder_dim, output_dim).to(self.key_delta)
+        return self.output
+
+    @property
+    def learned_score(self) -> Score | None:
+        """The learned score; None for the inner product."""
+        return next(iter(self.score.values()), None)
+
+    def scoring_by(self, score: nn.ModuleDict) -> Head:
+        """Return a head with this learned score that shares all other parameters."""
+        other = copy(self)
+        other._modules = {**self._modules, "score": score}
+        return other
+
+    def outputs(self, contexts: Float[Tensor, "*batch value_dim"]) -> Float[Tensor, "*batch output_dim"]:
+        """W_O context + b; the context itself without a projection."""
+        return contexts if self.output is None else self.output(contexts)
 
     def remembering(self, memory: QueryMemory) -> Head:
         """Return a head with this memory that shares all other parameters."""
@@ -258,6 +292,13 @@ class Head(nn.Module):
         self.null_slot = None if slot is None else nn.Parameter(torch.empty_like(slot))
         delta: Tensor | None = state_dict.get(f"{prefix}second_stage.token_delta")
         self.second_stage = None if delta is None else SecondStage(delta.shape[0])
+        names = [name for name in state_dict if name.startswith(f"{prefix}score.")]
+        tensors = ((name.removeprefix(f"{prefix}score."), state_dict[name]) for name in names)
+        self.score = score_of_tensors(tensors, self.encoder_dim) or nn.ModuleDict()
+        weight: Tensor | None = state_dict.get(f"{prefix}output.weight")
+        self.output = None
+        if weight is not None:
+            self.open_output(len(weight))
         super()._load_from_state_dict(state_dict, prefix, *further)  # pyright: ignore[reportUnknownMemberType]
 
 

@@ -286,6 +286,16 @@ class LocalModels:
         tensors = head_tensors(self.engine.collection(collection).head(version))
         return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
 
+    def draft_head(
+        self, collection: str, tensors: Mapping[str, Any], *, parent: str | None = None
+    ) -> results.DraftAdded:
+        """Keep a head for a while, to attend by it with `draft=…`; it is no version."""
+        return calls.add_draft(self.engine.collection(collection), head_file(tensors, None), parent)
+
+    def drop_draft(self, collection: str, draft: str) -> None:
+        """Forget a draft head."""
+        calls.drop_draft(self.engine.collection(collection), draft)
+
     def add_model(
         self,
         collection: str,

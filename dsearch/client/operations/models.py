@@ -9,7 +9,7 @@ from typing import Any
 from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.wire import head_file, path_of, question
-from dsearch.results import ModelAdded, Models, Promoted, Remembered, RowsDropped
+from dsearch.results import DraftAdded, ModelAdded, Models, Promoted, Remembered, RowsDropped
 from dsearch.types import Purpose
 
 
@@ -87,6 +87,27 @@ class ModelOperations:
         """Return the tensors of a version's head, as NumPy arrays by name. `GET …/models/{version}/head`"""
         answer = yield Request("GET", path_of(collection, "models", version, "head"), accept=TENSORS)
         return wire.tensors_of(answer.content)[1]
+
+    @operation
+    def draft_head(
+        self, collection: str, tensors: Mapping[str, Any], *, parent: str | None = None
+    ) -> Flow[DraftAdded]:
+        """Hand a head in for a while: `attend` and `vjp` answer by it with `draft=…`. `POST …/heads`
+
+        Args:
+            collection: its name.
+            tensors: named and shaped as `head` gives them.
+            parent: version whose encoder and documents it answers with; the live one when None.
+        """
+        chosen = {} if parent is None else {"parent": parent}
+        body = head_file(tensors, None)
+        answer = yield Request("POST", path_of(collection, "heads"), chosen, body, TENSORS)
+        return wire.made(DraftAdded, wire.content_of(answer))
+
+    @operation
+    def drop_draft(self, collection: str, draft: str) -> Flow[None]:
+        """Forget a draft head; one that is gone already is no error. `DELETE …/heads/{draft}`"""
+        yield Request("DELETE", path_of(collection, "heads", draft))
 
     @operation
     def add_model(

@@ -5,7 +5,8 @@ and does not serve the head without it. Format 2: a trained query encoder, in `e
 3: a trained document encoder, in `documents/` (documents.py). Format 4: its own k1 and b of the keyword
 score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
 Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision.
-Format 11: a second stage. Formats 6 and 8 are retired (retired.py).
+Format 11: a second stage. Format 12: a learned score or an output projection. These are among the head's
+tensors. Formats 6 and 8 are retired (retired.py).
 
 The module also finds the version that was live before, and deletes versions.
 """
@@ -43,7 +44,8 @@ FORMAT_WITH_NULL_SLOT = 5
 FORMAT_WITH_QUERY_SIDE = 7
 FORMAT_WITH_MEMORY = 10
 FORMAT_WITH_SECOND_STAGE = 11
-NEWEST_FORMAT = 11
+FORMAT_WITH_SCORE = 12
+NEWEST_FORMAT = 12
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -109,6 +111,8 @@ def save_model(
         format = FORMAT_WITH_MEMORY
     if head.second_stage is not None:
         format = FORMAT_WITH_SECOND_STAGE
+    if head.learned_score is not None or head.output is not None:
+        format = FORMAT_WITH_SCORE
     record = {
         **record,
         "format": format,

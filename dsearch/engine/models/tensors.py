@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import score_of_tensors
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
@@ -118,6 +119,10 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     delta = tensors.get("second_stage.token_delta")
     if delta is not None and delta.ndim == 2 and 1 <= len(delta) <= encoder_dim:
         head.second_stage = SecondStage(len(delta))
+    learned = ((name.removeprefix("score."), one) for name, one in tensors.items() if name[:6] == "score.")
+    head.score = score_of_tensors(learned, encoder_dim) or head.score
+    if "output.weight" in tensors:
+        head.open_output(len(tensors["output.weight"]) if tensors["output.weight"].ndim else 0)
     expected = head.state_dict()
     if wrong := sorted(set(expected) ^ set(tensors)):
         names = ", ".join(expected)

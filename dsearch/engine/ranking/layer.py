@@ -32,7 +32,6 @@ from dsearch.engine.ranking.parts import (
     check_texts,
     check_values,
     rows_at,
-    under_autocast_of_now,
 )
 from dsearch.engine.ranking.scores import (
     checked_pooling,
@@ -40,7 +39,7 @@ from dsearch.engine.ranking.scores import (
     checked_temperature,
     ranks_by_inner_product,
 )
-from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing
+from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing, under_autocast_of_now
 from dsearch.engine.ranking.second_stage import FirstStage, QueryTokens, Reranker, chosen_stages, stage_of
 from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
@@ -66,7 +65,7 @@ class SearchLayer(nn.Module):
         hop_strength: g; None takes the head's learned one.
         score: a name (see scores.py); a `FieldMatch`, which compares the texts with a field; or any function
             or module with the interface of `dsearch.attention.SCORES`, which then learns with the layer; the
-            inner product proposes.
+            inner product proposes. "dot" is the head's learned score where it has one.
         pooling: "soft", "hard" or "uniform", over the candidates.
         width: width of a kernel score.
         temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
@@ -111,7 +110,10 @@ class SearchLayer(nn.Module):
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
         self.match = score if isinstance(score, FieldMatch) else None
         # Vectors have no part in a match: it is flat in them, and needs no temperature.
-        self.score = checked_score("exact_match" if isinstance(score, FieldMatch) else score, width)
+        if score == "dot" and head.learned_score is not None:  # its parameters are the head's alone
+            object.__setattr__(self, "score", checked_score(head.learned_score, width))
+        else:
+            self.score = checked_score("exact_match" if isinstance(score, FieldMatch) else score, width)
         if mode == "keyword" and score != "dot":
             raise InvalidRequest(
                 "mode='keyword' scores by keywords alone; leave score out, or use dense or hybrid"
@@ -432,6 +434,7 @@ class SearchLayer(nn.Module):
             recalled=recalled,
             keys=keys,
             null_weight=weighed.nothing,
+            output=None if not pooled or values is not None or head.output is None else head.output(context),
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
             documents=everything.documents if everything is not None else (positions != NONE).sum(1),

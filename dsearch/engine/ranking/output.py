@@ -29,6 +29,7 @@ class SearchOutput(NamedTuple):
         memory: γ M(q, d), the same for all heads; None without a memory.
         recalled: the past queries of the memory that each query attends to.
         null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
+        output: output projection of the context; None if the head has none, or other values are pooled.
         documents: number of documents that share the attention: candidates, or all in reach.
         second: term of the second stage, the same for all heads; None without one.
         covered_mass: share of the attention over all documents that is theirs; 1 over all. In a collection of
@@ -52,6 +53,7 @@ class SearchOutput(NamedTuple):
     null_weight: Float[Tensor, " batch"] | None = None
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
+    output: Float[Tensor, "batch output_dim"] | None = None
     documents: Int64[np.ndarray, " batch"] | None = None
     covered_mass: Float[Tensor, " batch"] | None = None
     second: Float[Tensor, "batch candidates"] | None = None

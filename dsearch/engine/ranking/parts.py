@@ -1,4 +1,4 @@
-"""Parts of a layer that stand by themselves: values by position, precision, the order of hits."""
+"""Parts of a layer that stand by themselves: values by position, the order of hits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.engine.ranking.scoring import EmbedRows
 from dsearch.engine.ranking.second_stage import Terms
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.errors import DimensionMismatch, InvalidRequest
@@ -43,17 +42,6 @@ def rows_at(
         return values.new_zeros(*positions.shape, values.shape[1])
     at = torch.as_tensor(positions).to(values.device)
     return values[at.clamp_min(0)].masked_fill((at == NONE).unsqueeze(-1), 0.0)
-
-
-def under_autocast_of_now(embed: EmbedRows, kind: str) -> EmbedRows:
-    """The caller's encoder keeps the precision that the caller chose for it."""
-    enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-
-    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Tensor:
-        with torch.autocast(kind, dtype=dtype, enabled=enabled):
-            return embed(positions)
-
-    return embedded
 
 
 def by_score_then_position(

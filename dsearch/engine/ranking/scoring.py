@@ -302,3 +302,14 @@ class Weighing(NamedTuple):
 
 def _everywhere(raw: Float[Tensor, "batch heads candidates"]) -> Bool[Tensor, "batch candidates"]:
     return torch.ones_like(raw[:, 0], dtype=torch.bool)
+
+
+def under_autocast_of_now(embed: EmbedRows, kind: str) -> EmbedRows:
+    """The caller's encoder keeps the precision that the caller chose for it."""
+    enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Tensor:
+        with torch.autocast(kind, dtype=dtype, enabled=enabled):
+            return embed(positions)
+
+    return embedded

@@ -55,6 +55,8 @@ class GradientQuery:
         stamp: the state to be asked; the present one when None.
         filter: a condition on metadata that documents must meet.
         dtype: what everything is computed in.
+        draft: id of a draft head that answers in place of a version, with the documents of its parent.
+        owner: who handed the draft in.
         options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
     """
 
@@ -65,6 +67,8 @@ class GradientQuery:
     stamp: Stamp | None = None
     filter: object | None = None
     dtype: Precision = "float32"
+    draft: str | None = None
+    owner: str = ""
     options: LayerOptions = field(default_factory=LayerOptions)
     ids: Sequence[str] | None = None
 
@@ -97,6 +101,8 @@ def attention_parts(
         found = layer(states, texts)
         certificate = None if certify is None else certificate_of(layer, found, states, texts, certify)
         arrays = {"context": found.context, "weights": found.weights, "scores": _finite(found)}
+        if found.output is not None:
+            arrays["output"] = found.output
         if found.covered_mass is not None:
             arrays["covered_mass"] = found.covered_mass
         if found.null_weight is not None:
@@ -135,6 +141,7 @@ def attention_parts(
         certificates=certificates,
         candidates=None if found.documents is None else found.documents.tolist(),
         note=coverage_note(layer, found),
+        draft=asked.draft,
         **numbers,
     )
 
@@ -203,11 +210,22 @@ def _layer(
     if asked.states is None and asked.texts is None and asked.ids is None:
         raise InvalidRequest("neither states nor texts nor ids; give at least one")
     model, stamp = asked.model, asked.stamp
+    draft = None if asked.draft is None else collection.drafts.get(asked.draft, asked.owner)
+    if draft is not None:
+        if (model or draft.parent) != draft.parent or (stamp and stamp.model != draft.parent):
+            raise InvalidRequest(
+                f"a draft that was made from {draft.parent}, and another model; leave it out"
+            )
+        model = draft.parent
     if stamp is not None and model not in (None, stamp.model):
         raise InvalidRequest(f"model={model!r} with a stamp of {stamp.model!r}; leave the model out")
     version = model or (collection.answering(asked.purpose) if stamp is None else stamp.model)
     snapshot = collection.snapshot_for(version) if stamp is None else collection.snapshot_at(stamp)
-    head = _head(collection, version, snapshot.sequence, stamped=stamp is not None)
+    head = (
+        draft.head
+        if draft is not None
+        else _head(collection, version, snapshot.sequence, stamped=stamp is not None)
+    )
     if asked.dtype == "float64":
         head = copy.deepcopy(head).double()
     mode = asked.options.get("mode", "hybrid")

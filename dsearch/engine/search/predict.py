@@ -26,6 +26,7 @@ from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.search.attend import Queries, asked, coverage_note
 from dsearch.engine.search.field_values import Kind, kind_of_all
+from dsearch.engine.search.learned_values import LearnedValues
 from dsearch.engine.search.predict_whole import PooledField, predicted_from_all
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.fields import fields_of
@@ -53,24 +54,41 @@ def predict(
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
     with torch.inference_mode():
         layer, stamp, states, texts = asked(collection, queries, model, purpose, filter, options)
+        learned = LearnedValues.of(collection, stamp, layer.head, field)
         if layer.over == "all":
-            return Predictions(stamp, _from_all(collection, layer, states, texts, field, evidence))
+            pooled = _from_all(collection, layer, states, texts, field, evidence, learned)
+            return Predictions(stamp, pooled)
         found = layer(states, texts)
-        rows = layer.snapshot.rows(found.positions)
-        wanted = np.unique(rows[rows != NONE])
-        fields = dict(zip(wanted.tolist(), fields_of(collection.store, wanted, field), strict=True))
-        values = [[fields.get(row) for row in line] for line in rows.tolist()]
+        values = _values(collection, layer, found.positions, field, learned)
         has = torch.tensor([[value is not None for value in line] for line in values], dtype=torch.bool)
         weights = layer.weighing.weighed(found.raw, has.reshape(found.positions.shape)).mixed
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
     ids = collection.ids_at(layer.snapshot, found.positions)
     predictions = [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)]
+    if learned is not None:
+        predictions = [learned.marked(one) for one in predictions]
     if found.covered_mass is not None:
         shares = found.covered_mass.tolist()
         predictions = [
             replace(one, covered_mass=share) for one, share in zip(predictions, shares, strict=True)
         ]
     return Predictions(stamp, predictions, coverage_note(layer, found))
+
+
+def _values(
+    collection: CollectionState,
+    layer: SearchLayer,
+    positions: Int64[np.ndarray, "batch candidates"],
+    field: str,
+    learned: LearnedValues | None,
+) -> list[list[Any]]:
+    """The values of the candidates, None where there is none."""
+    if learned is not None:
+        return [learned.at(layer.snapshot, line) for line in positions]
+    rows = layer.snapshot.rows(positions)
+    wanted = np.unique(rows[rows != NONE])
+    fields = dict(zip(wanted.tolist(), fields_of(collection.store, wanted, field), strict=True))
+    return [[fields.get(row) for row in line] for line in rows.tolist()]
 
 
 def _from_all(
@@ -80,6 +98,7 @@ def _from_all(
     texts: Sequence[str] | None,
     field: str,
     evidence: int,
+    learned: LearnedValues | None,
 ) -> list[FieldPrediction]:
     snapshot = layer.snapshot
 
@@ -90,9 +109,13 @@ def _from_all(
         return ids(np.array([position]))[0]
 
     at = snapshot.visible()
-    values = collection.kept_fields.of(snapshot.rows(at), field)
+    if learned is None:
+        values = collection.kept_fields.of(snapshot.rows(at), field)
+    else:
+        values = learned.at(snapshot, at)
     column = PooledField.of(values, at, snapshot.positions, named, field)
-    return predicted_from_all(layer.whole(states, texts), column, len(at), evidence, ids)
+    predictions = predicted_from_all(layer.whole(states, texts), column, len(at), evidence, ids)
+    return predictions if learned is None else [learned.marked(one) for one in predictions]
 
 
 def _predicted(

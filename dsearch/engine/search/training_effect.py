@@ -38,7 +38,8 @@ def learned(
     """Return a function for the effect of training on a candidate, given its row and column in `found`.
 
     None if the effect is undefined: for the untrained model, for a model with its own documents (whose
-    embeddings differ), and for a model with its own query encoder if likeness `turned` the query.
+    embeddings differ), with a learned score, and for one with its own query encoder if likeness `turned` the
+    query.
     """
     if version == UNTRAINED:
         return None
@@ -48,6 +49,8 @@ def learned(
     ancestor = served_version(collection.store, model.parent)  # there for as long as its children are
     if "documents" in model.record or "documents" in collection.store.model(ancestor).record:
         return None
+    if layer.head.learned_score is not None or collection.head(ancestor).learned_score is not None:
+        return None  # scores of two kinds have no difference
     same = collection.encoder_identity_of(version) == collection.encoder_identity_of(ancestor)
     if not same and (turned or texts is None):
         return None

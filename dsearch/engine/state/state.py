@@ -31,6 +31,7 @@ from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
+from dsearch.engine.models.drafts import DraftHeads
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
 from dsearch.engine.models.nearest import index_keys
@@ -84,6 +85,7 @@ class CollectionState:
         self._live = LiveState(store, closed, self.tokens)
         self._heads: dict[str, Head] = {}
         self.remembered = RememberedRows(store, self._writing, self._live)
+        self.drafts = DraftHeads()
         self._lessons: tuple[str, Lessons | None] | None = None
         self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store)
@@ -145,10 +147,7 @@ class CollectionState:
         return self.answering("search")
 
     def answering(self, purpose: Purpose) -> str:
-        """Return the version that answers for a purpose by default.
-
-        Predictions without a version of their own are answered by that of searches.
-        """
+        """Return the version that answers for a purpose; for predictions that of searches without an own."""
         live, served = self.store.live_model(purpose), self._served.get(purpose, ("", ""))
         if live != served[0]:
             served = self._served[purpose] = live, served_version(self.store, live)

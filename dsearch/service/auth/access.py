@@ -22,10 +22,11 @@ from dsearch.service.errors import KeyMissing, ScopeTooNarrow
 OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
 _ASKING = re.compile(
-    r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict)"
+    r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict|heads)"
     r"|/v1/embeddings|/v[12]/rerank|/v1/vector_stores/[^/]+/search|/retrieve"
     r"|/mcp"  # each of its tools has a scope of its own
 )
+_DRAFT = re.compile(r"/v1/collections/[^/]+/heads/[^/]+")  # nobody else's
 _WRITING = re.compile(
     r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?|outcomes)|/reward", re.DOTALL
 )
@@ -38,7 +39,8 @@ def is_open(path: str) -> bool:
 
 def needed_scope(method: str, path: str) -> KeyScope:
     """Return the scope that a request needs; a route that is not listed here needs the highest."""
-    if method in ("GET", "HEAD") or (method == "POST" and _ASKING.fullmatch(path)):
+    asks = method == "POST" and _ASKING.fullmatch(path)
+    if method in ("GET", "HEAD") or asks or (method == "DELETE" and _DRAFT.fullmatch(path)):
         return "read"
     return "write" if _WRITING.fullmatch(path) else "admin"
 

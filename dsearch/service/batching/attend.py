@@ -17,10 +17,12 @@ MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
 MAX_TENSOR_BYTES = 128 * 1024 * 1024
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
 _NUMBERS = ("null_weight", "covered_mass")  # one a query
-_BY_QUERY = ("context", "weights", "scores", "keys", "values", *_BY_HEAD, *_NUMBERS, "memory")
+_BY_QUERY = ("context", "output", "weights", "scores", "keys", "values", *_BY_HEAD, *_NUMBERS, "memory")
 
 
-def attend(catalogue: Catalogue, name: str, asked: AttendRequest, largest_bytes: int) -> Attention:
+def attend(
+    catalogue: Catalogue, name: str, asked: AttendRequest, owner: str, largest_bytes: int
+) -> Attention:
     """Attention of the queries, with what was asked for.
 
     Raises:
@@ -31,14 +33,14 @@ def attend(catalogue: Catalogue, name: str, asked: AttendRequest, largest_bytes:
     with catalogue.whole(name, encoder=_encodes(asked)) as collection:
         return attention_parts(
             collection,
-            asked.asked(collection.store.dimension),
+            asked.asked(collection.store.dimension, owner),
             include=set(asked.include),
             certify=asked.certify,
             largest_bytes=largest_bytes,
         )
 
 
-def vjp(catalogue: Catalogue, name: str, asked: VjpRequest) -> Gradients:
+def vjp(catalogue: Catalogue, name: str, asked: VjpRequest, owner: str) -> Gradients:
     """Gradients with respect to the query states and the head.
 
     Raises:
@@ -47,7 +49,7 @@ def vjp(catalogue: Catalogue, name: str, asked: VjpRequest) -> Gradients:
     with catalogue.whole(name, encoder=_encodes(asked)) as collection:
         return vjp_of(
             collection,
-            asked.asked(collection.store.dimension),
+            asked.asked(collection.store.dimension, owner),
             context=_context(collection, asked),
             weights=asked.grad_weights,
             scores=asked.grad_scores,
@@ -69,6 +71,7 @@ def attended_facts(found: Attention) -> dict[str, Any]:
         "ids": found.ids,
         "candidates": found.candidates,
         "note": found.note,
+        "draft": found.draft,
     }
     return facts if found.certificates is None else facts | {"certificates": found.certificates}
 
@@ -81,6 +84,7 @@ def attended_json(found: Attention) -> dict[str, Any]:
         "temperature": found.temperature,
         "mixture": found.mixture,
         "note": found.note,
+        "draft": found.draft,
         "results": [_result(found, query) for query in range(len(found.ids))],
     }
 
@@ -98,7 +102,7 @@ def _result(found: Attention, query: int) -> dict[str, Any]:
             continue
         if name in _BY_HEAD or row.ndim == 3:  # keys and values, too, where heads took different passages
             row = row[:, : len(ids)]
-        elif name != "context":
+        elif name not in ("context", "output"):
             row = row[: len(ids)]
         result[name] = np.ascontiguousarray(row)
     if found.candidates is not None:

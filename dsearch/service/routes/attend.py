@@ -28,6 +28,7 @@ from dsearch.service.batching.attend import (
 from dsearch.service.batching.attend import attend as attention_of
 from dsearch.service.batching.attend import vjp as gradients_of
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.answers import AttendAnswer, VjpAnswer
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
@@ -60,7 +61,8 @@ async def attend(collection: str, asked: AttendRequest, request: Request, servic
     started = time.perf_counter()
     tensors = wants_tensors(request)
     largest = MAX_TENSOR_BYTES if tensors else MAX_JSON_VECTOR_BYTES
-    parts = await service.searching.run(partial(attention_of, service.catalogue, collection, asked, largest))
+    work = partial(attention_of, service.catalogue, collection, asked, asker(request), largest)
+    parts = await service.searching.run(work)
     took = {"took_ms": _ms_since(started)}
     if tensors:
         return tensors_answer(attended_arrays(parts), attended_facts(parts) | took)
@@ -74,7 +76,9 @@ async def vjp(collection: str, asked: VjpRequest, request: Request, service: The
     The server keeps nothing between the two. A state that was replaced since is `gone` (410): attend again.
     """
     started = time.perf_counter()
-    found = await service.searching.run(partial(gradients_of, service.catalogue, collection, asked))
+    found = await service.searching.run(
+        partial(gradients_of, service.catalogue, collection, asked, asker(request))
+    )
     facts = stamped(found.stamp) | {"took_ms": _ms_since(started)}
     states = {"states": np.ascontiguousarray(found.states)} if "states" in asked.include else {}
     head = found.head if "head" in asked.include else {}

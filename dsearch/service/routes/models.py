@@ -195,7 +195,7 @@ async def add_model(
     """
     require_type(request, (TENSORS,))
     described = await service.read(partial(service.catalogue.describe, collection))
-    limit = _largest_head_bytes(described.encoder["dimension"])
+    limit = largest_head_bytes(described.encoder["dimension"])
     body = b"".join([part async for part in limited(request, limit)])
     add = service.catalogue.write(calls.add_head, collection, body, asked.parent)
     return json_answer(await service.writing.run(add), 201)
@@ -237,6 +237,6 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 
-def _largest_head_bytes(dimension: int) -> int:
+def largest_head_bytes(dimension: int) -> int:
     """The most that a valid head has, the factors of `MAX_HEADS` heads of full rank, W_K and W_V; or less."""
     return min(4 * (2 * MAX_HEADS + 2) * dimension**2 + MAX_RECORD_BYTES, MAX_STREAM_BYTES)

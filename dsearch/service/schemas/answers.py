@@ -92,6 +92,7 @@ class AttendedQuery:
         weights: of the candidates.
         scores: of the candidates.
         context: Σ weight · value.
+        output: W_O context + b, if the model has an output projection.
         keys: W_K e of each candidate, if included; by head where several heads may take different passages of
             long documents.
         values: W_V e of each candidate, likewise.
@@ -121,6 +122,7 @@ class AttendedQuery:
     certificate: Proof | None = None
     candidates: int | None = None
     covered_mass: float | None = None
+    output: list[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,7 @@ class AttendAnswer(Stamp):
         temperature: divisor of the scores.
         mixture: the share of each head.
         note: what to do where the candidates hold too little of the attention; or null.
+        draft: draft head that answered, made from the model; or null.
     """
 
     hops: int
@@ -140,6 +143,7 @@ class AttendAnswer(Stamp):
     took_ms: float
     results: list[AttendedQuery]
     note: str | None = None
+    draft: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,6 +409,7 @@ EXAMPLES: dict[str, Any] = {
         "predict": "v2",
     },
     "ModelAdded": {"model": "v3", "parent": "v2", "sequence": 131},
+    "DraftAdded": {"draft": "5f0d1c9a0f4b4f7e8f3f5d6c", "parent": "v2", "size_bytes": 9, "expires_s": 600.0},
     "Promoted": {"model": "v2", "previous": "v1", "sequence": 130, "purpose": "search"},
     "Remembered": {
         "model": "v3",

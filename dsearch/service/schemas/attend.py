@@ -36,6 +36,9 @@ class Differentiable(AttendFields):
     stamp: StampGiven | None = Field(
         None, description="state to use, from an answer; the present one if not given"
     )
+    draft: Annotated[
+        str | None, Field(pattern="^[0-9a-f]{24}$"), allowed("the id that handing in a head gave")
+    ] = Field(None, description="draft head that answers in place of a version; see POST …/heads")
     dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(
         "float32", description="precision of the computation"
     )
@@ -54,8 +57,8 @@ class Differentiable(AttendFields):
             )
         return self
 
-    def asked(self, dimension: int) -> GradientQuery:
-        """As the engine takes it, for embeddings of `dimension` numbers.
+    def asked(self, dimension: int, owner: str = "") -> GradientQuery:
+        """As the engine takes it, for embeddings of `dimension` numbers; drafts are those of the owner.
 
         Raises:
             DimensionMismatch: vectors of another length.
@@ -75,6 +78,8 @@ class Differentiable(AttendFields):
             dtype=self.dtype,
             options=LayerOptions(**options),
             ids=self.ids,
+            draft=self.draft,
+            owner=owner,
         )
 
 

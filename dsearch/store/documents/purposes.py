@@ -61,9 +61,9 @@ def checked_purpose(purpose: object) -> Purpose:
     Raises:
         InvalidRequest: there is no such purpose.
     """
-    for one in PURPOSES:
-        if purpose == one:
-            return one
+    for allowed in PURPOSES:
+        if purpose == allowed:
+            return allowed
     raise InvalidRequest(f"purpose={purpose!r}; use one of {', '.join(PURPOSES)}")
 
 

@@ -239,7 +239,7 @@ def descend(
 
 
 def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
-    """Learned parameters with their learning rates; values and hops do not affect this objective."""
+    """Learned parameters with their learning rates; values only if the context is projected, hops never."""
     fusion: list[nn.Parameter] = [head.log_temperature]
     if options.keywords:
         fusion.append(head.keyword_weight)
@@ -250,6 +250,8 @@ def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
         {"params": head.query_parameters() + keys, "lr": options.learning_rate},
         {"params": fusion, "lr": options.learning_rate * _SCALARS_LEARN_FASTER},
     ]
+    if head.output is not None:  # of an objective on the pooled context
+        groups.append({"params": [head.value_delta, *head.output.parameters()], "lr": options.learning_rate})
     learning = {id(parameter) for group in groups for parameter in group["params"]}
     for parameter in head.parameters():
         parameter.requires_grad_(id(parameter) in learning)

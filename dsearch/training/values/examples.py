@@ -34,6 +34,7 @@ class ValueExamples:
         values: their values, in units of their standard deviation around their mean, or one-hot.
         labels: labels of the columns of one-hot values; empty for numbers.
         scale: standard deviation of each number, in the field's own units; empty for labels.
+        centre: mean of each number; empty for labels.
         states: embeddings of the queries.
         texts: texts of the queries; empty if the collection stores given embeddings without texts.
         wanted: target values of the queries.
@@ -49,6 +50,7 @@ class ValueExamples:
     values: Float32[np.ndarray, "documents value_dim"]
     labels: tuple[str | bool, ...]
     scale: Float32[np.ndarray, " numbers"]
+    centre: Float32[np.ndarray, " numbers"]
     states: Float32[np.ndarray, "examples encoder_dim"]
     texts: list[str]
     wanted: Float32[np.ndarray, "examples value_dim"]
@@ -87,7 +89,7 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
     kind = _kind(present, field)
     positions = visible[has].astype(np.int64)
     labels: tuple[str | bool, ...] = ()
-    scale = np.zeros(0, np.float32)
+    scale = centre = np.zeros(0, np.float32)
     if kind == "label":
         labels = _labels(present, field)
         values = _one_hot(present, labels)
@@ -97,6 +99,7 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
         if not spread.any():
             raise InvalidRequest(f"every document has the same {field!r}; there is nothing to tell apart")
         spread[spread == 0] = 1.0
+        centre = numbers.mean(0).astype(np.float32)
         values, scale = ((numbers - numbers.mean(0)) / spread).astype(np.float32), spread.astype(np.float32)
     texts = [] if is_given(collection.store) else _texts(collection, positions)
     content = json.dumps([field, collection.store.ids(snapshot.rows(positions)), present, []])
@@ -109,6 +112,7 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
         values=values,
         labels=labels,
         scale=scale,
+        centre=centre,
         states=snapshot.embeddings(positions),
         texts=texts,
         wanted=values,

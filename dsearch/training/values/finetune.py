@@ -20,9 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Float32, Int64
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.errors import InvalidRequest
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers
@@ -115,6 +117,11 @@ def finetune_values(
         Cancelled: the observer stopped it.
     """
     options, gate = options or ValueOptions(), gate or Gate()
+    if options.contrastive and examples.kind != "vector":
+        raise InvalidRequest(
+            f"objective contrastive with {examples.field!r}, a {examples.kind}; give a field of vectors, "
+            "or use objective context"
+        )
     start = Head(examples.states.shape[1]).eval() if start is None else start
     examples = replace(examples, snapshot=examples.snapshot.weighed(start.keyword_weighting))
     started = time.monotonic()
@@ -125,6 +132,8 @@ def finetune_values(
     folds = session.folds(checkpoints)
     epochs, before, after = options.epochs, None, None
     measure = "log share of the right label" if examples.kind == "label" else "R²"
+    if options.contrastive:
+        measure = "log share of the right vector"
     first, last, nothing = (np.zeros(0) for _ in range(3))
     if folds:
         kept = _kept(folds)
@@ -140,6 +149,11 @@ def finetune_values(
         before = measures_of_values(examples, asked, np.concatenate([fold.predicted[0] for fold in folds]))
         after = measures_of_values(examples, asked, np.concatenate(predicted))
     head = session.train_on_all(epochs)
+    readout: dict[str, Any] = {}
+    if head.output is not None:
+        _in_own_units(head, examples)
+        labels = list(examples.labels) or None
+        readout = {"readout": {"field": examples.field, "kind": examples.kind, "labels": labels}}
     overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
     searched = None if judged is None else search_by(judged, start, head)
     report = judge_values(
@@ -154,10 +168,11 @@ def finetune_values(
     record = {
         "scope": "head",
         "purpose": "predict",
-        "objective": "value",
+        "objective": "value" if options.values == "stored" else "context",
         "options": asdict(options),
         "epochs": epochs,
         **described(examples),
+        **readout,
         "values": {"before": before, "after": after},
         "search": None if searched is None else {"before": searched[0], "after": searched[1]},
         "gate": report.to_dict(),
@@ -215,9 +230,11 @@ class _Session:
                 predicted[epoch] = np.load(folder / f"epoch-{epoch}.npy")
         self._train("validate", f"fold-{number}", others, evidence, None, told)
         kept = [predicted[epoch] for epoch in (0, *checkpoints)]
-        scores = np.stack([scores_of_values(examples, asked, one) for one in kept])
+        contrastive = self.options.contrastive
+        scores = np.stack([scores_of_values(examples, asked, one, contrastive=contrastive) for one in kept])
         always = np.tile(examples.values[evidence].mean(0), (len(asked), 1))
-        return _Fold(asked, scores_of_values(examples, asked, always), scores, kept)
+        nothing = scores_of_values(examples, asked, always, contrastive=contrastive)
+        return _Fold(asked, nothing, scores, kept)
 
     def _train(
         self,
@@ -253,6 +270,16 @@ class _Session:
 
 def _drawn(part: Int64[np.ndarray, " part"], seed: int) -> Int64[np.ndarray, " drawn"]:
     return np.sort(np.random.default_rng(seed).choice(part, MOST, replace=False))
+
+
+def _in_own_units(head: Head, examples: ValueExamples) -> None:
+    """Fold the field's scale and mean into the output projection."""
+    if examples.kind == "label" or head.output is None:
+        return
+    scale = torch.as_tensor(examples.scale)
+    with torch.no_grad():
+        head.output.weight.mul_(scale[:, None])
+        head.output.bias.mul_(scale).add_(torch.as_tensor(examples.centre))
 
 
 def _kept(folds: list[_Fold]) -> int:

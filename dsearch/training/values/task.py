@@ -20,6 +20,7 @@ from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import ValueOptions
 from dsearch.training.ranking import corpus_embeddings
 from dsearch.training.scopes.head import descend, head_groups, new_head
+from dsearch.training.values.context import contrastive_loss, start_output
 from dsearch.training.values.examples import ValueExamples
 from dsearch.training.values.losses import NOT_EVIDENCE, log_loss, loss_of_values, pooled_values
 
@@ -85,25 +86,38 @@ class HeldEvidence:
         self._own = torch.as_tensor(own)
 
     def predict(
-        self, head: Head, asked: Int64[Tensor, " batch"], *, nearest: int | None = None
+        self,
+        head: Head,
+        asked: Int64[Tensor, " batch"],
+        *,
+        nearest: int | None = None,
+        contexts: bool = False,
     ) -> Float[Tensor, "batch value_dim"]:
-        """The values that are pooled for the examples at these indices, each without itself."""
+        """The values that are pooled for the examples at these indices, each without itself.
+
+        A head with an output projection has learned values; `contexts` returns pooled embeddings in their
+        place.
+        """
         data, keyword = self._data, None
         if data.keywords:
             scores = data.keyword(asked.numpy())
             scores = scores if self._which is None else scores[:, self._which]
             keyword = torch.as_tensor(scores).to(data.device)
-        at = asked.to(data.device)
-        return pooled_values(
+        at, learned = asked.to(data.device), head.output is not None
+        pooled = pooled_values(
             head,
             data.states[at],
             self.corpus,
-            self.values,
+            self.corpus if learned or contexts else self.values,
             self._own[asked].to(data.device),
             keyword=keyword,
             further=self.further,
             nearest=nearest,
         )
+        if not learned or contexts:
+            return pooled
+        outputs = head.outputs(head.values(pooled))  # W_V is linear: of the pooled embeddings
+        return outputs.softmax(-1) if data.examples.kind == "label" else outputs
 
     @torch.inference_mode()
     def served(
@@ -119,9 +133,16 @@ def scores_of_values(
     examples: ValueExamples,
     asked: Int64[np.ndarray, " asked"],
     predicted: Float32[np.ndarray, "asked value_dim"],
+    *,
+    contrastive: bool = False,
 ) -> Float[np.ndarray, " asked"]:
-    """More is better: 1 − squared error / variance of numbers (its mean is R²), log p̃ of the right label."""
+    """More is better: 1 − squared error / variance of numbers (its mean is R²), log p̃ of the right label.
+
+    Of a contrastive objective the log share of the right vector among those of all that are asked.
+    """
     wanted = torch.as_tensor(examples.wanted[asked])
+    if contrastive:
+        return -contrastive_loss(torch.as_tensor(predicted), wanted).double().numpy()
     loss = loss_of_values(examples.kind, torch.as_tensor(predicted), wanted)
     scores = -loss if examples.kind == "label" else 1 - loss
     return scores.double().numpy()
@@ -177,7 +198,10 @@ def train_on_values(
     head = new_head(data.states.shape[1], options, start).to(data.device)
     with torch.no_grad():
         head.hop_strength.zero_()  # documents are asked once
-    task = _ValuesOfDocuments(data, HeldEvidence(data, evidence), asked, options, Student(head))
+    of_evidence = HeldEvidence(data, evidence)
+    if options.values == "learned":
+        open_learned_values(head, of_evidence, data, torch.as_tensor(asked))
+    task = _ValuesOfDocuments(data, of_evidence, asked, options, Student(head))
     course = Course(len(asked), options.batch_size, options.epochs, options.seed, epochs)
 
     def told(epoch: Epoch) -> bool:
@@ -187,6 +211,17 @@ def train_on_values(
 
     run_course(task, course, watch=watch, on_epoch=told)
     return head.cpu().eval()
+
+
+def open_learned_values(
+    head: Head, evidence: HeldEvidence, data: ValueData, examples: Int64[Tensor, " examples"]
+) -> None:
+    """Open the head's output projection at its start; see context.py."""
+    with torch.no_grad():
+        parts = [evidence.predict(head, part, contexts=True) for part in examples.split(_AT_A_TIME)]
+    output = head.open_output(data.wanted.shape[1])
+    wanted = data.wanted[examples.to(data.device)]
+    start_output(output, torch.cat(parts), wanted, labels=data.examples.kind == "label")
 
 
 class _ValuesOfDocuments(NothingFurther):
@@ -215,8 +250,11 @@ class _ValuesOfDocuments(NothingFurther):
         """Error of the pooled values, retention and decay; see values.py."""
         options, head, data = self._options, self.trained.head, self._data
         asked = self._asked[batch]
-        predicted = self._evidence.predict(head, asked)
-        loss = loss_of_values(data.examples.kind, predicted, data.wanted[asked.to(data.device)]).mean()
+        predicted, wanted = self._evidence.predict(head, asked), data.wanted[asked.to(data.device)]
+        if options.contrastive:
+            loss = contrastive_loss(predicted, wanted).mean()
+        else:
+            loss = loss_of_values(data.examples.kind, predicted, wanted).mean()
         corpus = self._evidence.corpus
         drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
         kept = torch.zeros((), device=corpus.device)

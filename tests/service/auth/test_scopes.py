@@ -55,7 +55,17 @@ def test_each_cell_of_the_table_holds(
 
 
 def test_what_changes_data_needs_more_than_read(app: FastAPI) -> None:
-    asking = ("search", "search/batch", "similar", "facets", "attend", "vjp", "predict")
+    asking = (
+        "search",
+        "search/batch",
+        "similar",
+        "facets",
+        "attend",
+        "vjp",
+        "predict",
+        "heads",
+        "heads/{draft}",
+    )
     compatible = (
         "/retrieve",
         "/v1/embeddings",

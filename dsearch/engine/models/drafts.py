@@ -1,0 +1,116 @@
+"""Draft heads: heads that are handed in to be asked for a while, and are no versions.
+
+A training elsewhere hands its head in after each step and attends by it. A draft is in memory alone, answers
+those who hand it in, and is never changed: a later one has another name. The oldest of an owner make room for
+new ones, unused ones expire, and a restart forgets them all.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.errors import Gone, InvalidRequest
+
+MAX_DRAFTS = 8  # of an owner
+MAX_OWNER_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 256 * 1024 * 1024  # of all owners
+EXPIRY_S = 600.0  # after the last use
+
+
+@dataclass(frozen=True, slots=True)
+class DraftHead:
+    """A draft.
+
+    Attributes:
+        id: its name.
+        head: the head; it is shared.
+        parent: version whose encoder and documents it answers with.
+        owner: who handed it in: the id of an API key, or "".
+        size: bytes of its tensors.
+        expires: time of its end, by the clock of the drafts.
+    """
+
+    id: str
+    head: Head
+    parent: str
+    owner: str
+    size: int
+    expires: float
+
+
+class DraftHeads:
+    """The drafts of a collection.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock, self._lock = clock, threading.Lock()
+        self._drafts = OrderedDict[str, DraftHead]()  # the least recently used first
+
+    def add(self, head: Head, parent: str, owner: str) -> DraftHead:
+        """Keep a head for a while.
+
+        Raises:
+            InvalidRequest: it is larger than all drafts of an owner may be.
+        """
+        size = sum(tensor.nbytes for tensor in head.own_tensors().values())
+        if size > MAX_OWNER_BYTES:
+            raise InvalidRequest(f"a head of {size} bytes; drafts have at most {MAX_OWNER_BYTES}")
+        with self._lock:
+            self._expire()
+            own = [draft for draft in self._drafts.values() if draft.owner == owner]
+            while own and (
+                len(own) >= MAX_DRAFTS or sum(draft.size for draft in own) + size > MAX_OWNER_BYTES
+            ):
+                del self._drafts[own.pop(0).id]
+            while self._drafts and self.size + size > MAX_BYTES:
+                self._drafts.popitem(last=False)
+            draft = DraftHead(secrets.token_hex(12), head, parent, owner, size, self._clock() + EXPIRY_S)
+            self._drafts[draft.id] = draft
+            return draft
+
+    def get(self, id: str, owner: str) -> DraftHead:
+        """Return a draft of its owner, which lives on from now.
+
+        Raises:
+            Gone: it expired, made room, or is of another owner.
+        """
+        with self._lock:
+            self._expire()
+            draft = self._drafts.get(id)
+            if draft is None or draft.owner != owner:
+                raise Gone(f"draft {id[:40]!r} is gone; hand the head in again")
+            used = DraftHead(id, draft.head, draft.parent, owner, draft.size, self._clock() + EXPIRY_S)
+            self._drafts[id] = used
+            self._drafts.move_to_end(id)
+            return used
+
+    def drop(self, id: str, owner: str) -> bool:
+        """Forget a draft of its owner; return True if there was one."""
+        with self._lock:
+            draft = self._drafts.get(id)
+            if draft is None or draft.owner != owner:
+                return False
+            del self._drafts[id]
+            return True
+
+    @property
+    def size(self) -> int:
+        """Bytes of all drafts."""
+        return sum(draft.size for draft in self._drafts.values())
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for id in [id for id, draft in self._drafts.items() if draft.expires <= now]:
+            del self._drafts[id]

@@ -1,0 +1,62 @@
+"""Draft heads: handed in to be asked by `attend` and `vjp` for a while; no versions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from dsearch.engine import calls
+from dsearch.errors import CollectionNotFound, Conflict, DimensionMismatch, InvalidRequest, ModelNotFound
+from dsearch.results import DraftAdded
+from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
+from dsearch.service.feedback import asker
+from dsearch.service.middleware.strict_route import StrictRoute, limited, require_type
+from dsearch.service.routes.models import AddParameters, largest_head_bytes
+from dsearch.service.state import TheService
+from dsearch.service.wire.json import TENSORS, json_answer
+from dsearch.service.wire.problems import documented
+
+router = APIRouter(prefix="/v1/collections/{collection}/heads", tags=["attention"], route_class=StrictRoute)
+_BODY: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=DraftAdded,
+    openapi_extra={"requestBody": {"required": True, "content": _BODY}},
+    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded),
+)
+async def add_draft(
+    collection: str, request: Request, service: TheService, asked: Annotated[AddParameters, Query()]
+) -> Response:
+    """Hand a head in for a while: `attend` and `vjp` answer by it where they name it as `draft`.
+
+    The body is what `GET …/models/{version}/head` gives, with other numbers. Nothing is stored. A draft
+    answers who handed it in, until ten minutes after its last use; of eight the oldest makes room.
+    """
+    require_type(request, (TENSORS,))
+    described = await service.read(partial(service.catalogue.describe, collection))
+    limit = largest_head_bytes(described.encoder["dimension"])
+    body = b"".join([part async for part in limited(request, limit)])
+
+    def add() -> DraftAdded:
+        with service.catalogue.whole(collection) as opened:
+            return calls.add_draft(opened, body, asked.parent, asker(request))
+
+    return json_answer(await service.read(add), 201)
+
+
+@router.delete("/{draft}", status_code=204, responses=documented(CollectionNotFound, InvalidRequest))
+async def drop_draft(collection: str, draft: str, request: Request, service: TheService) -> Response:
+    """Forget a draft head; one that is gone already is no error."""
+
+    def drop() -> None:
+        with service.catalogue.whole(collection) as opened:
+            calls.drop_draft(opened, draft, asker(request))
+
+    await service.read(drop)
+    return Response(status_code=204)

@@ -1,0 +1,89 @@
+"""Draft heads are bounded by count, bytes and expiry for each owner, and answer nobody else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.engine import Collection, GradientQuery, attention_parts, calls, head_bytes, vjp
+from dsearch.engine.models import drafts as bounds
+from dsearch.engine.models.drafts import DraftHeads
+from dsearch.errors import Gone, InvalidRequest
+
+DIMENSION = 32
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def moved(seed: int) -> Head:
+    head, generator = Head(DIMENSION), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        head.key_delta += 0.3 * torch.randn(head.key_delta.shape, generator=generator)
+    return head.eval()
+
+
+def test_the_oldest_of_an_owner_makes_room_and_unused_ones_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    drafts = DraftHeads(clock)
+    other = drafts.add(moved(0), "v0", "other").id
+    names = [drafts.add(moved(n), "v0", "me").id for n in range(bounds.MAX_DRAFTS + 1)]
+    assert len({other, *names}) == len(names) + 1
+    with pytest.raises(Gone, match="hand the head in again"):
+        drafts.get(names[0], "me")
+    assert drafts.get(other, "other").parent == "v0"  # another owner's have stayed
+    with pytest.raises(Gone):
+        drafts.get(other, "me")
+    assert not drafts.drop(other, "me")
+    clock.now = bounds.EXPIRY_S - 1
+    drafts.get(names[1], "me")  # used: it lives on
+    clock.now = bounds.EXPIRY_S + 1
+    assert drafts.get(names[1], "me").id == names[1]
+    assert len(drafts) == 1
+    assert drafts.drop(names[1], "me")
+    assert (len(drafts), drafts.size) == (0, 0)
+    size = drafts.add(moved(0), "v0", "me").size
+    monkeypatch.setattr(bounds, "MAX_OWNER_BYTES", 2 * size)
+    first, *_ = [drafts.add(moved(n), "v0", "you").id for n in range(3)]
+    with pytest.raises(Gone):
+        drafts.get(first, "you")
+    monkeypatch.setattr(bounds, "MAX_BYTES", 2 * size)
+    for owner in "abc":
+        drafts.add(moved(0), "v0", owner)
+    assert drafts.size == 2 * size
+    monkeypatch.setattr(bounds, "MAX_OWNER_BYTES", size - 1)
+    with pytest.raises(InvalidRequest, match="drafts have at most"):
+        drafts.add(moved(0), "v0", "me")
+
+
+def test_a_draft_answers_as_the_version_would_and_leaves_nothing(collection: Collection) -> None:
+    head = moved(1)
+    draft = calls.add_draft(collection, head_bytes(head), owner="me")
+    assert (draft.parent, collection.store.models()) == ("v0", [])
+    states = torch.nn.functional.normalize(torch.randn(2, DIMENSION), dim=1)
+    asked = GradientQuery(states=states, draft=draft.draft, owner="me")
+    found = attention_parts(collection, asked)
+    assert (found.draft, found.stamp.model) == (draft.draft, "v0")
+    version = collection.add_model(head, {})
+    kept = attention_parts(collection, GradientQuery(states=states, model=version))
+    assert found.ids == kept.ids
+    torch.testing.assert_close(torch.tensor(found.weights), torch.tensor(kept.weights))
+    again = GradientQuery(states=states, draft=draft.draft, owner="me", stamp=found.stamp)
+    gradients = vjp(collection, again, context=torch.ones(2, DIMENSION).numpy())
+    same = GradientQuery(states=states, stamp=kept.stamp)
+    expected = vjp(collection, same, context=torch.ones(2, DIMENSION).numpy())
+    torch.testing.assert_close(
+        torch.tensor(gradients.head["key_delta"]), torch.tensor(expected.head["key_delta"])
+    )
+    with pytest.raises(Gone):
+        attention_parts(collection, GradientQuery(states=states, draft=draft.draft, owner="you"))
+    with pytest.raises(InvalidRequest, match="a draft that was made from v0, and another model"):
+        attention_parts(collection, GradientQuery(states=states, model="v1", draft=draft.draft, owner="me"))
+    calls.drop_draft(collection, draft.draft, "me")
+    with pytest.raises(Gone):
+        attention_parts(collection, asked)
