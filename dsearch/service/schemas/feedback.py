@@ -11,7 +11,7 @@ from dsearch.service.schemas.search import QueryText
 from dsearch.service.wire.fields import Given, allowed
 
 MAX_EVENTS = 1000
-ActionName = Literal["click", "watch", "add_to_cart", "purchase", "thumbs_up", "thumbs_down"]
+ActionName = Literal["click", "watch", "add_to_cart", "purchase", "thumbs_up", "answer", "thumbs_down"]
 ACTION_NAMES: tuple[str, ...] = get_args(ActionName)
 
 
