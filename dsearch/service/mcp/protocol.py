@@ -19,9 +19,8 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ValidationError
 
-from dsearch.errors import DsearchError, InvalidRequest
+from dsearch.errors import DsearchError, InvalidRequest, ScopeTooNarrow
 from dsearch.service.auth.keys import SCOPES
-from dsearch.service.errors import ScopeTooNarrow
 from dsearch.service.mcp.tools import TOOLS, AgentTool, Caller
 from dsearch.service.state import Service
 from dsearch.service.wire.fields import shown
