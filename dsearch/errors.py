@@ -184,6 +184,26 @@ class ProcessDied(DsearchError):
     code = "process_died"
 
 
+class AccessDenied(DsearchError):
+    """A request that its sender may not make."""
+
+    code = "access_denied"
+    status = 403
+
+
+class KeyMissing(AccessDenied):
+    """A request without an API key, or with an unknown one."""
+
+    code = "key_missing"
+    status = 401
+
+
+class ScopeTooNarrow(AccessDenied):
+    """An API key whose scope does not allow this."""
+
+    code = "scope_too_narrow"
+
+
 class Unavailable(DsearchError):
     """The service cannot answer just now."""
 

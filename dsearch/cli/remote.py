@@ -1,14 +1,18 @@
-"""Writes through the server that holds the lock of a home: it does what the command would have done."""
+"""Writes and searches through the server of a home: it does what the command would have done."""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsearch.cli.session import ProgressBars, say
-from dsearch.errors import Conflict, HomeLocked
+from dsearch.errors import AccessDenied, Conflict, HomeLocked, Unavailable
 from dsearch.types import Document, Progress
 
 if TYPE_CHECKING:
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from dsearch.results import CollectionInfo, Task, Written
 
 LONGEST_S = 7 * 24 * 3600.0  # a task goes on as long as it takes
+HOLDER_NAME = "LOCK.holder"  # as engine/home.py writes it, which would load the engine
 _TELL_EVERY = 100  # documents
 
 
@@ -35,6 +40,45 @@ def server_of(locked: HomeLocked) -> Iterator[Client]:
     say(f"the server at {locked.url} holds the lock: it does this")
     with Client(locked.url, api_key=None if key is None else key.get_secret_value()) as client:
         yield client
+
+
+@contextmanager
+def reader_of(home: Path | None, own: Mapping[str, object] | None = None) -> Iterator[Client | None]:
+    """A client of the server that runs on this home, which has everything loaded; None without one.
+
+    Args:
+        home: as it was given.
+        own: options of an encoder, a device or threads: with any of them this process answers itself.
+    """
+    from dsearch.config import load_settings
+
+    settings = load_settings(home=home)
+    url = None if any(value is not None for value in (own or {}).values()) else serving_url(settings.home)
+    if url is None:
+        yield None
+        return
+    from dsearch.client import Client
+
+    key = None if settings.api_key is None else settings.api_key.get_secret_value()
+    with Client(url, api_key=key, retries=0) as client:
+        try:
+            client.ready()
+            client.collections()  # open to this key
+        except (Unavailable, AccessDenied):  # the files can be read without it
+            yield None
+            return
+        yield client
+
+
+def serving_url(home: Path) -> str | None:
+    """The address of the server that holds the lock of a home on this machine; None without one."""
+    try:
+        holder = json.loads((home / HOLDER_NAME).read_text())
+        os.kill(int(holder["pid"]), 0)
+        own = holder["host"] == socket.gethostname()
+        return str(holder["url"]) if own and holder["url"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def stays_here(locked: HomeLocked, why: str) -> HomeLocked:

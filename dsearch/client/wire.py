@@ -303,7 +303,8 @@ def error_of(answer: Reply) -> DsearchError:
         code, detail = "unavailable", f"status {answer.status}, and no problem document to say why"
     kind = _kinds().get(code)
     if kind is None:
-        nearest = {404: "not_found", 409: "conflict", 410: "gone", 429: "unavailable", 503: "unavailable"}
+        nearest = {401: "key_missing", 403: "access_denied", 404: "not_found", 409: "conflict", 410: "gone"}
+        nearest |= {429: "unavailable", 503: "unavailable"}
         fallback = "invalid_request" if 400 <= answer.status < 500 else "error"
         kind = _kinds()[nearest.get(answer.status, fallback)]
     error = kind(detail, hint=hint)

@@ -114,7 +114,7 @@ class CollectionLayer(SearchLayer):
             return collection.ids_at(self.snapshot, positions)
 
     def with_model(self, version: str) -> CollectionLayer:
-        """Open the same search by another version, on the same device, without an encoder or a score that learns.
+        """Open the same search by another version on the same device; encoder and score do not learn.
 
         Raises:
             ModelNotFound, CorruptData.

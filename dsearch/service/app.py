@@ -10,16 +10,14 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from dsearch.engine import SearchEngine
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
 from dsearch.service.auth.access import Access, is_open
 from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.compat import embeddings, rerank, retrieve, vector_stores
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
-    KeyMissing,
     OriginNotAllowed,
-    ScopeTooNarrow,
 )
 from dsearch.service.mcp import endpoint as mcp
 from dsearch.service.middleware.deadline import HEADER, QUERY_TIMEOUT_S, Deadline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsearch.errors import DsearchError, InvalidRequest, Unavailable
+from dsearch.errors import AccessDenied, DsearchError, InvalidRequest, Unavailable
 
 
 class MalformedRequest(DsearchError):
@@ -24,25 +24,10 @@ class UnknownQuery(InvalidRequest):
     code = "unknown_query"
 
 
-class KeyMissing(DsearchError):
-    """A request without an API key, or with an unknown one."""
-
-    code = "key_missing"
-    status = 401
-
-
-class ScopeTooNarrow(DsearchError):
-    """An API key whose scope does not allow this."""
-
-    code = "scope_too_narrow"
-    status = 403
-
-
-class OriginNotAllowed(DsearchError):
+class OriginNotAllowed(AccessDenied):
     """A request from a page of another site."""
 
     code = "origin_not_allowed"
-    status = 403
 
 
 class BodyTooLarge(DsearchError):

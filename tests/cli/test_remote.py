@@ -16,12 +16,16 @@ from support.cli.terminal import Terminal
 from support.paths import SUPPORT, TESTS
 from support.warm.processes import warm_start
 
+from dsearch.cli.commands import index as index_command
+from dsearch.cli.commands import maintenance as maintenance_command
+from dsearch.cli.commands import search as search_command
 from dsearch.cli.commands.serve import bound
-from dsearch.cli.remote import ended_task
+from dsearch.cli.remote import HOLDER_NAME, ended_task, reader_of, serving_url
 from dsearch.client import Client
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 from dsearch.results import Task
+from dsearch.types import Document
 
 pytestmark = pytest.mark.server
 
@@ -129,7 +133,9 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
     told = json.loads(out)
     assert (told["version"], told["live"], told["epochs"], told["examples"]) == ("v1", True, 2, 12)
     code, out, _ = dsearch(*train, "--seed", "1")
-    assert (code, out.splitlines()[0].startswith("papers: v2 trained on 12 queries in ")) == (3, True)
+    verdict, trained = out.splitlines()[:2]
+    assert "it is not live, since" in verdict
+    assert (code, trained.startswith("papers: v2 trained on 12 queries in ")) == (3, True)
     assert "v2 is kept but does not answer; try it with --model v2" in out
     code, out, err = dsearch(
         "train", "-c", "papers", "--objective", "value", "--field", "side", "--epochs", "2"
@@ -355,3 +361,51 @@ def test_a_folder_is_mirrored_through_the_server(dsearch: Terminal, served: str,
     assert dsearch("drop", "notes", "--yes")[1] == "notes: dropped, with 7 documents\n"
     assert "created" in dsearch("create", "notes")[1]
     assert "exists" in dsearch("create", "notes")[2]
+
+
+def test_a_running_server_answers_what_only_reads(
+    dsearch: Terminal, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(served) as client:
+        client.create_collection("papers")
+        client.upsert("papers", [Document(f"d{n}", f"river stone{n}", metadata={"n": n}) for n in range(4)])
+        client.set_alias("texts", "papers")
+
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("no engine is loaded beside a server")
+
+    for module in (search_command, index_command, maintenance_command):
+        monkeypatch.setattr(module, "opened_engine", opened)
+    code, out, _ = dsearch("search", "river", "-c", "papers", "--json")
+    assert (code, len(json.loads(out)["hits"])) == (0, 4)
+    code, out, err = dsearch("search", "+nowhere", "-c", "papers")
+    assert (code, out) == (0, "")
+    assert "nothing was found" in err
+    code, out, _ = dsearch("similar", "d1", "-c", "papers", "--json")
+    assert (code, len(json.loads(out)["hits"])) == (0, 3)
+    code, out, _ = dsearch("facets", "n", "-c", "papers", "--json")
+    assert json.loads(out)["documents"] == 4
+    code, out, _ = dsearch("stats", "-c", "papers", "--json")
+    assert (json.loads(out)["documents"], json.loads(out)["aliases"]) == (4, ["texts"])
+    code, _, err = dsearch("search", "river", "-c", "nothing")
+    assert code == 1
+    assert "there are: papers" in err
+    with pytest.raises(AssertionError, match="no engine"):
+        dsearch("search", "river", "-c", "papers", "--threads", "1")
+
+
+def test_a_server_that_is_gone_or_closed_to_this_key_is_passed_over(tmp_path: Path) -> None:
+    assert serving_url(tmp_path) is None
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": "x", "url": "http://127.0.0.1:9"}
+    (tmp_path / HOLDER_NAME).write_text(json.dumps(holder))
+    assert serving_url(tmp_path) == "http://127.0.0.1:9"
+    with reader_of(tmp_path) as client:
+        assert client is None  # nobody answers there
+    for broken in (
+        {**holder, "url": None},
+        {**holder, "host": "elsewhere"},
+        {**holder, "pid": 2**22 + 1},
+        {},
+    ):
+        (tmp_path / HOLDER_NAME).write_text(json.dumps(broken))
+        assert serving_url(tmp_path) is None

@@ -17,7 +17,16 @@ import httpx2
 import pytest
 
 from dsearch.client import AsyncClient, Client
-from dsearch.errors import CollectionNotFound, Conflict, DsearchError, InvalidRequest, Unavailable
+from dsearch.errors import (
+    AccessDenied,
+    CollectionNotFound,
+    Conflict,
+    DsearchError,
+    InvalidRequest,
+    KeyMissing,
+    ScopeTooNarrow,
+    Unavailable,
+)
 from dsearch.service.middleware.deadline import MAX_READ_TIMEOUT_S
 
 READY = httpx2.Response(200, json={"status": "ready"})
@@ -163,6 +172,9 @@ def test_a_batch_that_was_refused_for_now_is_sent_again_and_no_other(
         (problem(404, "collection_not_found"), CollectionNotFound, "collection_not_found", 1),
         (problem(409, "code_of_a_newer_server"), Conflict, "code_of_a_newer_server", 1),
         (problem(413, "body_too_large"), InvalidRequest, "body_too_large", 1),
+        (problem(401, "key_missing"), KeyMissing, "key_missing", 1),
+        (problem(403, "scope_too_narrow"), ScopeTooNarrow, "scope_too_narrow", 1),
+        (problem(403, "origin_not_allowed"), AccessDenied, "origin_not_allowed", 1),
         (problem(500, "internal_error"), DsearchError, "internal_error", 1),
         (httpx2.Response(502, text="<html>bad gateway"), Unavailable, "unavailable", 1),
         (httpx2.Response(200, text="<html>hello"), Unavailable, "unavailable", 1),

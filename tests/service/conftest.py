@@ -10,13 +10,22 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from support.engine.copies import copied_collection
 from support.service.browsing import chromium, opened_page
-from support.service.service_fakes import NASTY, ORIGIN, WordEncoder, documents, open_words, serving
+from support.service.service_fakes import (
+    NASTY,
+    ORIGIN,
+    WordEncoder,
+    documents,
+    filed_documents,
+    open_words,
+    serving,
+)
 from support.warm.processes import WarmSubprocess, warm_start
 
 from dsearch import processes
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app
 from dsearch.service.overload import admission
+from dsearch.training.confidence import calibrate_by_documents
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +89,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with SearchEngine(home, encoder=WordEncoder) as made:
         made.create("papers").ingest(documents(60))
         made.create("nasty").ingest(NASTY)
+        made.create("filed").ingest(filed_documents())
+        calibrate_by_documents(made.collection("filed"))
     with serving(home) as (origin, _):
         yield origin
 

@@ -25,9 +25,9 @@ def test_search_as_you_type(page: Any) -> None:
     )
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 10
-    assert re.search(
-        r"Confident|Torn between \d+ documents|Spread over", page.locator("#status").inner_text()
-    )
+    said = page.locator("#status").inner_text()
+    assert re.search(r"Shown is \d+ % of the attention of 60 candidates", said)
+    assert not re.search("Confident|Torn", said)  # a share of attention is no confidence
     assert re.search(
         r"generation \d+ · model v0 · sequence \d+ · [\d.]+ ms", page.locator("#stamp").inner_text()
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
     from dsearch.config import Settings
     from dsearch.corpus import PythonCorpus
     from dsearch.engine import Collection, SearchEngine
+    from dsearch.engine.options import SearchArguments
 
 COLLECTION = "python"
+SENTENCES = 60  # that are held out, to show what training changes
+EXAMPLES_SHOWN = 3
+DEPTH = 100  # below it a document has no place
 EXAMPLES = ("split a path into folder and file name", "wait for several threads to finish")
 
 
@@ -63,8 +68,9 @@ def _shown(engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Sett
     say("3. Searching")
     _show_examples(collection)
     say("4. Fine-tuning on the corpus alone: sentences as queries for the text they stand in")
-    _train_once(collection)
+    version = _train_once(collection)
     _show_examples(collection)
+    show_changes(collection, version)
     say("5. Evaluating on the summary lines, before and after")
     judged = Judgements(corpus.queries, corpus.qrels, None, {})
     typer.echo(compare_systems(collection, judged, dense_trained=True).to_text())
@@ -81,8 +87,54 @@ def _shown(engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Sett
     serve_engine(engine, settings)
 
 
-def _train_once(collection: Collection) -> None:
-    """Train, unless a head that was trained on this very corpus stands."""
+def show_changes(collection: Collection, version: str) -> None:
+    """Show where the right answer stands before and after, of sentences that training has not learned from.
+
+    The rule: of `SENTENCES` sentences that were drawn for this and not for training, those whose own document
+    rose most, and the one whose document fell most.
+    """
+    from dsearch.training import examples_from_corpus
+
+    learned = set(examples_from_corpus(collection).texts)
+    drawn = examples_from_corpus(collection, per_document=1, limit=SENTENCES, seed=1)
+    pairs = [
+        (text, collection.ids_at(drawn.snapshot, positions[None])[0][0])
+        for text, (positions, _) in zip(drawn.texts, drawn.relevant, strict=True)
+        if text not in learned
+    ]
+    if not pairs:
+        return
+    before, after = (_places(collection, pairs, model) for model in ("v0", version))
+    moved = sorted(zip(pairs, before, after, strict=True), key=lambda row: row[1] - row[2], reverse=True)
+    rose, fell = [row for row in moved if row[1] > row[2]], [row for row in moved if row[1] < row[2]]
+    say(
+        f"   By meaning, {len(rose)} of {len(pairs)} sentences that it has not learned from find their "
+        f"document higher, {len(fell)} lower. Those that rose most, and the one that fell most:"
+    )
+    for (text, id), old, new in [*rose[:EXAMPLES_SHOWN], *fell[-1:]]:
+        say(f"   “{text if len(text) <= 90 else text[:89] + '…'}”")
+        say(f"      {id}: place {_place(old)} → {_place(new)}")
+
+
+def _places(collection: Collection, pairs: Sequence[tuple[str, str]], model: str) -> list[int]:
+    """The place of each sentence's document; `DEPTH` + 1 below them."""
+    places: list[int] = []
+    texts = [text for text, _ in pairs]
+    options: SearchArguments = {"limit": DEPTH, "model": model, "mode": "dense", "operators": False}
+    for start in range(0, len(pairs), 32):
+        part = slice(start, start + 32)
+        results = collection.search_batch(texts[part], **options)
+        for result, (_, id) in zip(results, pairs[part], strict=True):
+            places.append(next((hit.rank for hit in result.hits if hit.id == id), DEPTH + 1))
+    return places
+
+
+def _place(rank: int) -> str:
+    return str(rank) if rank <= DEPTH else f"below {DEPTH}"
+
+
+def _train_once(collection: Collection) -> str:
+    """Train, unless a head that was trained on this very corpus stands; return the version."""
     from dsearch.cli.training.session import terminal_observer
     from dsearch.jobs import TrainingJob
     from dsearch.training import examples_from_corpus, run_training
@@ -91,13 +143,15 @@ def _train_once(collection: Collection) -> None:
     for model in collection.store.models():
         if model.record.get("data_sha256") == examples.digest:
             say(f"   {model.version} was trained on this corpus before and is used again")
-            return
+            return model.version
     job = TrainingJob(self_supervised=True)
     with terminal_observer() as observer:
         learned = run_training(collection, job, observer)
     registered, trained = learned.register(collection, job), learned.result
     live = "not live" if registered.live is None else "live"
     say(f"   {registered.model} in {trained.seconds:.0f} s, {live}: {trained.gate.reason}")
+    say(f"   {registered.sentence}")
+    return registered.version
 
 
 def _show_examples(collection: Collection) -> None:

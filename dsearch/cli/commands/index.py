@@ -13,7 +13,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.output import tell_waiting
-from dsearch.cli.remote import index_by_server, server_of, stays_here
+from dsearch.cli.remote import index_by_server, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 from dsearch.results import CollectionDamaged, CollectionInfo, Written
@@ -281,11 +281,15 @@ def facets(
     json: options.AsJson = False,
 ) -> None:
     """Count the values that documents have in fields of their metadata."""
-    condition = options.filter_of(filter)
-    with opened_engine(home, readonly=True) as (engine, _):
-        from dsearch.engine.calls import count_facets
+    condition: Any = options.filter_of(filter)
+    with reader_of(home) as client:
+        if client is not None:
+            counted = client.facets(collection, fields, filter=condition, limit=limit)
+        else:
+            with opened_engine(home, readonly=True) as (engine, _):
+                from dsearch.engine.calls import count_facets
 
-        counted = count_facets(engine.collection(collection), fields, filter=condition, limit=limit)
+                counted = count_facets(engine.collection(collection), fields, filter=condition, limit=limit)
     if json:
         print_json(counted)
         return

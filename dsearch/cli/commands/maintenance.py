@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.remote import compact_by_server, ended_task, server_of, stays_here
+from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, told
 from dsearch.errors import Conflict, HomeLocked
 
@@ -111,11 +111,15 @@ def stats(
     json: options.AsJson = False,
 ) -> None:
     """Count what a collection holds and costs: documents, delta, generations, keys, bytes."""
-    from dsearch.engine.maintenance.statistics import statistics
+    with reader_of(home) as client:
+        if client is not None:
+            counted, every = client.statistics(collection), client.aliases()
+        else:
+            with opened_engine(home, readonly=True) as (engine, _):
+                from dsearch.engine.maintenance.statistics import statistics
 
-    with opened_engine(home, readonly=True) as (engine, _):
-        counted = statistics(engine.collection(collection))
-        aliases = [alias for alias, name in engine.aliases().items() if name == counted["name"]]
+                counted, every = statistics(engine.collection(collection)), engine.aliases()
+    aliases = [alias for alias, name in every.items() if name == counted["name"]]
     counted.pop("rebuild")  # builds start by themselves in a server alone
     if json:
         print_json({**counted, "aliases": aliases})

@@ -11,6 +11,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.output import as_json, check_picture, draw, show
+from dsearch.cli.remote import reader_of
 from dsearch.cli.session import opened_engine, print_json, say
 from dsearch.search_options import SearchOptions
 
@@ -46,8 +47,12 @@ def search(
         "explain": chosen["explain"] or heatmap is not None,
     }
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with opened_engine(home, readonly=True, **own) as (engine, _):
-        result = engine.collection(collection).search(query, **given)
+    with reader_of(home, own) as client:
+        if client is not None:
+            result = client.search(collection, query, **given)
+        else:
+            with opened_engine(home, readonly=True, **own) as (engine, _):
+                result = engine.collection(collection).search(query, **given)
     if heatmap is not None:
         draw(result, heatmap)
         say(f"{heatmap}: attention, heads by hits")
@@ -83,8 +88,13 @@ def similar(
     """Find the documents most like some, and least like others."""
     given = {**chosen, "filter": options.filter_of(filter), "highlight": query is not None}
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with opened_engine(home, readonly=True, **own) as (engine, _):
-        result = engine.collection(collection).similar(like, unlike=unlike or (), query=query, **given)
+    with reader_of(home, own) as client:
+        if client is not None:
+            result = client.similar(collection, like, unlike=unlike or (), query=query, **given)
+        else:
+            with opened_engine(home, readonly=True, **own) as (engine, _):
+                opened = engine.collection(collection)
+                result = opened.similar(like, unlike=unlike or (), query=query, **given)
     if json:
         print_json(as_json(result))
     else:

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dsearch.errors import KeyMissing, ScopeTooNarrow
 from dsearch.hints import Command
 from dsearch.service.auth.keys import MAKE_ONE, SCOPES, ApiKey, ApiKeys
 from dsearch.service.auth.keys import Scope as KeyScope
-from dsearch.service.errors import KeyMissing, ScopeTooNarrow
 
 OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")

@@ -19,8 +19,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ValidationError
 
-from dsearch.errors import DsearchError, InvalidRequest
-from dsearch.service.errors import ScopeTooNarrow
+from dsearch.errors import DsearchError, InvalidRequest, ScopeTooNarrow
 from dsearch.service.mcp.tools import TOOLS, AgentTool, Caller
 from dsearch.service.state import Service
 from dsearch.service.wire.fields import shown

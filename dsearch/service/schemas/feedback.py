@@ -12,7 +12,16 @@ from dsearch.service.wire.fields import Given, allowed, encodable
 
 MAX_EVENTS = 1000
 ActionName = Literal[
-    "click", "watch", "add_to_cart", "purchase", "thumbs_up", "thumbs_down", "used", "read", "dismissed"
+    "click",
+    "watch",
+    "add_to_cart",
+    "purchase",
+    "thumbs_up",
+    "answer",
+    "thumbs_down",
+    "used",
+    "read",
+    "dismissed",
 ]
 ACTION_NAMES: tuple[str, ...] = get_args(ActionName)
 

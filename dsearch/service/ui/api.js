@@ -17,6 +17,15 @@ export const attend = (collection, request, signal) => post(`${of(collection)}/a
 export const fieldsOf = async (request) => (await ask("/openapi.json")).components.schemas[request].properties;
 export const predict = (collection, request, signal) => post(`${of(collection)}/predict`, request, signal);
 export const facets = (collection, request, signal) => post(`${of(collection)}/facets`, request, signal);
+export const createCollection = (collection) => send("PUT", of(collection), {});
+export const dropCollection = (collection) => send("DELETE", of(collection));
+export const aliases = async () => (await ask("/v1/aliases")).aliases;
+export const setAlias = (alias, collection) => send("PUT", `/v1/aliases/${encodeURIComponent(alias)}`, { collection });
+export const removeAlias = (alias) => send("DELETE", `/v1/aliases/${encodeURIComponent(alias)}`);
+export const judgements = (collection, client) =>
+  ask(`${of(collection)}/judgements?${new URLSearchParams({ client_id: client })}`);
+export const toJudge = (collection, client, limit, signal) =>
+  ask(`${of(collection)}/judgements/next?${new URLSearchParams({ client_id: client, limit })}`, { signal });
 export const feedback = (collection, events) => post(`${of(collection)}/feedback`, events);
 export const models = (collection) => ask(`${of(collection)}/models`);
 export const promote = (collection, version) => post(`${of(collection)}/models/${version}/promote`);

@@ -11,9 +11,10 @@ import { element, problemElement } from "./dom.js";
 import { changedCollection, noCollection, showSearch, startSearch } from "./search.js";
 
 const at = (id) => document.getElementById(id);
-const chosen = at("collection"), search = at("search"), view = at("view"), unlock = at("unlock");
+const chosen = at("collection"), search = at("search"), unlock = at("unlock");
 const VIEWS = ["search", "compare", "train", "collection", "attend", "jobs", "console"];
 
+let view = at("view"); // anew for each view: what a former one still draws is seen nowhere
 let leave = null; // what ends the present view: an AbortController
 
 async function show() {
@@ -28,8 +29,10 @@ async function show() {
   }
   document.title = name === "search" ? "dsearch" : `${name[0].toUpperCase()}${name.slice(1)} · dsearch`;
   search.hidden = name !== "search";
+  const fresh = view.cloneNode(false);
+  view.replaceWith(fresh);
+  view = fresh;
   view.hidden = name === "search";
-  view.replaceChildren();
   if (name === "search") {
     await showSearch();
     return;

@@ -3,8 +3,10 @@
 import { attend, describe, facets, list, refresh, removeDocument, statistics, write } from "./api.js";
 import { scatter } from "./charts.js";
 import { button, element, field, input, problemElement, select, table } from "./dom.js";
+import { collectionControls } from "./manage.js";
 import { outcome } from "./jobs.js";
 import { projected } from "./projection.js";
+import { moreFiles } from "./upload.js";
 import { count, percent } from "./words.js";
 
 const PAGE = 20;
@@ -16,7 +18,7 @@ export async function show(view, { collection, signal }) {
   const [found, costs] = await Promise.all([describe(collection), statistics(collection)]);
   const map = element("section", "", element("h2", "", "Map"));
   view.append(element("h1", "", collection), figures(found, costs), generations(costs, collection, signal), map,
-    await fields(collection), upload(collection), await documents(collection));
+    await fields(collection), upload(collection), await documents(collection), await collectionControls(collection));
   drawMap(map, collection, signal);
 }
 
@@ -163,45 +165,7 @@ async function groupsOf(collection, ids, name) {
 // ---- documents
 
 function upload(collection) {
-  const files = input("file", { multiple: "", accept: ".txt,.md,.jsonl,.json" });
-  files.setAttribute("aria-label", "Files to add");
-  const said = element("p", "quiet");
-  said.setAttribute("role", "status");
-  const add = button("Add", async () => {
-    try {
-      const documents = await documentsOf([...files.files]);
-      if (documents.length === 0) throw new Error("Choose text, Markdown or JSONL files first.");
-      const written = await write(collection, documents);
-      said.textContent = `${written.inserted} new, ${written.updated} changed, ${written.unchanged} unchanged.`;
-    } catch (error) {
-      said.textContent = error.message;
-    }
-  }, "main");
-  return element("section", "", element("h2", "", "Add documents"), element("div", "row", files, add), said);
-}
-
-async function documentsOf(files) {
-  const found = [];
-  for (const file of files) {
-    const text = await file.text();
-    if (!/\.jsonl?$/.test(file.name)) {
-      found.push({ id: file.name, title: file.name, text });
-      continue;
-    }
-    text.split("\n").forEach((line, number) => {
-      if (!line.trim()) return;
-      try {
-        const { _id, id, title, text: words, metadata, value } = JSON.parse(line);
-        found.push({
-          id: String(id ?? _id), text: words, title: title ?? "",
-          ...(metadata ? { metadata } : {}), ...(value === undefined ? {} : { value }),
-        });
-      } catch {
-        throw new Error(`${file.name}, line ${number + 1}: not JSON.`);
-      }
-    });
-  }
-  return found;
+  return element("section", "", element("h2", "", "Add documents"), moreFiles(collection));
 }
 
 async function documents(collection) {

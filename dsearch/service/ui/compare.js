@@ -6,7 +6,8 @@ import { element, field, input, problemElement, select, table } from "./dom.js";
 import { attention } from "./hits.js";
 import { judgementsForm, queriesOf } from "./judgements.js";
 import { outcome } from "./jobs.js";
-import { attentionInWords, count } from "./words.js";
+import { acts } from "./judging.js";
+import { attentionInWords, confidenceInWords, count, snippet } from "./words.js";
 
 const LIMIT = 10;
 const SHOWN = 20; // wins, and losses, that are listed
@@ -42,7 +43,7 @@ export async function show(view, { collection, signal }) {
     try {
       const [a, b] = await Promise.all([left.value, right.value].map((system) =>
         search(collection, { query: query.value, ...systemOf(system), limit: LIMIT }, signal)));
-      columns.replaceChildren(column(left, a, b, false, grades), column(right, b, a, true, grades));
+      columns.replaceChildren(column(left, a, b, false, grades, collection), column(right, b, a, true, grades, collection));
     } catch (error) {
       if (error.name !== "AbortError") columns.replaceChildren(problemElement(error));
     } finally {
@@ -128,18 +129,21 @@ function signed(number) {
 }
 
 // A list of hits with what the other list makes of each.
-function column(name, answer, other, arrows, grades) {
+function column(name, answer, other, arrows, grades, collection) {
   const ranks = new Map(other.hits.map((hit) => [hit.id, hit.rank]));
   const list = element("ol", "hits");
   for (const hit of answer.hits) {
     const item = element("li", "hit", element("h3", "", hit.title || hit.id), attention(hit));
+    item.tabIndex = 0;
+    if (hit.text) item.append(element("p", "text", snippet(hit.text.replace(/\s+/g, " ").trim(), answer.query ?? "", 200)));
     const before = ranks.get(hit.id);
     const moved = before === undefined ? "only here" : before === hit.rank ? "same place"
       : arrows ? `${before > hit.rank ? "▲" : "▼"} from ${before}` : `is ${before} on the right`;
     item.append(element("p", before === hit.rank ? "parts" : "parts moved", moved));
     if (grades[hit.id] > 0) item.append(element("p", "parts judged", `judged relevant (${grades[hit.id]})`));
+    item.append(element("p", "acts", ...acts(collection, hit, answer)));
     list.append(item);
   }
   return element("section", "", element("h2", "", name.selectedOptions[0].textContent),
-    element("p", "quiet", attentionInWords(answer)), list);
+    element("p", "quiet", [confidenceInWords(answer), attentionInWords(answer)].filter(Boolean).join(" ")), list);
 }

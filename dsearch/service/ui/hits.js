@@ -12,12 +12,32 @@ export function hitElement(hit, query) {
   const title = element("h2");
   title.append(...marked(hit.title || hit.id, query));
   item.append(title);
-  if (hit.title && hit.title !== hit.id) item.append(element("div", "id", hit.id));
+  const where = whereabouts(hit);
+  if (where) item.append(element("div", "id", ...where));
   item.append(attention(hit));
   if (hit.text) item.append(...body(hit, query));
   item.append(element("p", "parts", partsInWords(hit)));
   if (hit.explain) item.append(why(hit));
   return item;
+}
+
+// Path or id, and the date; a link where the document has an address.
+function whereabouts({ id, title, metadata }) {
+  const { path, modified, date, url } = metadata ?? {};
+  const parts = [];
+  if (title && title !== id) parts.push(id);
+  if (typeof path === "string" && path !== id && path !== title) parts.push(path);
+  const when = [modified, date].find((one) => typeof one === "string");
+  if (when) parts.push(when.slice(0, 10));
+  const words = parts.map((part, at) => [at ? element("span", "dot-between", " · ") : "", element("span", "", part)]).flat();
+  if (typeof url === "string" && /^https?:\/\//.test(url)) {
+    const link = element("a", "", "Open");
+    link.href = url;
+    link.rel = "noreferrer";
+    link.target = "_blank";
+    words.push(" · ", link);
+  }
+  return words.length ? words : null;
 }
 
 // What was found is shown first: the fragments that the server marked, else the passage, else the words.

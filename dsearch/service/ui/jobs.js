@@ -57,6 +57,7 @@ export async function outcome(holder, id, signal, finish) {
       said.textContent = error.message;
     }
   }, "link");
+  said.textContent = "Waiting for its turn, then for its process to start …"; // words from the first second
   holder.replaceChildren(bar, said, stop, shown);
   const told = figures(shown);
   try {
@@ -117,6 +118,7 @@ function taskElements({ kind, collection, state, created, problem, result }) {
   const made = [element("h2", "", `${kind} · ${collection} · ${state}`),
     element("p", "quiet", new Date(created).toLocaleString())];
   if (problem) made.push(problemElement(new Error(problem.detail)));
-  if (result?.reason) made.push(element("p", "", result.reason));
+  if (result?.verdict) made.push(element("p", "", element("strong", "", result.verdict)));
+  if (result?.reason) made.push(element("p", result.verdict ? "quiet" : "", result.reason));
   return made;
 }

@@ -1,45 +1,40 @@
-// Search as attention: ask, see what the query attends to, say what fitted.
+// Search as attention: ask, see what fits and what the query attends to, say what fitted.
 
 import { remember, state, versions } from "./address.js";
-import { describe, facets, feedback, models, search, similar } from "./api.js";
+import { describe, models, search, similar } from "./api.js";
 import { heatmap } from "./charts.js";
-import { button, element, input } from "./dom.js";
+import { element } from "./dom.js";
 import { hitElement } from "./hits.js";
-import { attentionInWords, count } from "./words.js";
+import { acts } from "./judging.js";
+import { attentionInWords, confidenceInWords, count, evidenceInWords } from "./words.js";
 
 const WAIT_MS = 140; // after the last key, before a search
 const LIMIT = 10;
-const CONSENT = "dsearch-consent";
-const CLIENT = "dsearch-client";
-const WRITTEN_INTO = "select, textarea, input[type=search], input[type=password]";
+const WRITTEN_INTO = "select, textarea, input[type=search], input[type=password], input[type=text]";
 
 const at = (id) => document.getElementById(id);
 const form = at("form"), query = at("query"), chosen = at("collection"), hits = at("hits"), model = at("model");
 const status = at("status"), problem = at("problem"), hint = at("hint"), stamp = at("stamp"), heat = at("heat");
-const consent = at("consent"), filters = at("filters"), listed = at("facets");
+const less = at("less"), further = at("further");
 
 let waiting = 0; // the timer of the next search
 let running = null; // the AbortController of the present one
 let ahead = false; // whether something was typed that the address does not have yet
-let wanted = {}; // field → values that are ticked
-let offered = ""; // the collection and fields that facets are shown of
+let next = null; // asks for the next page
+let shown = []; // the hits so far
 
 export function startSearch() {
   document.addEventListener("keydown", onKey);
   query.addEventListener("input", searchSoon);
   form.addEventListener("change", (event) => {
-    if (event.target === query || event.target === consent) return;
-    searchNow();
+    if (event.target !== query) searchNow();
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     searchNow();
   });
-  consent.checked = localStorage.getItem(CONSENT) === "yes";
-  consent.addEventListener("change", () => {
-    localStorage.setItem(CONSENT, consent.checked ? "yes" : "no");
-    if (query.value.trim()) searchNow();
-  });
+  further.addEventListener("click", () => next?.());
+  at("facets").addEventListener("change", () => searchNow());
 }
 
 export async function showSearch() {
@@ -49,20 +44,19 @@ export async function showSearch() {
 }
 
 export async function changedCollection() {
-  wanted = {};
-  offered = "";
-  filters.classList.add("empty");
+  remember({ f: null, m: null });
+  at("filters").hidden = true;
   await offerModels();
   await searchNow();
 }
 
-export function noCollection() {
-  const command = element("code", "", "dsearch index FOLDER -c notes");
-  hint.replaceChildren(
-    element("h2", "", "No collection yet"),
-    element("p", "", "Index a folder, then reload this page: ", command));
-  hint.hidden = false;
+export async function noCollection() {
   query.disabled = true;
+  const { newCollection } = await import("./upload.js");
+  const command = element("code", "", "dsearch index FOLDER -c notes");
+  hint.replaceChildren(element("h2", "", "No collection yet"), newCollection(),
+    element("p", "", "Or index a whole folder, with PDF, Word and mail, then reload this page: ", command));
+  hint.hidden = false;
 }
 
 // ---- state and address
@@ -70,14 +64,17 @@ export function noCollection() {
 function readAddress() {
   const given = state();
   if (!ahead) query.value = given.get("q") ?? "";
-  const mode = [...form.elements.mode].find((one) => one.value === given.get("mode"));
+  const mode = [...form.elements.mode].find((one) => one.value === (given.get("mode") ?? "hybrid"));
   if (mode) mode.checked = true;
 }
 
 function writeAddress() {
   ahead = false;
   const mode = form.elements.mode.value;
-  remember({ c: chosen.value, mode: mode === "hybrid" ? null : mode, q: query.value.trim() ? query.value : null });
+  remember({
+    c: chosen.value, mode: mode === "hybrid" ? null : mode, m: model.value || null,
+    q: query.value.trim() ? query.value : null,
+  });
 }
 
 async function offerModels() {
@@ -88,6 +85,8 @@ async function offerModels() {
       .map((one) => one.version)
       .filter((version) => version !== live)
       .map((version) => choice(version, version)));
+    model.value = all.some((one) => one.version === state().get("m")) ? state().get("m") : "";
+    if (model.selectedIndex < 0) model.value = "";
   } catch {
     // A damaged collection says so where it is searched.
   }
@@ -115,19 +114,18 @@ async function searchNow() {
   const words = query.value.trim();
   if (!words || !chosen.value) {
     document.body.classList.remove("busy");
-    hits.replaceChildren();
-    heat.replaceChildren();
+    empty();
     problem.hidden = true;
     status.textContent = "";
     await showCollection();
     return;
   }
   const request = { query: words, ...options() };
-  await answered((signal) => search(chosen.value, request, signal), words);
+  await answered((page, signal) => search(chosen.value, { ...request, ...page }, signal), words);
 }
 
 function options() {
-  const filter = filterOf(wanted);
+  const filter = filterOf();
   return {
     mode: form.elements.mode.value,
     limit: LIMIT,
@@ -138,14 +136,33 @@ function options() {
   };
 }
 
-// `about` says what was asked when it was not words.
-async function answered(ask, words, about = "") {
+// The filter of the address: field → ticked values.
+function filterOf() {
+  let ticked = {};
+  try {
+    ticked = JSON.parse(state().get("f") ?? "{}");
+  } catch {
+    return null;
+  }
+  const conditions = Object.entries(ticked ?? {})
+    .filter(([, values]) => Array.isArray(values) && values.length > 0)
+    .map(([name, values]) => ({ [name]: { in: values } }));
+  if (conditions.length === 0) return null;
+  return conditions.length === 1 ? conditions[0] : { and: conditions };
+}
+
+// `about` says what was asked when it was not words; `page` is {cursor} from the second page on.
+async function answered(ask, words, about = "", page = {}) {
   const mine = (running = new AbortController());
   if (about) status.textContent = about;
   document.body.classList.add("busy");
   try {
-    const answer = await ask(mine.signal);
-    if (running === mine) show(answer, words, about);
+    const answer = await ask(page, mine.signal);
+    if (!page.cursor) await offerFilters(answer.hits); // before the hits, which would move
+    if (running !== mine) return;
+    show(answer, words, about, Boolean(page.cursor));
+    further.hidden = !answer.next_cursor;
+    next = () => answered(ask, words, about, { cursor: answer.next_cursor });
   } catch (error) {
     if (running === mine && error.name !== "AbortError") showProblem(error);
   } finally {
@@ -153,18 +170,51 @@ async function answered(ask, words, about = "") {
   }
 }
 
-function show(answer, words, about) {
+function show(answer, words, about, continued) {
   problem.hidden = true;
   hint.hidden = true;
-  hits.replaceChildren(...answer.hits.map((hit) => {
-    const shown = hitElement(hit, words);
-    shown.append(acts(hit, answer));
-    return shown;
-  }));
-  status.textContent = [about, attentionInWords(answer)].filter(Boolean).join(". ");
-  showHeat(answer);
+  if (!continued) empty();
+  const floor = answer.confidence?.floor ?? -Infinity, nothing = answer.confidence?.verdict === "nothing fits";
+  for (const hit of answer.hits) {
+    const item = hitElement(hit, words);
+    addActs(item, hit, answer);
+    const unlikely = nothing || (hit.score < floor && hit.rank > 1);
+    (unlikely ? less.querySelector("ol") : hits).append(item);
+  }
+  shown.push(...answer.hits);
+  const folded = less.querySelector("ol").children.length;
+  less.hidden = folded === 0;
+  less.querySelector("summary").textContent = `Less likely (${folded})`;
+  if (!continued) {
+    const verdict = confidenceInWords(answer);
+    status.replaceChildren(...[about && `${about}. `, verdict && element("strong", "", verdict),
+      verdict && ` ${evidenceInWords(answer)} `, attentionInWords(answer)].filter(Boolean));
+    showHeat(answer);
+  }
   showStamp(answer);
-  offerFilters(answer.hits);
+}
+
+function addActs(item, hit, answer) {
+  item.append(element("p", "acts", ...acts(chosen.value, hit, answer, () => {
+    const request = { like: [hit.id], ...options() };
+    answered((page, signal) => similar(chosen.value, { ...request, ...page }, signal), "",
+      `Like ${hit.title || hit.id}`);
+  })));
+}
+
+async function offerFilters(found) {
+  const { offer } = await import("./filters.js");
+  await offer(chosen.value, found);
+}
+
+function empty() {
+  shown = [];
+  hits.replaceChildren();
+  less.querySelector("ol").replaceChildren();
+  less.hidden = true;
+  less.open = false;
+  further.hidden = true;
+  heat.replaceChildren();
 }
 
 // Where several heads look, what each looks at.
@@ -182,8 +232,7 @@ function showProblem(error) {
   problem.textContent = error.message;
   problem.hidden = false;
   hint.hidden = true;
-  hits.replaceChildren();
-  heat.replaceChildren();
+  empty();
   status.textContent = "";
 }
 
@@ -201,102 +250,13 @@ async function showCollection() {
     hint.replaceChildren(
       element("h2", "", `${count(found.documents, "document")} to ask`),
       element("p", "",
-        "Each hit shows its share of the attention: how much of the answer it would be. " +
-        "Meaning compares embeddings, Words compares the words themselves, Hybrid adds the two."));
+        "Each hit shows its share of the attention: how it divides among the hits. How likely the first is right " +
+        "is said above them. Meaning compares embeddings, Words compares the words themselves, Hybrid adds the two."));
     hint.hidden = false;
     showStamp(found);
   } catch (error) {
     showProblem(error);
   }
-}
-
-// ---- what can be done with a hit
-
-function acts(hit, answer) {
-  const row = element("p", "acts");
-  row.append(button("More like this", () => {
-    const request = { like: [hit.id], ...options() };
-    answered((signal) => similar(chosen.value, request, signal), "", `Like ${hit.title || hit.id}`);
-  }));
-  if (!consent.checked) return row;
-  const said = element("span", "said");
-  said.setAttribute("role", "status");
-  const judge = (action, words) => async () => {
-    try {
-      await feedback(chosen.value, [event(action, hit, answer)]);
-      said.textContent = words;
-    } catch (error) {
-      said.textContent = error.message;
-    }
-  };
-  const up = button("👍", judge("thumbs_up", "Kept: it fits"), "thumb");
-  up.setAttribute("aria-label", "This fits");
-  const down = button("👎", judge("thumbs_down", "Kept: it does not fit"), "thumb");
-  down.setAttribute("aria-label", "This does not fit");
-  row.append(up, down, button("This is what I looked for", judge("click", "Kept: a click")), said);
-  return row;
-}
-
-function event(action, hit, answer) {
-  return {
-    action_name: action,
-    object_id: hit.id,
-    query_id: answer.query_id,
-    client_id: clientId(),
-    event_attributes: { position: { ordinal: hit.rank } },
-  };
-}
-
-function clientId() {
-  let id = localStorage.getItem(CLIENT);
-  if (!id) {
-    id = `page-${crypto.getRandomValues(new Uint32Array(2)).join("")}`;
-    localStorage.setItem(CLIENT, id);
-  }
-  return id;
-}
-
-// ---- filters: the fields that the present hits have
-
-async function offerFilters(found) {
-  const fields = [...new Set(found.flatMap((hit) => Object.entries(hit.metadata)
-    .filter(([, value]) => ["string", "number", "boolean"].includes(typeof value))
-    .map(([name]) => name)))].sort().slice(0, 6);
-  const key = JSON.stringify([chosen.value, fields]);
-  if (fields.length === 0 || key === offered) return;
-  offered = key;
-  try {
-    const answer = await facets(chosen.value, { fields, limit: 8 });
-    if (key !== offered) return;
-    listed.replaceChildren(...Object.entries(answer.facets).map(([name, values]) => facet(name, values)));
-    filters.classList.remove("empty");
-  } catch {
-    filters.classList.add("empty");
-  }
-}
-
-function facet(name, values) {
-  const group = element("fieldset", "facet", element("legend", "", name));
-  for (const { value, documents } of values) {
-    if (value === null) continue;
-    const box = input("checkbox");
-    box.checked = wanted[name]?.includes(value) ?? false;
-    box.addEventListener("change", () => {
-      const rest = (wanted[name] ?? []).filter((one) => one !== value);
-      wanted = { ...wanted, [name]: box.checked ? [...rest, value] : rest };
-    });
-    group.append(element("label", "tick", box, element("span", "", ` ${value} `),
-      element("span", "quiet", documents.toLocaleString("en"))));
-  }
-  return group;
-}
-
-function filterOf(ticked) {
-  const conditions = Object.entries(ticked)
-    .filter(([, values]) => values.length > 0)
-    .map(([name, values]) => ({ [name]: { in: values } }));
-  if (conditions.length === 0) return null;
-  return conditions.length === 1 ? conditions[0] : { and: conditions };
 }
 
 // ---- keys: / to ask, ↓ ↑ through the hits, Escape back
@@ -310,12 +270,12 @@ function onKey(pressed) {
   } else if (pressed.key === "Escape" && !typing) {
     query.focus();
   } else if (pressed.key === "ArrowDown" || pressed.key === "ArrowUp") {
-    const all = [...hits.children];
+    const all = [...at("search").querySelectorAll(".hit")].filter((one) => one.offsetParent);
     const present = all.indexOf(pressed.target.closest?.(".hit"));
     if (!typing && present < 0) return;
-    const next = present + (pressed.key === "ArrowDown" ? 1 : -1);
-    if (next >= all.length || (typing && pressed.key === "ArrowUp")) return;
+    const following = present + (pressed.key === "ArrowDown" ? 1 : -1);
+    if (following >= all.length || (typing && pressed.key === "ArrowUp")) return;
     pressed.preventDefault();
-    (next < 0 ? query : all[next]).focus();
+    (following < 0 ? query : all[following]).focus();
   }
 }

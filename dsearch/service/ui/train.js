@@ -1,11 +1,14 @@
 // Training as something that anybody can do, and undo.
 
 import { forget } from "./address.js";
-import { models, promote, rollback, train } from "./api.js";
+import { key, judgements, models, promote, rollback, tasks, toJudge, train } from "./api.js";
 import { button, element, field, input, problemElement, select } from "./dom.js";
 import { outcome } from "./jobs.js";
 import { judgementsForm, queriesOf } from "./judgements.js";
+import { agreed, clientId, withdraw } from "./judging.js";
 import { count } from "./words.js";
+
+const SUGGESTED = 8;
 
 export async function show(view, { collection, signal }) {
   const lineage = element("section");
@@ -16,26 +19,106 @@ export async function show(view, { collection, signal }) {
     "A new head learns from judged queries, from the feedback of people, or from the documents themselves. Some " +
     "queries are held out: it goes live only if it answers those better. The version before stays, one click away."));
 
-  const start = async (request, result) => {
-    const task = await train(collection, {
-      ...request, scope: scope.value, accept: accept.checked,
-      ...(objective.value ? { objective: objective.value } : {}),
-    });
-    const done = await outcome(result, task.id, signal, trainedElement);
+  const follow = async (id, result) => {
+    const done = await outcome(result, id, signal, (ended) => trainedElement(ended, lineage, collection));
     forget(collection);
     await drawLineage(lineage, collection);
     return done;
   };
+  const start = async (request, result) => {
+    result.replaceChildren(element("p", "quiet", "The training is handed in …"));
+    const { from } = request;
+    const task = await train(collection, {
+      ...request, accept: accept.checked, ...(from ? {} : { scope: scope.value }),
+      ...(objective.value ? { objective: objective.value } : {}),
+    });
+    return follow(task.id, result);
+  };
   const dials = element("div", "row", field("What learns", scope), field("Objective", objective),
     element("label", "tick", accept, element("span", "", "Let it go live whatever held-out queries say")));
-  view.append(dials, element("h2", "", "From judgements"),
+  const present = element("section");
+  view.append(present, dials, element("h2", "", "From your judgements"), await ownSection(collection, start, signal),
+    element("h2", "", "From files with judgements"),
     judgementsForm("Train on these", (given, result) => {
       const judgements = given.training ?? given.judgements;
       return start({ queries: queriesOf(given, judgements), judgements }, result);
     }),
     element("h2", "", "Without judgements"), other("Train from the documents alone", { self_supervised: true }, start),
-    other("Train from feedback", { from: "feedback" }, start), lineage);
+    lineage);
   await drawLineage(lineage, collection);
+  const running = (await tasks()).find((one) => one.kind === "train" && one.collection === collection
+    && ["queued", "running"].includes(one.state));
+  if (running) follow(running.id, present).catch((error) => { // it was begun before this page was loaded
+    if (error.name !== "AbortError") present.append(problemElement(error));
+  });
+}
+
+// What this person judged, what is missing, what to judge next, and two ways to learn from it.
+async function ownSection(collection, start, signal) {
+  const own = await judgements(collection, clientId());
+  const judged = Object.values(own.judgements).reduce((sum, of) => sum + Object.keys(of).length, 0);
+  const bar = element("progress");
+  bar.max = own.answered + own.missing;
+  bar.value = own.answered;
+  bar.setAttribute("aria-label", "Judged queries of those that are needed");
+  const words = own.missing === 0 ? "Enough to tell a gain from chance."
+    : `About ${count(own.missing, "further query", "further queries")} until a training can be told from chance; ` +
+      "with fewer, a version seldom goes live.";
+  const box = element("section", "own", element("p", "", element("strong", "",
+    `You judged ${count(judged, "document")} for ${count(Object.keys(own.queries).length, "query", "queries")}`),
+  `, of which ${own.answered} ${own.answered === 1 ? "has" : "have"} an answer. ${words}`), bar);
+  if (own.answered > 0) {
+    box.append(other("Train on your judgements", { queries: own.queries, judgements: own.judgements }, start));
+    if (!key()) {
+      box.append(other("Train on everybody’s clicks, checked by yours",
+        { from: "feedback", trusted_keys: [`client:${clientId()}`] }, start));
+    }
+    box.append(download(collection, own));
+  }
+  if (agreed()) {
+    const stop = button("Keep no further judgements", () => {
+      withdraw();
+      stop.replaceWith(element("span", "quiet", "Nothing more is kept until you agree again."));
+    }, "link");
+    box.append(stop);
+  }
+  const next = element("details", "why", element("summary", "", "What to judge next"));
+  next.addEventListener("toggle", () => {
+    if (next.open && next.childElementCount === 1) suggest(next, collection, signal);
+  });
+  box.append(next);
+  return box;
+}
+
+// The queries on which what answers and another version differ most.
+async function suggest(holder, collection, signal) {
+  const list = element("div", "", element("p", "quiet", "Both versions answer some queries …"));
+  holder.append(list);
+  try {
+    const { model, against, queries } = await toJudge(collection, clientId(), SUGGESTED, signal);
+    list.replaceChildren(element("p", "quiet", queries.length > 0
+      ? `${model} and ${against} differ most on these; a judgement of them tells most.`
+      : `${model} and ${against} answer every query alike.`), element("ul", "", ...queries.map((one) => {
+      const link = element("a", "", one.query);
+      link.href = `#${new URLSearchParams({ c: collection, q: one.query })}`;
+      return element("li", "", link, element("span", "quiet",
+        ` ${Math.round(one.difference * 100)} % different${one.asked ? "" : ", made from a document"}`));
+    })));
+  } catch (error) {
+    if (error.name !== "AbortError") list.replaceChildren(problemElement(error));
+  }
+}
+
+function download(collection, own) {
+  return button("Download your judgements", () => {
+    const lines = Object.entries(own.judgements).flatMap(([id, of]) => Object.entries(of).map(([document, grade]) =>
+      JSON.stringify({ query: own.queries[id], document, grade })));
+    const link = element("a");
+    link.href = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }));
+    link.download = `${collection}-judgements.jsonl`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }, "link");
 }
 
 function other(text, request, start) {
@@ -53,9 +136,16 @@ function other(text, request, start) {
   return element("section", "", made, result);
 }
 
-function trainedElement({ result }) {
-  const box = element("div", "verdict", element("p", "", result.live ? `${result.model} answers now.`
-    : `${result.model} is kept, but does not answer.`));
+function trainedElement({ result }, lineage, collection) {
+  const box = element("div", "verdict", element("p", "", element("strong", "", result.verdict)),
+    element("p", "", result.live ? `${result.model} answers now.` : `${result.model} is kept, but does not answer.`));
+  if (result.live) {
+    const undo = button("Undo", () => act(lineage, collection, async () => {
+      await rollback(collection);
+      undo.replaceWith(element("span", "moved", "Undone: the version before answers again."));
+    }), "main");
+    box.append(undo);
+  }
   if (result.gate?.decision) box.append(element("p", "quiet", result.gate.decision.text));
   for (const { name, queries, before, after, difference } of result.gate?.slices ?? []) {
     const interval = difference ? ` (${difference.low.toFixed(4)} to ${difference.high.toFixed(4)})` : "";

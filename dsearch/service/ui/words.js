@@ -10,20 +10,40 @@ export function percent(share) {
   return `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 }
 
+const VERDICTS = {
+  likely: "The first hit is likely to be right.",
+  possible: "The first hit may be right.",
+  unlikely: "The first hit is unlikely to be right.",
+  "nothing fits": "Nothing here fits this query well.",
+};
+
+// Whether the first hit is right; "" where nobody can tell. No share of attention has a part in these words.
+export function confidenceInWords({ hits, confidence }) {
+  if (!confidence || hits.length === 0) return "";
+  const { verdict, probability } = confidence;
+  if (verdict === "nothing fits" || probability === null) return VERDICTS[verdict];
+  return `The first hit is right with a probability of ${percent(probability)}.`;
+}
+
+export function evidenceInWords({ confidence }) {
+  if (!confidence) return "";
+  const { fitted_on: source, queries } = confidence;
+  return source === "judgements" ? `By ${count(queries, "judged query", "judged queries")}.`
+    : "By queries made from the documents, not by judgements.";
+}
+
 // e^entropy is the number of documents that equal weights of the same entropy would be spread over.
 export function attentionInWords({ hits, attention }) {
-  if (attention.candidates === 0) return "Nothing found.";
-  const torn = Math.exp(attention.entropy);
-  const verdict =
-    attention.candidates === 1 || torn < 1.5 ? "Confident: one document holds the attention"
-      : torn < 12 ? `Torn between ${Math.round(torn)} documents`
-        : `Spread over about ${Math.round(torn)} documents`;
+  if (attention.candidates === 0) return "Nothing found. Leave out a filter, quotes or signs, or try other words.";
+  const spread = Math.exp(attention.entropy);
+  const over = attention.candidates === 1 || spread < 1.5 ? "one document holds most of it"
+    : `spread over about ${Math.round(spread)} documents`;
   const shown = hits.reduce((sum, hit) => sum + hit.weight, 0);
   const candidates = count(attention.candidates, "candidate");
   const hold = attention.candidates === 1 ? "holds" : "hold";
   const covered =
     attention.covered_mass === null ? "" : `, which ${hold} ${percent(attention.covered_mass)} of the collection's`;
-  return `${verdict}. Shown is ${percent(shown)} of the attention of ${candidates}${covered}.`;
+  return `Shown is ${percent(shown)} of the attention of ${candidates}${covered}: ${over}.`;
 }
 
 // The score's parts, when one head makes them a sum.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -61,10 +62,20 @@ class Given(BaseModel):
         if isinstance(given, dict) and (unknown := [str(name) for name in given if name not in known]):
             raise PydanticCustomError(
                 "unknown_field",
-                "unknown field {unknown}; use {known}",
-                {"unknown": ", ".join(shown(name) for name in unknown[:3]), "known": ", ".join(known)},
+                "unknown field {unknown}{meant}; use {known}",
+                {
+                    "unknown": ", ".join(shown(name) for name in unknown[:3]),
+                    "meant": _meant(unknown[0], known),
+                    "known": ", ".join(known),
+                },
             )
         return given
+
+
+def _meant(name: str, names: Iterable[str]) -> str:
+    """A suggestion for a misspelt name; empty if nothing is near."""
+    near = get_close_matches(name[:SHOWN], list(names), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 @cache

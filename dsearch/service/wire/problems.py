@@ -21,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from dsearch.errors import DsearchError, NotFound
+from dsearch.errors import DsearchError, KeyMissing, NotFound
 from dsearch.hints import Command
 from dsearch.service import errors as service_errors
-from dsearch.service.errors import KeyMissing, RetryLater
+from dsearch.service.errors import RetryLater
 from dsearch.service.wire.error_shapes import Shape, shape_of
 from dsearch.service.wire.fields import shown
 

@@ -43,6 +43,7 @@ ACTIONS: MappingProxyType[str, Action] = MappingProxyType(
         "add_to_cart": Action(2.0, False, "put aside to be bought or read"),
         "purchase": Action(3.0, False, "bought, cited or downloaded"),
         "thumbs_up": Action(2.0, True, "called relevant"),
+        "answer": Action(3.0, True, "called the answer"),
         "thumbs_down": Action(0.0, True, "called not relevant"),
         "used": Action(2.0, False, "useful to an agent in a task that succeeded", of_agent=True),
         "read": Action(1.0, False, "read by an agent; nothing speaks against it", of_agent=True),

@@ -201,7 +201,7 @@ def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Co
         ("search", {"query": "cat", "explain": 1}, "explain=1; use true or false"),
         ("search", {"query": "cat", "hops": 9}, "hops=9; use an integer from 1 to 4"),
         ("search", {"query": "cat", "hop_strength": -1}, "hop_strength=-1; use a number from 0 to 10"),
-        ("search", {"query": "cat", "limits": 3}, "unknown field 'limits'; use filter, limit, offset"),
+        ("search", {"query": "cat", "limits": 3}, "unknown field 'limits' (did you mean limit?); use filter"),
         ("search", ["cat"], "a body of type array; use a JSON object"),
         ("search/batch", {"queries": []}, "queries=[]; "),
         ("search/batch", {"queries": ["a"] * 257}, "queries=a list of 257; "),

@@ -208,19 +208,76 @@ def test_what_is_copied_has_no_key_in_it(page: Any) -> None:
 
 
 def test_filters_explanations_and_likeness(page: Any) -> None:
-    page.goto("/#c=papers&q=river")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto("/#c=filed&q=river1+stone2")
     page.locator(".hit").first.wait_for()
-    page.locator("#filters summary").click()
-    page.locator(".facet input").first.check()
-    expect(page.locator(".hit")).to_have_count(1)
-    page.locator(".facet input").first.uncheck()
-    expect(page.locator(".hit")).to_have_count(10)
-    page.locator(".why summary").first.click()
+    panel = page.locator("#filters")
+    expect(panel.get_by_role("group")).to_have_text(["type md 20 txt 20"])  # no path, size, date
+    hits = page.locator(".hit:visible")
+    panel.get_by_label("md").check()
+    expect(page).to_have_url(re.compile("f=%7B%22type%22"))
+    even = "[...document.querySelectorAll('.hit .id')].every(one => /[02468].md/.test(one.textContent))"
+    page.wait_for_function(even)
+    page.reload()  # what is ticked is in the address
+    expect(panel.get_by_label("md")).to_be_checked()
+    panel.get_by_label("md").uncheck()
+    expect(page).not_to_have_url(re.compile("f="))
+    hits.first.wait_for()
+    hits.first.locator(".why summary").click()
     page.locator(".why td").first.wait_for()
-    first = page.locator(".hit h2").first.inner_text()
-    page.get_by_role("button", name="More like this").first.click()
+    first = hits.first.locator("h2").inner_text()
+    hits.first.get_by_role("button", name="More like this").click()
     expect(page.locator("#status")).to_have_text(re.compile(rf"Like {first}\. .+"))
     assert first not in page.locator(".hit h2").all_inner_texts()
+
+
+def test_hits_go_on_page_by_page_and_unlikely_ones_are_folded(page: Any) -> None:
+    page.goto("/#c=filed&q=river1+stone2+lamp3")
+    status = page.locator("#status")
+    expect(status).to_have_text(re.compile(r"The first hit (is|may).*By queries made from the documents"))
+    page.get_by_role("button", name="More hits").click()
+    expect(page.locator(".hit")).to_have_count(20)
+    page.get_by_role("button", name="More hits").click()
+    expect(page.locator(".hit")).to_have_count(30)
+    folded = page.locator("#less")
+    assert folded.is_visible()
+    assert folded.locator(".hit").first.is_hidden()
+    folded.locator("summary").first.click()
+    expect(folded.locator(".hit").first).to_be_visible()
+    page.fill("#query", "qwxz vfrt")
+    expect(status).to_have_text(re.compile("Nothing here fits this query well"))
+    assert page.locator("#hits .hit").count() == 0
+    expect(page.locator("#less summary").first).to_have_text("Less likely (10)")
+
+
+def test_a_collection_is_made_named_taken_along_and_deleted(page: Any, tmp_path: Path) -> None:
+    table = tmp_path / "prices.csv"
+    rows = ["title,price,text", '"Lamp, small",12,"a lamp"', 'Stone,3,"a ""stone"""']
+    table.write_text("".join(f"{row}\n" for row in rows))
+    page.goto("/#c=papers&v=collection")
+    page.get_by_text("A new collection", exact=True).click()
+    fresh = page.locator("details", has_text="A new collection")
+    fresh.get_by_label("Name of the collection").fill("shop")
+    fresh.get_by_label("Files to add").set_input_files(table)
+    fresh.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_text("2 documents to ask").wait_for()
+    found = page.request.get("/v1/collections/shop/documents").json()["documents"]
+    assert [(one["title"], one["text"], one["metadata"]["price"]) for one in found] == [
+        ("Lamp, small", "a lamp", 12),
+        ("Stone", 'a "stone"', 3),
+    ]
+    page.get_by_role("link", name="Collection", exact=True).click()
+    page.get_by_label("Alias").fill("store")
+    page.get_by_role("button", name="Add this name").click()
+    page.get_by_role("button", name="Remove store").click()
+    expect(page.get_by_role("button", name="Remove store")).to_have_count(0)
+    with page.expect_download() as began:
+        page.get_by_role("button", name="Download as JSON lines").click()
+    lines = Path(began.value.path()).read_text().splitlines()
+    assert [json.loads(line)["title"] for line in lines] == ["Lamp, small", "Stone"]
+    page.get_by_label("Name of the collection to delete").fill("shop")
+    page.get_by_role("button", name="Delete the collection").click()
+    expect(page.locator("#collection option", has_text="shop")).to_have_count(0)
 
 
 @pytest.fixture(scope="module")
@@ -252,8 +309,8 @@ def test_from_a_search_over_thumbs_and_training_to_a_better_answer_and_back(
             return sum(shares)
 
         before = share()
-        page.get_by_label("Keep my clicks to learn from").check()
         page.get_by_role("button", name="This fits").first.click()
+        page.get_by_role("button", name="Keep them").click()
         page.get_by_text("Kept: it fits").wait_for()
 
         page.get_by_role("link", name="Train", exact=True).click()

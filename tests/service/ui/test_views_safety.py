@@ -128,10 +128,11 @@ def test_nothing_of_a_problem_or_a_verdict_runs(page: Any) -> None:
 
 def after_searching(page: Any) -> None:
     page.locator("#filters summary").click()
-    page.locator(".why summary").first.click()
-    page.locator(".why table").first.wait_for()
-    page.get_by_label("Keep my clicks to learn from").check()
-    page.locator(".thumb").first.wait_for()
+    hit = page.locator(".hit:visible").first
+    hit.locator(".why summary").click()
+    hit.locator(".why table").first.wait_for()
+    hit.get_by_role("button", name="This fits").click()
+    page.get_by_role("button", name="Keep them").wait_for()
 
 
 def after_comparing(page: Any) -> None:
@@ -172,7 +173,7 @@ def test_axe_finds_nothing_and_a_phone_is_wide_enough(
         base_url=server, viewport={"width": 360, "height": 640}, color_scheme=scheme, bypass_csp=True
     )
     page = context.new_page()
-    page.goto(f"/#c=papers&v={view}&q=river")
+    page.goto(f"/#c={'filed' if view == 'search' else 'papers'}&v={view}&q=river1")
     page.wait_for_timeout(1000)
     for act in (None, ACTS.get(view)):
         if act is not None:
@@ -207,7 +208,7 @@ def test_nothing_moves_under_the_reader(browser: Any, server: str, view: str, wi
           value: one.value, what: one.sources.map((source) => source.node?.id || source.node?.className),
         })))).observe({ type: "layout-shift", buffered: true });"""
     )
-    page.goto(f"/#c=papers&v={view}&q=river")
+    page.goto(f"/#c={'filed' if view == 'search' else 'papers'}&v={view}&q=river1")
     page.wait_for_timeout(1500)
     shifts = page.evaluate("window.shifts")
     assert sum(one["value"] for one in shifts) < 0.02, shifts
@@ -274,25 +275,31 @@ def test_several_heads_are_a_map_and_clicks_are_kept_by_consent_alone(browser: A
             "head 2",
             "head 3",
         ]
-        assert page.locator(".thumb").count() == 0  # nobody has agreed yet
-        assert "Clicks and thumbs are kept on this server" in page.locator(".tick").first.get_attribute(
-            "title"
-        )
-        page.get_by_label("Keep my clicks to learn from").check()
         page.get_by_role("button", name="This fits").nth(1).click()
+        page.get_by_text(re.compile("Keep your judgements on this server, with the query")).wait_for()
+        page.get_by_role("button", name="No", exact=True).click()
+        page.get_by_text("Not kept.").wait_for()
+        assert sent == []  # nobody has agreed yet
+        page.get_by_role("button", name="This fits").nth(1).click()
+        page.get_by_role("button", name="Keep them").click()
         page.get_by_text("Kept: it fits").wait_for()
         page.get_by_role("button", name="This does not fit").first.click()
         page.get_by_text("Kept: it does not fit").wait_for()
-        page.get_by_role("button", name="This is what I looked for").first.click()
-        page.get_by_text("Kept: a click").wait_for()
-        assert [one["action_name"] for one in sent] == ["thumbs_up", "thumbs_down", "click"]
+        answer = page.get_by_role("button", name="This is the answer").first
+        answer.click()
+        page.get_by_text("Kept: the answer").wait_for()
+        expect(answer).to_have_attribute("aria-pressed", "true")
+        assert [one["action_name"] for one in sent] == ["thumbs_up", "thumbs_down", "answer"]
         assert sent[0]["event_attributes"] == {"position": {"ordinal": 2}}
-        page.get_by_label("Keep my clicks to learn from").uncheck()
-        expect(page.locator(".thumb")).to_have_count(0)
+        page.get_by_role("link", name="Train", exact=True).click()
+        page.get_by_role("button", name="Keep no further judgements").click()
+        page.get_by_role("link", name="Search", exact=True).click()
+        page.get_by_role("button", name="This fits").first.click()
+        page.get_by_role("button", name="Keep them").wait_for()  # asked again
     with SearchEngine(home, readonly=True, encoder=WordEncoder) as left:
         pages = list(left.collection("papers").feedback.pages())
         assert sorted(event.action for one in pages for event in one.events) == [
-            "click",
+            "answer",
             "thumbs_down",
             "thumbs_up",
         ]

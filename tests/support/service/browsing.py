@@ -31,7 +31,12 @@ def opened_page(browser: Any, origin: str) -> Iterator[Any]:
     opened = context.new_page()
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-    opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+
+    def note(message: Any) -> None:
+        if message.type == "error":
+            wrong.append(f"{message.text} {message.location['url']}")
+
+    opened.on("console", note)
     opened.on(
         "request",
         lambda request: None if request.url.startswith((origin, "data:")) else wrong.append(request.url),
@@ -40,4 +45,4 @@ def opened_page(browser: Any, origin: str) -> Iterator[Any]:
     opened.wrong = wrong
     yield opened
     context.close()
-    assert wrong == []
+    assert wrong == [], wrong

@@ -54,6 +54,26 @@ def documents(count: int, *, seed: int = 0) -> list[Document]:
     ]
 
 
+def filed_documents(count: int = 40, *, seed: int = 0) -> list[Document]:
+    """Longer ones, of many words, with the metadata that files have."""
+    draw = np.random.default_rng(seed)
+    words = [f"{word}{n}" for word in WORDS for n in range(10)]
+    return [
+        Document(
+            f"letters/{i:02}.md",
+            " ".join(draw.choice(words, size=20)),
+            title=f"Letter {i}",
+            metadata={
+                "path": f"letters/{i:02}.md",
+                "type": ("md", "txt")[i % 2],
+                "modified": f"2026-03-{i % 9 + 1:02}T10:00:00+00:00",
+                "size": i * 17,
+            },
+        )
+        for i in range(count)
+    ]
+
+
 SCRIPT = "<script>window.attacked = true</script>"
 IMAGE = "<img src=x onerror='window.attacked = true'>"
 NASTY = [
@@ -63,8 +83,10 @@ NASTY = [
         title=f"title {IMAGE}",
         metadata={SCRIPT: IMAGE, "kind": IMAGE},
     ),
-    Document(f"only {IMAGE}", "cat \u202e javascript:window.attacked=true &lt;b&gt;"),
-    Document("long", f"cat {IMAGE} " + "dog " * 300 + SCRIPT),
+    Document(
+        f"only {IMAGE}", "cat \u202e javascript:window.attacked=true &lt;b&gt;", metadata={"kind": IMAGE}
+    ),
+    Document("long", f"cat {IMAGE} " + "dog " * 300 + SCRIPT, metadata={"kind": SCRIPT}),
 ]
 
 

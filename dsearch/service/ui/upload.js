@@ -1,0 +1,168 @@
+// Files that somebody drops: text, Markdown, HTML, code, CSV and JSON lines become documents in the browser.
+
+import { createCollection, write } from "./api.js";
+import { button, element, input } from "./dom.js";
+import { count } from "./words.js";
+
+const PLAIN = /\.(txt|md|markdown|rst|org|html?|csv|tsv|jsonl|json|ya?ml|toml|ini|py|js|ts|c|h|cpp|java|go|rs|rb|sh|sql|css)$/i;
+const LARGEST = 1_000_000; // bytes of a document's text
+const AT_ONCE = 200; // documents of a request
+const NAME = /^[a-z0-9][a-z0-9_-]{0,63}$/;
+
+// A collection that is made of what is dropped; the page then opens it.
+export function newCollection() {
+  const name = input("text", { maxlength: 64, value: "notes", "aria-label": "Name of the collection" });
+  return dropZone(async (files, said) => {
+    const called = name.value.trim();
+    if (!NAME.test(called)) throw new Error("A name has small letters, digits, - and _, and begins with a letter or digit.");
+    await createCollection(called);
+    await add(called, files, said);
+    history.replaceState(null, "", `#c=${called}`); // a changed hash would draw a collection not yet listed
+    location.reload();
+  }, element("label", "field", element("span", "", "Name"), name));
+}
+
+// Into a collection that is there.
+export function moreFiles(collection, done) {
+  return dropZone(async (files, said) => {
+    await add(collection, files, said);
+    await done?.();
+  });
+}
+
+function dropZone(use, ...controls) {
+  const files = input("file", { multiple: "" });
+  files.setAttribute("aria-label", "Files to add");
+  const folder = input("file", { webkitdirectory: "" });
+  folder.setAttribute("aria-label", "Folder to add");
+  const said = element("p", "quiet");
+  said.setAttribute("role", "status");
+  let chosen = [];
+  const run = async () => {
+    start.disabled = true;
+    try {
+      if (chosen.length === 0) throw new Error("Choose or drop files first.");
+      await use(chosen, said);
+    } catch (error) {
+      said.textContent = error.message;
+    } finally {
+      start.disabled = false;
+    }
+  };
+  const start = button("Add", run, "main");
+  const take = (given) => {
+    chosen = [...given];
+    said.textContent = `${count(chosen.length, "file")} chosen.`;
+  };
+  for (const one of [files, folder]) one.addEventListener("change", () => take(one.files));
+  const zone = element("div", "drop", element("p", "", "Drop files here: text, Markdown, HTML, code, CSV or JSON lines."),
+    element("div", "row", ...controls,
+      element("label", "field", element("span", "", "Files"), files),
+      element("label", "field", element("span", "", "or a folder"), folder), start));
+  zone.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    zone.classList.add("over");
+  });
+  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("over");
+    take(event.dataTransfer.files);
+    run();
+  });
+  return element("div", "", zone, said);
+}
+
+async function add(collection, files, said) {
+  const { documents, skipped } = await documentsOf(files);
+  if (documents.length === 0) {
+    throw new Error(skipped.length ? `Nothing to add: ${skipped.join("; ")}.` : "The files are empty.");
+  }
+  const sums = { inserted: 0, updated: 0, unchanged: 0 };
+  for (let start = 0; start < documents.length; start += AT_ONCE) {
+    said.textContent = `Adding ${count(documents.length, "document")}: ${start} done …`;
+    const written = await write(collection, documents.slice(start, start + AT_ONCE));
+    for (const name of Object.keys(sums)) sums[name] += written[name];
+  }
+  said.textContent = [`${sums.inserted} new, ${sums.updated} changed, ${sums.unchanged} unchanged.`,
+    skipped.length ? `Left out: ${skipped.slice(0, 5).join("; ")}.` : ""].filter(Boolean).join(" ");
+}
+
+export async function documentsOf(files) {
+  const documents = [], skipped = [];
+  for (const file of files) {
+    const path = file.webkitRelativePath || file.name;
+    if (!PLAIN.test(file.name)) skipped.push(`${path} (dsearch index reads more kinds)`);
+    else if (file.size > LARGEST && !/\.(jsonl|csv|tsv)$/i.test(file.name)) skipped.push(`${path} (above 1 MB)`);
+    else documents.push(...ofFile(file, path, await file.text()));
+  }
+  return { documents: documents.filter((one) => (one.text + one.title).trim()), skipped };
+}
+
+function ofFile(file, path, text) {
+  const type = file.name.split(".").pop().toLowerCase();
+  const metadata = { path, name: file.name, type, modified: new Date(file.lastModified).toISOString() };
+  if (type === "jsonl") return ofLines(file.name, text);
+  if (type === "csv" || type === "tsv") return ofTable(path, text, type === "csv" ? "," : "\t");
+  if (/^html?$/.test(type)) {
+    const page = new DOMParser().parseFromString(text, "text/html");
+    for (const one of page.querySelectorAll("script, style, nav")) one.remove();
+    return [{ id: path, title: page.title || file.name, text: page.body.textContent.replace(/\s+\n/g, "\n").trim(), metadata }];
+  }
+  const heading = /^(?:md|markdown)$/.test(type) && text.match(/^#\s+(.+)$/m)?.[1];
+  return [{ id: path, title: heading || file.name, text, metadata }];
+}
+
+function ofLines(name, text) {
+  return text.split("\n").map((line, number) => [line, number]).filter(([line]) => line.trim()).map(([line, number]) => {
+    try {
+      const { _id, id, title, text: words, metadata, value } = JSON.parse(line);
+      return {
+        id: String(id ?? _id), text: words ?? "", title: title ?? "",
+        ...(metadata ? { metadata } : {}), ...(value === undefined ? {} : { value }),
+      };
+    } catch {
+      throw new Error(`${name}, line ${number + 1}: not JSON.`);
+    }
+  });
+}
+
+// A row is a document: id, title and text are its columns of these names, else the text is all of it.
+function ofTable(path, text, separator) {
+  const [head, ...rows] = cellsOf(text, separator);
+  if (!head) return [];
+  const numeric = head.map((_, at) => rows.length > 0 && rows.every((row) => row[at] !== undefined && row[at].trim() !== ""
+    && Number.isFinite(Number(row[at]))));
+  return rows.map((row, number) => {
+    const named = Object.fromEntries(head.map((name, at) => [name, numeric[at] ? Number(row[at]) : row[at] ?? ""]));
+    const { id, title, text: words, ...metadata } = named;
+    return {
+      id: `${path}#${id ?? number + 1}`, title: String(title ?? ""),
+      text: String(words ?? row.join(" ")), metadata: { ...metadata, path },
+    };
+  });
+}
+
+// Quoted cells may have separators, line ends and doubled quotes in them.
+function cellsOf(text, separator) {
+  const rows = [];
+  let row = [], cell = "", quoted = false;
+  const endRow = () => {
+    row.push(cell);
+    if (row.some((one) => one.trim())) rows.push(row);
+    [row, cell] = [[], ""];
+  };
+  for (let at = 0; at < text.length; at++) {
+    const letter = text[at];
+    if (quoted) {
+      if (letter !== '"') cell += letter;
+      else if (text[at + 1] === '"') cell += text[++at];
+      else quoted = false;
+    } else if (letter === '"' && !cell) quoted = true;
+    else if (letter === separator) [row, cell] = [[...row, cell], ""];
+    else if (letter === "\n") endRow();
+    else if (letter !== "\r") cell += letter;
+  }
+  endRow();
+  return rows;
+}

@@ -1,0 +1,73 @@
+"""The first hour by mouse: an empty home, files, thirty judgements, a training, its verdict, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.service.browsing import needs_chromium, opened_page
+from support.service.service_fakes import WordEncoder, serving
+
+from dsearch.engine import SearchEngine
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+pytestmark = [pytest.mark.browser, needs_chromium]
+expect = playwright.expect
+FILES, TOPICS, WORDINGS = 10, 2, 15  # so many wordings that each fold has some of each topic
+
+
+@pytest.fixture(scope="module")
+def nothing_yet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("journey") / "home"
+    with SearchEngine(home, encoder=WordEncoder):
+        pass
+    with serving(home) as (origin, _):
+        yield origin
+
+
+def test_from_an_empty_home_to_a_live_version_and_back(
+    browser: Any, nothing_yet: str, tmp_path: Path
+) -> None:
+    # No question shares a word with its answer: only judgements tell which belong together.
+    files = [tmp_path / f"topic{n}.txt" for n in range(FILES)]
+    for n, file in enumerate(files):
+        file.write_text(f"alpha{n} beta{n} gamma{n % 3} delta{n * 7 % 5}")
+    with opened_page(browser, nothing_yet) as page:
+        page.goto("/")
+        page.get_by_label("Name of the collection").fill("topics")
+        page.get_by_label("Files to add").set_input_files(files)
+        page.get_by_role("button", name="Add", exact=True).click()
+        page.get_by_text(f"{FILES} documents to ask").wait_for()
+
+        for number in range(TOPICS * WORDINGS):
+            topic, wording = divmod(number, WORDINGS)
+            query = f"question{topic} about{topic} wording{wording}"
+            with page.expect_response("**/search"):
+                page.fill("#query", query)
+            hit = page.locator(".hit", has=page.get_by_text(f"topic{topic}.txt", exact=True))
+            hit.get_by_role("button", name="This is the answer").click()
+            if number == 0:  # on the spot, once
+                page.get_by_role("button", name="Keep them").click()
+            hit.get_by_text("Kept: the answer").wait_for()
+
+        page.get_by_role("link", name="Train", exact=True).click()
+        page.get_by_text(re.compile("You judged 30 documents for 30 queries")).wait_for()
+        page.get_by_text(re.compile("About 70 further queries until a training can be told")).wait_for()
+        page.get_by_role("button", name="Train on your judgements").click()
+        verdict = page.locator(".verdict strong")
+        verdict.wait_for(timeout=120_000)
+        assert re.fullmatch(
+            r"The (new version|tuned search) answers \d+ of 30 queries better and \d+ worse "
+            r"\(nDCG@10 \.\d+ → \S+, 95 % \S+ to \S+\): it is live\.",
+            verdict.inner_text(),
+        )
+        live = page.locator("li[aria-label$='answers now']").get_attribute("aria-label")
+        assert live is not None
+        assert not live.startswith("v0")
+
+        page.get_by_role("button", name="Undo").click()
+        page.get_by_text("Undone: the version before answers again.").wait_for()
+        expect(page.get_by_role("listitem", name="v0, answers now")).to_be_visible()
