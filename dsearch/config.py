@@ -42,15 +42,19 @@ class Settings(BaseSettings):
         "the migrated ones; the server's own when unset",
     )
     device: str = Field("cpu", description="device of the encoder and of training: cpu, cuda, cuda:N, mps")
-    backend: str | None = Field(
-        None,
-        description="back end of the encoder: torch, onnx, openvino, or auto for the fastest that agrees "
-        "with torch, measured once; when unset the earlier result of auto, else torch",
+    backend: str = Field(
+        "auto",
+        description="back end of the encoder: torch, onnx, openvino, or auto: what dsearch backends has "
+        "measured, else OpenVINO or ONNX where installed and equal to torch, exported once in the background",
     )
     dtype: str | None = Field(
         None,
         description="precision of the encoder: float32, bfloat16 or int8; when unset the fastest of its back "
         "end that is as good as float32",
+    )
+    cache: Path | None = Field(
+        None,
+        description="folder of exported encoders; the user's cache folder when unset, for all homes",
     )
     threads: int | None = Field(
         None, ge=1, description="threads of all native libraries; all cores when unset"

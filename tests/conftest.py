@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests/support
 from dsearch.threads import set_threads
 
 set_threads(1)  # as many tests at a time as there are cores
+os.environ["DSEARCH_BACKEND"] = "torch"  # no test exports an encoder in the background unless it wants to
 
 from support.shape_checks import install
 

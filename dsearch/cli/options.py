@@ -24,7 +24,7 @@ BackendName = Annotated[
     typer.Option(
         "--backend",
         help="Back end of the encoder: torch, onnx, openvino, or auto: the fastest that agrees with torch, "
-        "measured once [default: what auto found before, else torch].",
+        "prepared once in the background [default: auto].",
     ),
 ]
 Threads = Annotated[

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,24 +85,15 @@ def opened_engine(
 
     set_threads(settings.threads)
 
-    from dsearch.encoder import CACHE_NAME, TextEncoder, load_encoder
+    from dsearch.encoder import EncoderSource
     from dsearch.engine import SearchEngine
 
-    def load(name: str) -> TextEncoder:
-        return load_encoder(
-            name,
-            backend=settings.backend,
-            dtype=settings.dtype,
-            device=settings.device,
-            cache=settings.home / CACHE_NAME,
-            tell=say,
-        )
-
+    following = settings.next_encoder
     with SearchEngine(
         settings.home,
         readonly=readonly,
-        encoder=partial(load, settings.encoder),
-        next_encoder=None if settings.next_encoder is None else partial(load, settings.next_encoder),
+        encoder=EncoderSource.of(settings, tell=say),
+        next_encoder=None if following is None else EncoderSource.of(settings, name=following, tell=say),
         query_cache_bytes=settings.query_cache_bytes,
         rebuild_share=(settings.rebuild_share or None) if rebuild else None,
     ) as engine:

@@ -64,7 +64,7 @@ def encode_on_cluster(
 
     Args:
         store: opened for writing, in a folder visible to all machines.
-        encoder: `encoder` (a name or folder), `device`, optionally `dtype` and `backend`.
+        encoder: `encoder` (a name or folder), `device`, optionally `dtype`, `backend` and `cache`.
         workers: number of encoders.
         threads: threads of native libraries, for each worker.
         num_cpus: logical CPUs of a worker.

@@ -88,6 +88,7 @@ class ShardedCollection:
         self._local, self._releases, self._query_states = local, releases, query_states
         self.name, self.store, self.feedback = local.name, local.store, local.feedback
         self.describe, self.rebuild_status, self.head = local.describe, local.rebuild_status, local.head
+        self.encoder_in_use = local.encoder_in_use
 
     @property
     def live_model(self) -> str:

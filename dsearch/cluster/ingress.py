@@ -32,7 +32,8 @@ class IngressSettings:
         encoder: name or folder of a model.
         device: device of the encoder.
         dtype: precision of the encoder; the backend's own when None.
-        backend: backend of the encoder; the fastest that agrees when None.
+        backend: backend of the encoder; as the setting of that name.
+        cache: folder of exported encoders on each machine; its own when None.
         threads: threads of native libraries, in each replica.
         hosts: host names that requests may be addressed to.
         origins: other origins whose pages may use the service.
@@ -44,7 +45,8 @@ class IngressSettings:
     encoder: str
     device: str = "cpu"
     dtype: str | None = None
-    backend: str | None = None
+    backend: str = "auto"
+    cache: str | None = None
     threads: int = 1
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     origins: tuple[str, ...] = ()
@@ -63,7 +65,12 @@ class EncoderReplica:
         from dsearch.service.tasks.readonly import open_readonly
 
         self._engine = open_readonly(
-            Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
+            Path(chosen.home),
+            chosen.encoder,
+            chosen.device,
+            chosen.dtype,
+            chosen.backend,
+            cache=chosen.cache,
         )
         _ = self._engine.encoder  # the replica is ready once the encoder is loaded
         self._lock = threading.Lock()
@@ -118,7 +125,13 @@ class Ingress:
         from dsearch.service.tasks.readonly import open_readonly
 
         open_engine = partial(
-            open_readonly, Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
+            open_readonly,
+            Path(chosen.home),
+            chosen.encoder,
+            chosen.device,
+            chosen.dtype,
+            chosen.backend,
+            cache=chosen.cache,
         )
         engine = ClusterEngine(
             chosen.home,

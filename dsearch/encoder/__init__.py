@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dsearch.encoder.automatic.encoder import AutomaticEncoder
+from dsearch.encoder.automatic.folder import encoder_cache
+from dsearch.encoder.automatic.source import EncoderInUse, EncoderSource, encoder_in_use
 from dsearch.encoder.backends import Backend
 from dsearch.encoder.choice import Choice
 from dsearch.encoder.encoder import Encoder, TextEncoder
 from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.load import CACHE_NAME, choice_of, load_encoder
+from dsearch.encoder.load import choice_of, load_encoder
 from dsearch.encoder.query_cache import QueryCache
 from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import TokenCounter
@@ -21,13 +24,15 @@ from dsearch.encoder.tuned import (
 from dsearch.encoder.weights import DEFAULT_ENCODER
 
 __all__ = [
-    "CACHE_NAME",
     "DEFAULT_ENCODER",
+    "AutomaticEncoder",
     "Backend",
     "Choice",
     "Encoder",
     "EncoderChange",
     "EncoderIdentity",
+    "EncoderInUse",
+    "EncoderSource",
     "EncoderTraining",
     "LearningEncoder",
     "QueryCache",
@@ -37,6 +42,8 @@ __all__ = [
     "TokenEncoder",
     "TunedEncoder",
     "choice_of",
+    "encoder_cache",
+    "encoder_in_use",
     "load_encoder",
     "tuned",
     "tuned_identity",

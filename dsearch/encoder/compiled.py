@@ -16,6 +16,7 @@ from jaxtyping import Float, Float32, Int64
 from dsearch.encoder.batching import length_sorted_batches
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.runtimes import Run, Tokens
+from dsearch.encoder.tokens import Vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,6 +86,13 @@ class CompiledEncoder:
                 with torch.inference_mode(False):
                     self._reference = self._load_reference()
             return self._reference
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Token ids of the encoder."""
+        marks = self._whole.encode("").ids  # those around every text
+        first, last = (marks[0], marks[-1]) if len(marks) == 2 else (None, None)
+        return Vocabulary(first, last, self._whole.get_vocab_size(), self._whole.decode)
 
     def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
         """Unit embeddings of queries."""

@@ -18,6 +18,7 @@ from dsearch.encoder.batching import length_sorted_batches
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.packed import load_packed
 from dsearch.encoder.token_states import TextTokens, TokenBatch, token_batch
+from dsearch.encoder.tokens import Vocabulary
 from dsearch.encoder.weights import DEFAULT_ENCODER, Weights, find_weights
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.products import quicken
@@ -112,6 +113,17 @@ class Encoder(nn.Module):
     def identity(self) -> EncoderIdentity:
         """Identity of the encoder, by which embeddings are comparable."""
         return self._identity
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Token ids of the encoder."""
+        tokenizer = self.model.tokenizer
+        return Vocabulary(
+            tokenizer.cls_token_id,
+            tokenizer.sep_token_id,
+            len(tokenizer),
+            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
+        )
 
     def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
         """Unit embeddings of queries."""

@@ -70,7 +70,7 @@ class Exporting:
     load: Callable[[], Encoder]
 
 
-def exported(asked: Exporting, backend: Backend, *, batch_size: int = 32) -> CompiledEncoder:
+def exported(request: Exporting, backend: Backend, *, batch_size: int = 32) -> CompiledEncoder:
     """The encoder as `backend` runs it: from the cache, or exported into it first.
 
     Raises:
@@ -79,31 +79,49 @@ def exported(asked: Exporting, backend: Backend, *, batch_size: int = 32) -> Com
         EncoderUnavailable: its embeddings are not those of torch, or the cache cannot be written.
     """
     backend.require_installed()
-    folder = _folder(asked, backend)
-    record = _checked(folder)
-    if record is None:
-        backend.require_installed(exporting=True)
-        if backend == Backend(ONNX, INT8):
-            exported(asked, Backend(ONNX, FLOAT))  # which is what is quantised
-        record = _export(asked, backend, folder)
+    record = ensure_exported(request, backend)
     agreement = record["agreement"].get(backend.dtype)
     if agreement is None:
         raise EncoderUnavailable(
-            f"encoder {asked.name!r}: {backend.name} does not compute in {backend.dtype} on this processor; "
-            "use float32 or --backend torch"
+            f"encoder {request.name!r}: {backend.name} does not compute in {backend.dtype} on this "
+            "processor; use float32 or --backend torch"
         )
     if not agreement["agrees"]:
         raise EncoderUnavailable(
-            f"encoder {asked.name!r}: {backend} gives embeddings whose cosine with those of torch is "
+            f"encoder {request.name!r}: {backend} gives embeddings whose cosine with those of torch is "
             f"{agreement['mean']:.4f} in the mean; use --backend torch"
         )
-    return _open(asked, backend, folder, record, batch_size)
+    return _open(request, backend, export_folder(request, backend), record, batch_size)
 
 
-def cosine_of(asked: Exporting, backend: Backend) -> float | None:
-    """The least cosine with torch that was found when this was exported; None if it was not."""
-    record = _checked(_folder(asked, backend))
-    return None if record is None else record["agreement"].get(backend.dtype, {}).get("least")
+def ensure_exported(request: Exporting, backend: Backend) -> dict[str, Any]:
+    """Export into the cache unless that was done before; return the description of the export.
+
+    Raises:
+        As `exported`, but for embeddings that do not agree, which the description tells.
+    """
+    record = _checked(export_folder(request, backend))
+    if record is None:
+        backend.require_installed(exporting=True)
+        if backend == Backend(ONNX, INT8):
+            exported(request, Backend(ONNX, FLOAT))  # which is what is quantised
+        record = _export(request, backend, export_folder(request, backend))
+    return record
+
+
+def cached_encoder(request: Exporting, backend: Backend, *, batch_size: int = 32) -> CompiledEncoder | None:
+    """The encoder as `backend` runs it; None if the cache does not have it whole. Nothing is exported."""
+    folder = export_folder(request, backend)
+    record = _checked(folder)
+    return None if record is None else _open(request, backend, folder, record, batch_size)
+
+
+def agreement_of(request: Exporting, backend: Backend) -> dict[str, dict[str, Any]] | None:
+    """Cosines with torch by precision, as measured on exporting; None without an export. No model is read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads((export_folder(request, backend) / _RECORD_NAME).read_text(encoding="utf-8"))
+        return dict(record["agreement"])
+    return None
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -115,15 +133,16 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def _folder(asked: Exporting, backend: Backend) -> Path:
+def export_folder(request: Exporting, backend: Backend) -> Path:
+    """Return the folder of an export in the cache; it need not exist."""
     kind = f"{backend.name}-int8" if backend.dtype == INT8 else backend.name  # precision is chosen on loading
     parts = {
         "format": FORMAT,
-        "weights": asked.weights.sha256,
+        "weights": request.weights.sha256,
         "versions": versions("torch", "transformers", "sentence-transformers", *_TOOLS[backend.name]),
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-    return asked.cache / f"{_plain(Path(asked.name).name)}-{kind}-{key}"
+    return request.cache / f"{_plain(Path(request.name).name)}-{kind}-{key}"
 
 
 def _plain(name: str) -> str:
@@ -149,12 +168,12 @@ def _checked(folder: Path) -> dict[str, Any] | None:
 
 
 def _open(
-    asked: Exporting, backend: Backend, folder: Path, record: dict[str, Any], batch_size: int = 32
+    request: Exporting, backend: Backend, folder: Path, record: dict[str, Any], batch_size: int = 32
 ) -> CompiledEncoder:
     identity = EncoderIdentity.from_dict(record["identity"])
-    window = identity.max_tokens if asked.max_tokens is None else asked.max_tokens
+    window = identity.max_tokens if request.max_tokens is None else request.max_tokens
     if not 1 <= window <= (record["longest"] or window):
-        raise InvalidRequest(f"max_tokens={window}; {asked.name} takes 1 to {record['longest']}")
+        raise InvalidRequest(f"max_tokens={window}; {request.name} takes 1 to {record['longest']}")
     return CompiledEncoder(
         _session(backend, folder),
         (folder / _TOKENIZER_NAME).read_text(encoding="utf-8"),
@@ -162,9 +181,9 @@ def _open(
         padding=record["padding"],
         prompts=record["prompts"],
         identity=replace(
-            identity, name=asked.name, max_tokens=window, backend=backend.name, dtype=backend.dtype
+            identity, name=request.name, max_tokens=window, backend=backend.name, dtype=backend.dtype
         ),
-        reference=asked.load,
+        reference=request.load,
         batch_size=batch_size,
         few_shapes=backend.name == OPENVINO,
     )
@@ -176,20 +195,21 @@ def _session(backend: Backend, folder: Path) -> Run:
     return openvino_session(folder / "model.xml", "bf16" if backend.dtype == HALF else "f32")
 
 
-def _export(asked: Exporting, backend: Backend, folder: Path) -> dict[str, Any]:
+def _export(request: Exporting, backend: Backend, folder: Path) -> dict[str, Any]:
     """Export into `folder`, whole or not at all; what it says of itself."""
     from filelock import FileLock
 
     try:
-        asked.cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(asked.cache / f"{folder.name}.lock"):
+        request.cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(request.cache / f"{folder.name}.lock"):
             if (record := _checked(folder)) is not None:
                 return record  # another process did it meanwhile
+            for abandoned in request.cache.glob(f".{folder.name}.*"):  # by processes that were killed
+                shutil.rmtree(abandoned, ignore_errors=True)
             unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
-            shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()
             try:
-                record = _write(asked, backend, unfinished)
+                record = _write(request, backend, unfinished)
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
             finally:
@@ -197,25 +217,25 @@ def _export(asked: Exporting, backend: Backend, folder: Path) -> dict[str, Any]:
             return record
     except OSError as error:
         raise EncoderUnavailable(
-            f"{backend} needs the encoder as a file of its own, which cannot be written to {asked.cache} "
+            f"{backend} needs the encoder as a file of its own, which cannot be written to {request.cache} "
             f"({error}); make room or let this user write there, or use --backend torch"
         ) from error
 
 
-def _write(asked: Exporting, backend: Backend, folder: Path) -> dict[str, Any]:
-    encoder = asked.load()
-    whole = _WholeModel(encoder, asked.name)
+def _write(request: Exporting, backend: Backend, folder: Path) -> dict[str, Any]:
+    encoder = request.load()
+    whole = _WholeModel(encoder, request.name)
     try:
         with _quiet():
             if backend == Backend(ONNX, INT8):
-                _quantise(_folder(asked, Backend(ONNX, FLOAT)) / "model.onnx", folder / "model.onnx")
+                _quantise(export_folder(request, Backend(ONNX, FLOAT)) / "model.onnx", folder / "model.onnx")
             elif backend.name == ONNX:
                 _write_onnx(whole, folder / "model.onnx")
             else:
                 _write_openvino(whole, encoder, folder, quantised=backend.dtype == INT8)
     except Exception as error:  # each converter has a dozen kinds of its own
         raise InvalidRequest(
-            f"encoder {asked.name!r} cannot be exported for {backend} ({type(error).__name__}: "
+            f"encoder {request.name!r} cannot be exported for {backend} ({type(error).__name__}: "
             f"{str(error)[:300]}); use --backend torch"
         ) from error
     (folder / _TOKENIZER_NAME).write_text(encoder.model.tokenizer.backend_tokenizer.to_str(), "utf-8")
@@ -233,7 +253,7 @@ def _write(asked: Exporting, backend: Backend, folder: Path) -> dict[str, Any]:
     expected = encoder.encode_documents(texts)
 
     def measure(dtype: str) -> bool:
-        found = _open(asked, Backend(backend.name, dtype), folder, record).encode_documents(texts)
+        found = _open(request, Backend(backend.name, dtype), folder, record).encode_documents(texts)
         near = cosines(expected, found)
         agreement = {"least": float(near.min()), "mean": float(near.mean()), "agrees": agrees(dtype, near)}
         record["agreement"][dtype] = agreement
@@ -243,7 +263,7 @@ def _write(asked: Exporting, backend: Backend, folder: Path) -> dict[str, Any]:
         if not measure(dtype) and backend == Backend(ONNX, INT8):
             # Without VNNI a processor adds pairs of 8-bit products in 16 bits, which overflow; 7 bits do not.
             model = folder / "model.onnx"
-            _quantise(_folder(asked, Backend(ONNX, FLOAT)) / "model.onnx", model, reduced=True)
+            _quantise(export_folder(request, Backend(ONNX, FLOAT)) / "model.onnx", model, reduced=True)
             record["files"][model.name] = _digest(model)
             measure(dtype)
     (folder / _RECORD_NAME).write_text(json.dumps(record, indent=1), encoding="utf-8")

@@ -1,18 +1,20 @@
-"""`load_encoder`: load an encoder by name, on a given back end or the fastest measured one."""
+"""`load_encoder`: load an encoder by name, on a named back end, a measured one, or the one of `auto`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache as once
+from functools import partial
 from pathlib import Path
 
+from dsearch.encoder.automatic.encoder import load_automatic
+from dsearch.encoder.automatic.outcome import preferred
 from dsearch.encoder.backends import AUTO, FLOAT, HALF, INT8, TORCH, Backend, best_dtype, installed
 from dsearch.encoder.choice import Choice, choose, known_in, read_choice
 from dsearch.encoder.encoder import Encoder, TextEncoder, check_device
+from dsearch.encoder.export import Exporting, exported
 from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
 from dsearch.errors import DsearchError, InvalidRequest
-
-CACHE_NAME = ".encoders"  # in a home
 
 
 def load_encoder(
@@ -30,14 +32,15 @@ def load_encoder(
 
     Args:
         name: a sentence-transformers model, or the folder of one.
-        backend: "torch", "onnx", "openvino"; "auto" for the fastest that agrees with torch, measured on the
-            first use; None for what that found before, else torch: nothing is measured.
+        backend: "torch", "onnx", "openvino"; "auto" for what `dsearch backends` has measured, else an
+            exported model, which a process in the background makes at the first use; None for what was
+            measured, else torch.
         dtype: "float32", "bfloat16" or "int8"; what the back end does best when None, close to float32.
         device: device of the encoder; only torch supports others than "cpu".
         cache: folder of exported models and of what was chosen; needed for every back end but torch.
         max_tokens: cut longer texts; the model's own limit when None.
         batch_size: texts encoded at a time.
-        tell: callback for messages about measuring.
+        tell: callback for messages about measuring and exporting.
 
     Raises:
         EncoderUnavailable: no weights, or embeddings that are not those of torch.
@@ -55,36 +58,42 @@ def load_encoder(
         raise InvalidRequest(f"backend={chosen.name!r} runs on the CPU, not on {device}; use --backend torch")
 
     # Without an annotation: tests check those, and put an encoder of their own in this one's place.
-    in_torch = once(lambda: Encoder.load(name, device=device, max_tokens=max_tokens, batch_size=batch_size))
+    by_torch = once(
+        lambda dtype: Encoder.load(
+            name, device=device, dtype=dtype, max_tokens=max_tokens, batch_size=batch_size
+        )
+    )
+    in_torch = partial(by_torch, FLOAT)
 
     def by(backend: Backend) -> TextEncoder:
-        if backend == Backend(TORCH, FLOAT):
-            return in_torch()
         if backend.name == TORCH:
-            return Encoder.load(
-                name, device=device, dtype=backend.dtype, max_tokens=max_tokens, batch_size=batch_size
-            )
+            return by_torch(backend.dtype)
         if cache is None:
             raise InvalidRequest(f"backend={backend.name!r} needs a folder for what is exported; give cache")
         backend.require_installed()
-        from dsearch.encoder.export import Exporting, exported
-
         exporting = Exporting(name, find_weights(name), max_tokens, cache, in_torch)
         return exported(exporting, backend, batch_size=batch_size)
 
     if chosen is not None:
         return by(chosen)
-    if device == "cpu" and cache is not None and installed() and (backend == AUTO or known_in(cache)):
+    automatic = backend == AUTO and device == "cpu" and dtype != INT8 and preferred() is not None
+    if device == "cpu" and cache is not None and installed() and (dtype == INT8 or known_in(cache)):
         sha256 = find_weights(name).sha256
         choice = read_choice(cache, sha256, dtype)
-        if choice is None and backend == AUTO:
+        if choice is None and backend == AUTO and dtype == INT8:
             choice = choose(cache, sha256, dtype, by, tell)
         if choice is not None:
             try:
                 return by(choice.backend)
             except DsearchError as error:
+                automatic = False
                 if tell is not None:
                     tell(f"{error}; the encoder runs by torch")
+    if automatic and cache is not None:
+        exporting = Exporting(name, find_weights(name), max_tokens, cache, in_torch)
+        return load_automatic(
+            exporting, partial(by_torch, dtype or FLOAT), dtype, batch_size, tell or (lambda _: None)
+        )
     if dtype == INT8:
         raise InvalidRequest(
             "dtype='int8' is of the back ends onnx and openvino; use --backend onnx, or auto with one of "

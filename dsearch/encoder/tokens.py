@@ -1,8 +1,9 @@
-"""Token counts of texts by an encoder, needed to cut texts that are longer than its window."""
+"""Tokens of an encoder: counts, to cut texts that are longer than its window, and ids, to read back texts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 
@@ -13,3 +14,20 @@ class TokenCounter(Protocol):
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """The tokens of each document, its marks at both ends and the prompt included, none cut off."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Token ids of an encoder.
+
+    Attributes:
+        first: id before every text; None without.
+        last: id after every text; None without.
+        size: number of ids.
+        decode: function from ids to their text, special tokens left out.
+    """
+
+    first: int | None
+    last: int | None
+    size: int
+    decode: Callable[[Sequence[int]], str]

@@ -19,10 +19,12 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
+from dsearch.encoder.automatic.encoder import AutomaticEncoder
 from dsearch.encoder.backends import CLOSE, FLOAT, PRECISIONS, TORCH
 from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.encoder.encoder import Role, TextEncoder
 from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.tokens import Vocabulary
 from dsearch.errors import CorruptData, InvalidRequest, MissingExtra
 
 METHODS = ("lora", "all")
@@ -143,6 +145,11 @@ class TunedEncoder(nn.Module):
         """Identity of the encoder, by which embeddings are comparable."""
         return self._identity
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Token ids of the encoder; of one that has them."""
+        return self.encoder.vocabulary
+
     def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
         """Unit embeddings of queries."""
         return self.encoder.encode_queries(texts)
@@ -200,7 +207,7 @@ def tuned(encoder: TextEncoder, change: EncoderChange, identity: EncoderIdentity
 
 def with_weights(encoder: TextEncoder) -> TextEncoder:
     """The encoder whose weights can be trained: of an exported one the torch encoder that it came from."""
-    return encoder.reference if isinstance(encoder, CompiledEncoder) else encoder
+    return encoder.reference if isinstance(encoder, CompiledEncoder | AutomaticEncoder) else encoder
 
 
 def tuned_identity(base: EncoderIdentity, change_sha256: str) -> EncoderIdentity:

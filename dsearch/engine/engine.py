@@ -6,10 +6,11 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from dsearch.encoder import QueryCache, TextEncoder
+from dsearch.encoder import EncoderSource, QueryCache, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.home import Home, HomeEncoders, drop_alias, read_aliases, set_alias
 from dsearch.engine.indexing.chunking import PassageOptions
@@ -46,7 +47,8 @@ class SearchEngine:
     Args:
         home: folder of collections.
         readonly: open collections without the home's lock; others may write meanwhile.
-        encoder: loads the encoder on first use; the default encoder when None.
+        encoder: loads the encoder on first use; when None that of the settings (DSEARCH_ENCODER,
+            DSEARCH_BACKEND, …), which are read then.
         query_cache_bytes: size of the cache of query embeddings.
         rebuild_share: share of a collection's documents written or deleted since its last build that starts
             the next one in another process; 0.05 suits a service. None builds only by `refresh`.
@@ -71,7 +73,7 @@ class SearchEngine:
     ):
         self.home = Home(Path(home))
         self.readonly = readonly
-        self._encoders = HomeEncoders(encoder, next_encoder)
+        self._encoders = HomeEncoders(encoder or partial(_of_settings, self.home.path), next_encoder)
         self.query_cache = QueryCache(query_cache_bytes)
         self._open: dict[str, Collection] = {}
         self._opening = threading.RLock()  # a collection is opened once for all threads
@@ -436,3 +438,9 @@ class SearchEngine:
     def _require_writable(self) -> None:
         if self.readonly:
             raise Conflict(f"{self.home.path} was opened with readonly=True; open it for writing")
+
+
+def _of_settings(home: Path) -> TextEncoder:
+    from dsearch.config import load_settings
+
+    return EncoderSource.of(load_settings(home=home))()

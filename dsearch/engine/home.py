@@ -27,7 +27,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from dsearch.encoder import DEFAULT_ENCODER, Encoder, EncoderIdentity, TextEncoder
+from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.errors import (
     CollectionExists,
     CollectionNotFound,
@@ -260,17 +260,17 @@ class HomeEncoders:
     """Loads each encoder once, on first use.
 
     Args:
-        own: loads the encoder of the home; the default encoder when None.
+        own: loads the encoder of the home.
         following: loads the encoder that collections migrate to; `own` when None.
     """
 
     def __init__(
         self,
-        own: Callable[[], TextEncoder] | None = None,
+        own: Callable[[], TextEncoder],
         following: Callable[[], TextEncoder] | None = None,
     ):
         self._lock = threading.RLock()
-        self._load_own, self._load_following = own or _default_encoder, following
+        self._load_own, self._load_following = own, following
         self._own: TextEncoder | None = None
         self._following: TextEncoder | None = None
         self._migrated: dict[str, TextEncoder] = {}
@@ -316,7 +316,3 @@ class HomeEncoders:
         if self._load_following is None or identity.same(self.own.identity):
             return self.own
         return self.following if identity.same(self.following.identity) else self.own
-
-
-def _default_encoder() -> TextEncoder:
-    return Encoder.load(DEFAULT_ENCODER)

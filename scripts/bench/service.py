@@ -337,7 +337,7 @@ def medians(found: Found) -> dict[str, dict[int, dict[str, float]]]:
 
 def cold_starts(options: argparse.Namespace, ends: float) -> dict[str, float]:
     """Seconds to ready by back end, and of the bare import; medians of rounds that go by turns."""
-    from dsearch.encoder import load_encoder
+    from dsearch.encoder import encoder_cache, load_encoder
     from dsearch.engine import SearchEngine
     from dsearch.types import Document
 
@@ -359,7 +359,7 @@ def cold_starts(options: argparse.Namespace, ends: float) -> dict[str, float]:
             collection.refresh()
         for backend in options.backends:
             if backend != "torch":  # exported once, not at every start
-                load_encoder(backend=backend, cache=home / ".encoders")
+                load_encoder(backend=backend, cache=encoder_cache(home))
         for number in range(options.rounds):
             if number and time.monotonic() > ends:
                 break

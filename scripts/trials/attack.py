@@ -207,13 +207,13 @@ def flip(server: Server, options: argparse.Namespace, generator: random.Random) 
     """Damage files of copies of the closed home."""
     import dsearch
     from dsearch.config import load_settings
-    from dsearch.encoder import CACHE_NAME, load_encoder
+    from dsearch.encoder import load_encoder
     from dsearch.errors import DsearchError
 
     outcome = Outcome("flip")
     server.stop()
     name = options.encoder or load_settings(home=server.home).encoder
-    encoder = load_encoder(name, cache=server.home / CACHE_NAME)
+    encoder = load_encoder(name)
 
     def reads(home: Path) -> list[Callable[[], object]]:
         def ask(work: Callable[[Any], object]) -> Callable[[], object]:
@@ -425,6 +425,7 @@ def main() -> int:
         server = Server(Path(scratch) / "home", options.encoder)
         server.home.mkdir()
         os.environ.pop("DSEARCH_HOME", None)
+        os.environ.setdefault("DSEARCH_BACKEND", "torch")  # hits of equal scores keep their order
         outcomes: list[Outcome] = []
         try:
             filled(server, random.Random(options.seed))

@@ -19,6 +19,10 @@ def dsearch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         pytest.skip("needs the extra onnx")
     monkeypatch.setenv("DSEARCH_ENCODER", str(write_tiny_encoder(tmp_path / "tiny")))
     monkeypatch.setattr(choice, "installed", lambda: ["onnx"])
+    monkeypatch.setenv("DSEARCH_BACKEND", "auto")
+    monkeypatch.setenv("DSEARCH_CACHE", str(tmp_path / "cache"))
+    for module in ("load", "automatic.source"):  # what is measured, not what is exported unasked
+        monkeypatch.setattr(f"dsearch.encoder.{module}.preferred", lambda: None)
     return Terminal(tmp_path / "home", capsys, monkeypatch)
 
 
@@ -33,7 +37,7 @@ def test_what_is_found_once_runs_later_commands(
 
     assert by() == "torch float32"
     assert dsearch("index", source, "-c", "exact", "--no-passages")[0] == 0
-    assert not (tmp_path / "home" / ".encoders").exists()  # nothing is measured unasked
+    assert not (tmp_path / "cache").exists()  # nothing is measured unasked
 
     monkeypatch.setattr(choice, "_fastest", lambda rates: Backend("onnx", "float32"))
     code, out, err = dsearch("backends")

@@ -10,6 +10,7 @@ from support.fakes import HashingEncoder
 
 import dsearch
 from dsearch.errors import InvalidRequest
+from dsearch.service.tasks.readonly import open_readonly
 from dsearch.types import Document
 
 
@@ -21,7 +22,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         calls.append((name, options))
         return HashingEncoder()
 
-    monkeypatch.setattr("dsearch.encoder.load_encoder", load_encoder)
+    monkeypatch.setattr("dsearch.encoder.automatic.source.load_encoder", load_encoder)
     return calls
 
 
@@ -31,6 +32,7 @@ def test_back_end_and_encoder_are_those_of_the_variables(
     monkeypatch.setenv("DSEARCH_BACKEND", "openvino")
     monkeypatch.setenv("DSEARCH_ENCODER", "some/model")
     monkeypatch.setenv("DSEARCH_DTYPE", "int8")
+    monkeypatch.setenv("DSEARCH_CACHE", str(tmp_path / "exports"))
     home = tmp_path / "home"
     with dsearch.open(home) as engine:
         assert loaded == []  # at its first use
@@ -43,7 +45,7 @@ def test_back_end_and_encoder_are_those_of_the_variables(
         "int8",
         "cpu",
     )
-    assert options["cache"].parent == home
+    assert options["cache"] == tmp_path / "exports"
 
 
 def test_a_given_encoder_comes_first(
@@ -57,5 +59,44 @@ def test_a_given_encoder_comes_first(
 
 def test_a_wrong_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSEARCH_BACKNED", "onnx")
-    with dsearch.open(tmp_path) as engine, pytest.raises(InvalidRequest, match="DSEARCH_BACKNED"):
-        engine.engine.create("food")
+    with pytest.raises(InvalidRequest, match="DSEARCH_BACKNED"):
+        dsearch.open(tmp_path)
+
+
+def test_an_engine_takes_them_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[tuple[str, dict[str, Any]]]
+) -> None:
+    monkeypatch.setenv("DSEARCH_BACKEND", "onnx")
+    monkeypatch.setenv("DSEARCH_ENCODER", "some/model")
+    with dsearch.SearchEngine(tmp_path) as engine:
+        engine.create("food")
+    ((name, options),) = loaded
+    assert (name, options["backend"]) == ("some/model", "onnx")
+
+
+def test_a_task_of_the_server_takes_those_of_the_server(
+    tmp_path: Path, loaded: list[tuple[str, dict[str, Any]]]
+) -> None:
+    with open_readonly(
+        tmp_path, "some/model", "cpu", "float32", "onnx", "next/model", tmp_path / "exports"
+    ) as engine:
+        assert engine.encoder
+        assert engine.next_encoder
+    assert [name for name, _ in loaded] == ["some/model", "next/model"]
+    for _, options in loaded:
+        assert (options["backend"], options["dtype"]) == ("onnx", "float32")
+        assert options["cache"] == tmp_path / "exports"
+
+
+def test_the_other_settings_of_an_engine_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSEARCH_DEVICE", "cuda:7")
+    monkeypatch.setenv("DSEARCH_THREADS", "3")
+    monkeypatch.setenv("DSEARCH_QUERY_CACHE_BYTES", "4096")
+    budgets: list[int | None] = []
+    monkeypatch.setattr("dsearch.threads.set_threads", budgets.append)
+    with dsearch.open(tmp_path) as engine:
+        assert engine.device == "cuda:7"
+        assert engine.engine.query_cache.max_bytes == 4096
+        assert budgets == [3]
+    with dsearch.open(tmp_path, device="cpu") as engine:
+        assert engine.device == "cpu"

@@ -296,7 +296,7 @@ def test_without_a_folder_for_exports(home: Home) -> None:
         load_encoder(home.encoder, backend="onnx")
 
 
-# ---- auto
+# ---- measured
 
 
 def test_nothing_is_measured_unless_asked_for(home: Home, tmp_path: Path) -> None:
@@ -306,34 +306,35 @@ def test_nothing_is_measured_unless_asked_for(home: Home, tmp_path: Path) -> Non
     assert choice_of(home.encoder, cache) is None
 
 
-def test_without_extras_auto_is_torch_and_measures_nothing(
+def test_without_extras_auto_is_torch_and_exports_nothing(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _hide(monkeypatch, "onnxruntime", "openvino")
-    monkeypatch.setattr("dsearch.encoder.load.choose", _refuse)
-    found = load_encoder(home.encoder, backend="auto", cache=tmp_path / "cache")
-    assert isinstance(found, Encoder)
-    assert found.identity.dtype == "float32"
+    monkeypatch.setattr("dsearch.encoder.automatic.preparation.subprocess.Popen", _refuse)
+    for dtype in ("float32", "bfloat16"):
+        found = load_encoder(home.encoder, backend="auto", dtype=dtype, cache=tmp_path / "cache")
+        assert isinstance(found, Encoder)
+        assert found.identity.dtype == dtype
+    assert not (tmp_path / "cache").exists()
 
 
-def test_auto_is_measured_once_and_holds_for_later_starts(
+def test_a_measurement_holds_for_later_starts(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("onnx")
     told: list[str] = []
     _pretend(monkeypatch, {"onnx float32": 3.0})
     cache = home.cache
-    found = load_encoder(home.encoder, backend="auto", cache=cache, tell=told.append)
-    assert (found.identity.backend, found.identity.dtype) == ("onnx", "float32")
+    measured = choice_of(home.encoder, cache, measure=True, tell=told.append)
+    assert measured is not None
+    assert measured.backend == Backend("onnx", "float32")
     assert "the encoder runs by onnx float32 from now on" in told
     monkeypatch.setattr("dsearch.encoder.load.choose", _refuse)
     for backend in ("auto", None):
         assert load_encoder(home.encoder, backend=backend, cache=cache).identity.backend == "onnx"
     assert load_encoder(home.encoder, backend="torch", cache=cache).identity.backend == "torch"
-    known = choice_of(home.encoder, cache)
-    assert known is not None
-    assert known.backend == Backend("onnx", "float32")
-    assert {f"{one.name} {one.dtype}" for one in known.measured} >= {"torch float32", "onnx float32"}
+    assert choice_of(home.encoder, cache) == measured
+    assert {f"{one.name} {one.dtype}" for one in measured.measured} >= {"torch float32", "onnx float32"}
     for file in cache.glob("choice-*.json"):
         file.unlink()
 
@@ -348,7 +349,7 @@ def test_torch_stays_where_others_hardly_gain(home: Home, monkeypatch: pytest.Mo
         file.unlink()
 
 
-def test_auto_goes_on_without_a_back_end_that_fails(
+def test_measuring_goes_on_without_a_back_end_that_fails(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("onnx")
@@ -359,11 +360,10 @@ def test_auto_goes_on_without_a_back_end_that_fails(
         raise RuntimeError("illegal instruction")
 
     monkeypatch.setattr(export, "onnx_session", crash)
-    found = load_encoder(home.encoder, backend="auto", cache=home.cache)
-    assert found.identity.backend == "openvino"
-    known = choice_of(home.encoder, home.cache)
-    assert known is not None
-    [broken] = [one for one in known.measured if one.name == "onnx"]
+    measured = choice_of(home.encoder, home.cache, measure=True)
+    assert measured is not None
+    assert measured.backend.name == "openvino"
+    [broken] = [one for one in measured.measured if one.name == "onnx"]
     assert "illegal instruction" in str(broken.problem)
     for file in home.cache.glob("choice-*.json"):
         file.unlink()
@@ -372,7 +372,7 @@ def test_auto_goes_on_without_a_back_end_that_fails(
 def test_a_choice_of_what_is_gone_falls_back(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("onnx")
     _pretend(monkeypatch, {"onnx float32": 3.0})
-    home.load("auto")
+    choice_of(home.encoder, home.cache, measure=True)
     monkeypatch.setattr(export, "_checked", lambda folder: None)
     monkeypatch.setattr(export, "_export", _unavailable)
     told: list[str] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, told
-from dsearch.errors import Conflict, HomeLocked
+from dsearch.errors import Conflict, DsearchError, HomeLocked
 
 _SHOWN = 20  # findings
 
@@ -105,20 +105,31 @@ def purge(
         raise typer.Exit(1)
 
 
+def _statistics_here(collection: str, home: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Statistics of a collection, with the back end of its encoder, and all aliases."""
+    from dsearch.encoder import EncoderSource
+    from dsearch.engine.maintenance.statistics import statistics
+
+    with opened_engine(home, readonly=True) as (engine, settings):
+        shown = engine.collection(collection)
+        counted = statistics(shown)
+        if shown.has_encoder:
+            with suppress(DsearchError):  # no weights here, and everything else can be counted
+                counted["encoder"] = asdict(EncoderSource.of(settings).in_use())
+        return counted, engine.aliases()
+
+
 def stats(
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
-    """Count what a collection holds and costs: documents, delta, generations, keys, bytes."""
+    """Count what a collection holds and costs: documents, delta, generations, encoder, keys, bytes."""
     with reader_of(home) as client:
         if client is not None:
             counted, every = client.statistics(collection), client.aliases()
         else:
-            with opened_engine(home, readonly=True) as (engine, _):
-                from dsearch.engine.maintenance.statistics import statistics
-
-                counted, every = statistics(engine.collection(collection)), engine.aliases()
+            counted, every = _statistics_here(collection, home)
     aliases = [alias for alias, name in every.items() if name == counted["name"]]
     counted.pop("rebuild")  # builds start by themselves in a server alone
     if json:
@@ -133,6 +144,9 @@ def stats(
         "bytes": f"{counted['bytes']:,}{each}",
         "model": f"{counted['model']} of {counted['models']} trained",
     }
+    if (encoder := counted["encoder"]) is not None:
+        why = "" if encoder["note"] is None else f" ({encoder['note']})"
+        lines["encoder"] = f"{encoder['name']} by {encoder['runs_by']}{why}"
     if aliases:
         lines["aliases"] = ", ".join(aliases)
     for name, line in lines.items():

@@ -78,18 +78,16 @@ def _encoder(name: str) -> dict[str, Any]:
 
 
 def _runs_by(settings: Settings) -> dict[str, Any]:
-    """The back end that a start without --backend takes."""
-    from dsearch.encoder import CACHE_NAME, choice_of
+    """The back end that a start takes, and the reason."""
+    from dsearch.encoder import EncoderSource
 
-    if settings.backend not in (None, "auto"):
-        return {"backend": settings.backend}
+    source = EncoderSource.of(settings)
+    cache = {"exports": str(source.cache)}
     try:
-        known = choice_of(settings.encoder, settings.home / CACHE_NAME, dtype=settings.dtype)
+        chosen = source.in_use()
     except DsearchError:
-        return {}
-    if known is not None:
-        return {"backend": f"{known.backend} (measured; dsearch backends shows it)"}
-    return {"backend": f"torch {settings.dtype or 'float32'}"}
+        return cache
+    return {"backend": chosen.runs_by, **({} if chosen.note is None else {"note": chosen.note}), **cache}
 
 
 def _print(found: dict[str, Any], indent: str = "") -> None:
@@ -114,8 +112,8 @@ def backends(
 ) -> None:
     """Measure what can run the encoder here, once; what is fastest runs it from then on.
 
-    Left out is what gives other embeddings than torch. Give --backend torch to a command to have torch all
-    the same.
+    Without a measurement OpenVINO or ONNX does, where installed. Left out is what gives other embeddings than
+    torch. Give --backend torch to a command to have torch all the same.
     """
     from dsearch.config import load_settings
 
@@ -123,9 +121,9 @@ def backends(
     from dsearch.threads import set_threads
 
     set_threads(settings.threads)
-    from dsearch.encoder import CACHE_NAME, Backend, choice_of
+    from dsearch.encoder import Backend, choice_of, encoder_cache
 
-    cache = settings.home / CACHE_NAME
+    cache = encoder_cache(settings.home, settings.cache)
     known = None if measure else choice_of(settings.encoder, cache, dtype=settings.dtype)
     if known is None:
         known = choice_of(settings.encoder, cache, dtype=settings.dtype, measure=True, tell=say)

@@ -10,7 +10,6 @@ clients are: documents.py, search.py, models.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from dsearch.client.local.documents import LocalDocuments
 from dsearch.client.local.models import LocalModels, LocalUpkeep
 from dsearch.client.local.search import LocalSearch
+from dsearch.encoder import EncoderSource
 from dsearch.engine import SearchEngine
 from dsearch.engine.episodes import Episodes
 from dsearch.errors import InvalidRequest
@@ -33,43 +33,43 @@ def open(
     readonly: bool = False,
     encoder: Callable[[], TextEncoder] | None = None,
     observer: Observer | None = None,
-    device: str = "cpu",
+    device: str | None = None,
 ) -> LocalEngine:
     """Open the engine of a home, with the methods of `Client`.
 
     Args:
         home: folder of the collections.
         readonly: open it beside another process that writes.
-        encoder: loads the encoder; when None the one of the settings, as the command line does
-            (DSEARCH_ENCODER, DSEARCH_BACKEND, DSEARCH_DTYPE, DSEARCH_DEVICE, dsearch.toml).
+        encoder: loads the encoder; when None the one of the settings.
         observer: receives the progress of training, tuning and evaluation; may stop them.
-        device: runs training: "cpu", "cuda".
+        device: runs training: "cpu", "cuda"; when None that of the settings.
+
+    Settings (variables DSEARCH_*, dsearch.toml) are those of the command line: encoder, next_encoder,
+    backend, dtype, device, cache, query_cache_bytes; and threads, if that is set.
 
     Raises:
         HomeLocked: another process writes to this home; open it readonly, or use a client of its server.
-        InvalidRequest: the address of a server.
+        InvalidRequest: the address of a server, or a wrong setting.
     """
     if "://" in str(home) or str(home).startswith(("http:", "https:")):  # Path makes one slash of two
         raise InvalidRequest(
             f"{str(home)!r} is an address, not a folder; use dsearch.Client, which has the same methods"
         )
-    engine = SearchEngine(home, readonly=readonly, encoder=encoder or partial(_of_settings, Path(home)))
-    return LocalEngine(engine, observer=observer, device=device)
-
-
-def _of_settings(home: Path) -> TextEncoder:
-    """Load the encoder of the settings; read at its first use, so that a keyword search needs none."""
     from dsearch.config import load_settings
-    from dsearch.encoder import CACHE_NAME, load_encoder
+    from dsearch.threads import set_threads
 
-    settings = load_settings(home=home)
-    return load_encoder(
-        settings.encoder,
-        backend=settings.backend,
-        dtype=settings.dtype,
-        device=settings.device,
-        cache=home / CACHE_NAME,
+    settings = load_settings(home=Path(home))
+    if settings.threads is not None:
+        set_threads(settings.threads)
+    following = settings.next_encoder
+    engine = SearchEngine(
+        home,
+        readonly=readonly,
+        encoder=encoder or EncoderSource.of(settings),
+        next_encoder=None if following is None else EncoderSource.of(settings, name=following),
+        query_cache_bytes=settings.query_cache_bytes,
     )
+    return LocalEngine(engine, observer=observer, device=device or settings.device)
 
 
 class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):

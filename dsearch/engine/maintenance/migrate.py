@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from dsearch.encoder import TextEncoder
+from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.home import Home
 from dsearch.engine.indexing.chunking import Cutting, PassageOptions
@@ -132,7 +132,8 @@ def prepare(
     The source is only read, so another process than the writer can do this.
     """
     require_encoder(source)
-    if source.encoder == encoder.identity.to_dict():
+    present = EncoderIdentity.from_dict(source.encoder)
+    if present.name == encoder.identity.name and present.same(encoder.identity):
         raise Conflict(
             f"collection {source.name!r} is encoded by {encoder.identity.name} already; give another"
         )

@@ -12,7 +12,7 @@ from dsearch.engine.searchable import Searchable
 
 
 def statistics(collection: Searchable) -> dict[str, Any]:
-    """Return documents, delta, generations, keys with their measured recall, models and bytes, as JSON.
+    """Return documents, delta, generations, encoder, keys with measured recall, models and bytes, as JSON.
 
     `delta` counts documents written or deleted since the live build, and their share of its documents. No
     file of the index is read, so a damaged index does not prevent the rest.
@@ -43,6 +43,7 @@ def statistics(collection: Searchable) -> dict[str, Any]:
         "model": collection.live_model,
         "model_problem": live_problem(store),
         "models": len(store.models()),
+        "encoder": collection.encoder_in_use(),
         "delta": {"documents": changed, "share": round(changed / max(1, live.rows if live else 0), 4)},
         "keys": keys_report(store),
         "generations": generations,

@@ -20,6 +20,7 @@ from jaxtyping import Float32
 from dsearch.attention.scores import unit
 from dsearch.encoder import TextEncoder
 from dsearch.encoder.encoder import Role
+from dsearch.encoder.tokens import Vocabulary
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 
@@ -127,13 +128,13 @@ def text_of_tokens(encoder: TextEncoder, tokens: Sequence[int]) -> str:
         InvalidRequest: ids of another vocabulary, or an encoder whose tokenizer is not to be had.
     """
     advice = "send the text (langchain-openai: check_embedding_ctx_length=False)"
-    tokenizer = getattr(getattr(encoder, "model", None), "tokenizer", None)
-    if tokenizer is None:
+    vocabulary: Vocabulary | None = getattr(encoder, "vocabulary", None)
+    if vocabulary is None:
         raise InvalidRequest(f"a list of tokens, and the encoder shows no tokenizer; {advice}")
-    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-    if len(tokens) < 3 or tokens[0] != first or tokens[-1] != last or max(tokens) >= len(tokenizer):
+    first, last = vocabulary.first, vocabulary.last
+    if len(tokens) < 3 or tokens[0] != first or tokens[-1] != last or max(tokens) >= vocabulary.size:
         raise InvalidRequest(
-            f"a list of {len(tokens)} tokens that are not of this encoder's vocabulary of {len(tokenizer)} "
+            f"a list of {len(tokens)} tokens that are not of this encoder's vocabulary of {vocabulary.size} "
             f"(they begin with {first} and end with {last}); {advice}"
         )
-    return tokenizer.decode(list(tokens), skip_special_tokens=True)
+    return vocabulary.decode(list(tokens))

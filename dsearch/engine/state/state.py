@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Unpack
 
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention_options import FIELD_SCORES
-from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
+from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder, encoder_in_use
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.ingest import is_given, require_encoder
 from dsearch.engine.indexing.token_keeper import TokenKeeper
@@ -118,6 +119,11 @@ class CollectionState:
             EncoderIdentity.from_dict(self.store.encoder).require_same(encoder.identity, self.name)
             self._compared = encoder
         return encoder
+
+    def encoder_in_use(self) -> dict[str, Any] | None:
+        """Return `EncoderInUse` as JSON; None before texts are encoded, and where embeddings are supplied."""
+        in_use = encoder_in_use(self._compared)
+        return None if in_use is None else asdict(in_use)
 
     @property
     def has_encoder(self) -> bool:

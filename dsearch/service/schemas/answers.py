@@ -249,6 +249,8 @@ class StatisticsAnswer:
         pending: documents without an embedding yet: not searchable.
         deleted: documents that are gone but whose bytes are not, until the files are compacted.
         model_problem: why the promoted version does not answer, and which one does; or null.
+        encoder: its name, the back end that runs it now, and why that is torch, if it is; null while none is
+            loaded.
         keys: how the live generation keeps its keys, with recall, speed and size as measured.
         bytes: of all files.
         rebuild: the share from which on the index is rebuilt by itself, whether a build runs, how far it is,
@@ -265,6 +267,7 @@ class StatisticsAnswer:
     model_problem: str | None
     models: int
     delta: Delta
+    encoder: dict[str, Any] | None
     keys: dict[str, Any] | None
     generations: list[GenerationInfo]
     bytes: int
@@ -430,6 +433,7 @@ EXAMPLES: dict[str, Any] = {
         "model_problem": None,
         "models": 2,
         "delta": {"documents": 31, "share": 0.006},
+        "encoder": {"name": "all-MiniLM-L6-v2", "runs_by": "openvino bfloat16", "note": None},
         "keys": _KEYS,
         "generations": [{"number": 3, "live": True, "documents": 5164, "sequence": 96, "bytes": 21000000}],
         "bytes": 42000000,

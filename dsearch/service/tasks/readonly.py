@@ -6,12 +6,11 @@ The function that opens it is sent to that process with its arguments bound; not
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dsearch.encoder import TextEncoder
     from dsearch.engine import SearchEngine
 
 OpenEngine = Callable[[], "SearchEngine"]
@@ -22,21 +21,21 @@ def open_readonly(
     encoder: str,
     device: str,
     dtype: str | None = None,
-    backend: str | None = None,
+    backend: str | None = "auto",
     next_encoder: str | None = None,
+    cache: Path | str | None = None,
 ) -> SearchEngine:
     """The home as a task sees it; with its arguments bound it is what `create_app` takes as `open_engine`."""
-    from dsearch.encoder import CACHE_NAME, load_encoder
+    from dsearch.encoder import EncoderSource, encoder_cache
     from dsearch.engine import SearchEngine
 
-    def load(name: str) -> TextEncoder:
-        return load_encoder(name, backend=backend, dtype=dtype, device=device, cache=home / CACHE_NAME)
-
+    exports = encoder_cache(home, None if cache is None else Path(cache))
+    own = EncoderSource(encoder, exports, backend, dtype, device)
     return SearchEngine(
         home,
         readonly=True,
-        encoder=partial(load, encoder),
-        next_encoder=None if next_encoder is None else partial(load, next_encoder),
+        encoder=own,
+        next_encoder=None if next_encoder is None else replace(own, name=next_encoder),
     )
 
 

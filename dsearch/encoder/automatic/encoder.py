@@ -1,0 +1,150 @@
+"""`AutomaticEncoder`: an encoder whose back end changes while it is used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Float32
+
+from dsearch.encoder.automatic.outcome import outcome, preferred
+from dsearch.encoder.automatic.preparation import Preparation
+from dsearch.encoder.backends import FLOAT, TORCH, Backend
+from dsearch.encoder.compiled import CompiledEncoder
+from dsearch.encoder.encoder import Encoder, TextEncoder
+from dsearch.encoder.export import Exporting, cached_encoder
+from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.tokens import Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dsearch.encoder.encoder import Role
+
+_log = logging.getLogger(__name__)
+
+
+class AutomaticEncoder:
+    """`TextEncoder` that runs by torch, and by an exported model from the moment that this is ready.
+
+    Its identity is that of torch in float32 throughout: the embeddings of both agree to a cosine of .9999, so
+    a collection that both have encoded is one that torch has encoded, for every release and machine.
+
+    Args:
+        current: encoder to begin with.
+        note: reason why torch runs it.
+    """
+
+    def __init__(self, current: Encoder | CompiledEncoder, note: str | None = None):
+        self._current, self.note = current, note
+        self._preparation: Preparation | None = None
+        self._identity = replace(current.identity, backend=TORCH, dtype=FLOAT)
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """Identity of the encoder, by which embeddings are comparable; the same before and after."""
+        return self._identity
+
+    @property
+    def runs_by(self) -> Backend:
+        """Back end that encodes now."""
+        return Backend(self._current.identity.backend, self._current.identity.dtype)
+
+    @property
+    def reference(self) -> Encoder:
+        """The torch encoder, loaded on first use."""
+        return self._current.reference if isinstance(self._current, CompiledEncoder) else self._current
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Token ids of the encoder."""
+        return self._current.vocabulary
+
+    def prepare(
+        self, request: Exporting, name: str, dtype: str | None, batch_size: int, *, again: bool = False
+    ) -> None:
+        """Start the export in the background; see `Preparation`."""
+        preparation = Preparation(request, name, dtype, batch_size, self.take_over, self.stay)
+        preparation.start(again=again)
+        self._preparation = preparation
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the export in the background has ended; True if there is none that runs."""
+        return self._preparation is None or self._preparation.wait(timeout_s)
+
+    def take_over(self, encoder: CompiledEncoder) -> None:
+        """Encode with this one from now on; a call that runs ends with the one that it began with."""
+        self._current, self.note = encoder, None
+        _log.info("encoder %s runs by %s from now on", self._identity.name, self.runs_by)
+
+    def stay(self, problem: str) -> None:
+        """Keep torch, and say why."""
+        self.note = problem
+        _log.warning("the encoder stays with torch: %s", problem)
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of queries."""
+        return self._current.encode_queries(texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of documents."""
+        return self._current.encode_documents(texts)
+
+    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
+        """Unit embeddings of the torch encoder as part of the graph."""
+        return self._current.embed(texts, role)
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Token counts of documents, with special tokens and prompt, before truncation."""
+        return self._current.token_counts(texts)
+
+
+def load_automatic(
+    request: Exporting,
+    load_torch: Callable[[], Encoder],
+    dtype: str | None,
+    batch_size: int,
+    tell: Callable[[str], None],
+) -> TextEncoder:
+    """Load what runs fastest at once, and prepare what is faster in the background.
+
+    Nothing that fails here is raised but a failure of torch itself.
+
+    Args:
+        request: the encoder, and the cache.
+        load_torch: loads the torch encoder in the required precision.
+        dtype: required precision, or None.
+        batch_size: texts per run.
+        tell: receives one line when an export starts.
+    """
+    name = preferred()
+    if name is None:
+        return load_torch()
+    damaged, problem = False, None
+    try:
+        cached = outcome(request, name, dtype)
+        problem = cached.problem
+        if cached.backend is not None:
+            encoder = cached_encoder(request, cached.backend, batch_size=batch_size)
+            if encoder is not None:
+                return AutomaticEncoder(encoder)
+            damaged = True
+    except Exception as error:  # native libraries: of another processor, built otherwise, cut short
+        problem = f"{type(error).__name__}: {error}"
+        _log.warning("the encoder stays with torch: %s does not start (%s)", name, problem)
+    if problem is not None:
+        return AutomaticEncoder(load_torch(), problem)
+    encoder = AutomaticEncoder(load_torch(), f"an export for {name} is being prepared")
+    try:
+        encoder.prepare(request, name, dtype, batch_size, again=damaged)
+    except OSError as error:
+        encoder.stay(
+            f"no export can be kept ({error}); set DSEARCH_CACHE to a folder that can be written, or "
+            "DSEARCH_BACKEND=torch"
+        )
+    else:
+        tell(f"a faster encoder is being prepared ({name}, once on this machine); torch encodes until then")
+    return encoder

@@ -1,0 +1,85 @@
+"""ExportOutcome of an earlier export on this machine: the precision that `auto` may use, or why it uses none.
+
+    <cache>/<export>/export.json       cosines with torch, by precision
+    <cache>/<export>.problem.json      reason why there is no export
+
+Both are named by a digest of the weights and all versions, so an update of a library tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsearch.encoder.backends import FLOAT, HALF, ONNX, OPENVINO, Backend, best_dtype
+from dsearch.encoder.export import Exporting, agreement_of, export_folder
+
+LEAST_COSINE = 0.9999  # of a back end that nobody chose; a chosen one needs `agreement.LEAST_CLOSE`
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOutcome:
+    """Result of looking into the cache; without both members nothing was exported yet.
+
+    Attributes:
+        backend: back end whose embeddings agree with those of torch.
+        problem: reason why torch stays.
+    """
+
+    backend: Backend | None = None
+    problem: str | None = None
+
+
+def preferred() -> str | None:
+    """Return the library that `auto` uses: OpenVINO, else onnxruntime, else None."""
+    for name in (OPENVINO, ONNX):
+        if not Backend(name, FLOAT).missing(exporting=True):
+            return name
+    return None
+
+
+def outcome(request: Exporting, name: str, dtype: str | None = None) -> ExportOutcome:
+    """Look up what an export has given; no model is read.
+
+    Args:
+        request: the encoder.
+        name: library, of `preferred`.
+        dtype: required precision; when None, bfloat16 where processor and agreement allow it, else float32.
+    """
+    agreement = agreement_of(request, Backend(name, FLOAT))
+    if agreement is None:
+        return ExportOutcome(problem=_recorded(request, name))
+    wanted = [dtype] if dtype is not None else [HALF, FLOAT] if HALF in agreement else [FLOAT]
+    least = 0.0
+    for kind in wanted:
+        cosine = float(agreement.get(kind, {}).get("least", 0.0))
+        least = max(least, cosine)
+        # A cache may have come from another machine: the processor of this one has a say too.
+        if cosine >= LEAST_COSINE and (kind != HALF or best_dtype(name) == HALF):
+            return ExportOutcome(Backend(name, kind))
+    return ExportOutcome(
+        problem=f"the least cosine of {name} with torch is {least:.5f}, and {LEAST_COSINE} is required"
+    )
+
+
+def record_problem(request: Exporting, name: str, problem: str) -> None:
+    """Keep the reason, so that later processes do not try again; no effect where nothing can be written."""
+    file = _problem_file(request, name)
+    with contextlib.suppress(OSError):
+        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        unfinished.write_text(json.dumps({"problem": problem}), encoding="utf-8")
+        unfinished.replace(file)
+
+
+def _recorded(request: Exporting, name: str) -> str | None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(_problem_file(request, name).read_text(encoding="utf-8"))["problem"])
+    return None
+
+
+def _problem_file(request: Exporting, name: str) -> Path:
+    folder = export_folder(request, Backend(name, FLOAT))
+    return folder.with_name(f"{folder.name}.problem.json")

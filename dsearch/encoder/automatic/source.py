@@ -1,0 +1,119 @@
+"""`EncoderSource`: the encoder of a home by the settings, for all that open one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsearch.encoder.automatic.encoder import AutomaticEncoder
+from dsearch.encoder.automatic.folder import encoder_cache
+from dsearch.encoder.automatic.outcome import outcome, preferred
+from dsearch.encoder.backends import AUTO, FLOAT, TORCH, Backend, best_dtype
+from dsearch.encoder.choice import read_choice
+from dsearch.encoder.encoder import Encoder, TextEncoder
+from dsearch.encoder.export import Exporting
+from dsearch.encoder.load import load_encoder
+from dsearch.encoder.weights import find_weights
+
+if TYPE_CHECKING:
+    from dsearch.config import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderInUse:
+    """Back end that runs an encoder.
+
+    Attributes:
+        name: the user's name of the encoder.
+        runs_by: back end and precision.
+        note: reason why it is torch, where another was to be expected.
+    """
+
+    name: str
+    runs_by: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSource:
+    """Loads an encoder when it is called, as the command line, the server and `dsearch.open` do.
+
+    Attributes:
+        name: name or folder of the encoder.
+        cache: folder of exported models.
+        backend: as for `load_encoder`.
+        dtype: as for `load_encoder`.
+        device: device of the encoder.
+        tell: receives messages about exporting.
+    """
+
+    name: str
+    cache: Path
+    backend: str | None = AUTO
+    dtype: str | None = None
+    device: str = "cpu"
+    tell: Callable[[str], None] | None = None
+
+    @classmethod
+    def of(
+        cls, settings: Settings, *, name: str | None = None, tell: Callable[[str], None] | None = None
+    ) -> EncoderSource:
+        """Return the source by the settings; `name` in place of the encoder that they name."""
+        return cls(
+            name or settings.encoder,
+            encoder_cache(settings.home, settings.cache),
+            settings.backend,
+            settings.dtype,
+            settings.device,
+            tell,
+        )
+
+    def __call__(self) -> TextEncoder:
+        """Load it; see `load_encoder` for errors."""
+        return load_encoder(
+            self.name,
+            backend=self.backend,
+            dtype=self.dtype,
+            device=self.device,
+            cache=self.cache,
+            tell=self.tell,
+        )
+
+    def in_use(self) -> EncoderInUse:
+        """Return the back end that a start takes now; nothing is loaded.
+
+        Raises:
+            EncoderUnavailable: no weights.
+        """
+        in_torch = str(Backend(TORCH, self.dtype if self.backend == TORCH and self.dtype else FLOAT))
+        if self.backend not in (None, AUTO):
+            return EncoderInUse(self.name, str(Backend(self.backend, self.dtype or best_dtype(self.backend))))
+        weights = find_weights(self.name)
+        if (choice := read_choice(self.cache, weights.sha256, self.dtype)) is not None:
+            return EncoderInUse(self.name, str(choice.backend), "measured by dsearch backends")
+        if self.backend is None or self.device != "cpu":
+            return EncoderInUse(self.name, in_torch)
+        library = preferred()
+        if library is None:
+            return EncoderInUse(self.name, in_torch, "neither openvino nor onnxruntime is installed")
+        request = Exporting(self.name, weights, None, self.cache, lambda: Encoder.load(self.name))
+        cached = outcome(request, library, self.dtype)
+        if cached.backend is not None:
+            return EncoderInUse(self.name, str(cached.backend))
+        return EncoderInUse(
+            self.name,
+            in_torch,
+            cached.problem or f"its first use prepares {library} in the background",
+        )
+
+
+def encoder_in_use(encoder: TextEncoder | None) -> EncoderInUse | None:
+    """Return the back end of a loaded encoder; None for none."""
+    if encoder is None:
+        return None
+    if isinstance(encoder, AutomaticEncoder):
+        return EncoderInUse(encoder.identity.name, str(encoder.runs_by), encoder.note)
+    identity = encoder.identity
+    return EncoderInUse(identity.name, f"{identity.backend} {identity.dtype}")
