@@ -131,63 +131,6 @@ class Facets:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """Acknowledged events of feedback: they are durable.
-
-    Attributes:
-        events: number of new ones.
-        repeated: number of those sent before, which count once.
-    """
-
-    events: int
-    repeated: int
-
-
-@dataclass(frozen=True, slots=True)
-class OwnJudgements:
-    """Opinions of one person on documents, as training takes them.
-
-    Attributes:
-        queries: query id → text.
-        judgements: query id → document id → grade.
-        answered: number of these queries with a document that fits.
-        missing: number of further ones until a training can be told from chance.
-    """
-
-    queries: dict[str, str]
-    judgements: dict[str, dict[str, float]]
-    answered: int
-    missing: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueryToJudge:
-    """A query, and how much two versions differ on it: from 0 to 1.
-
-    Attributes:
-        asked: true if somebody asked it; false if it was made from a document.
-    """
-
-    query: str
-    difference: float
-    asked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueriesToJudge:
-    """Queries whose judgement would tell two versions apart, the most telling first.
-
-    Attributes:
-        model: the live version.
-        against: the version that it is compared with; in words if there is no other.
-    """
-
-    model: str
-    against: str
-    queries: list[QueryToJudge]
-
-
-@dataclass(frozen=True, slots=True)
 class DocumentPage:
     """Documents by id.
 

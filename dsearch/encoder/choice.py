@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dsearch.encoder.agreement import documents, queries
+from dsearch.encoder.automatic.agreement import documents, queries
 from dsearch.encoder.backends import CLOSE, FLOAT, HALF, INT8, OPENVINO, TORCH, Backend, best_dtype, installed
 from dsearch.encoder.encoder import TextEncoder
 from dsearch.errors import DsearchError

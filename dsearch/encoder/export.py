@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dsearch.encoder.agreement import agrees, cosines, documents, queries
+from dsearch.encoder.automatic.agreement import agrees, cosines, documents, queries
 from dsearch.encoder.backends import FLOAT, HALF, INT8, ONNX, OPENVINO, Backend
 from dsearch.encoder.compiled import FIELDS, CompiledEncoder
 from dsearch.encoder.encoder import Encoder, position_limit

@@ -39,7 +39,7 @@ from dsearch.service.routes import (
     statistics,
     tasks,
 )
-from dsearch.service.schemas import answers
+from dsearch.service.schemas import descriptions
 from dsearch.service.schemas.search import DocumentGiven
 from dsearch.service.state import Service
 from dsearch.service.tasks.readonly import OpenEngine
@@ -179,7 +179,7 @@ def _share_schemas(app: FastAPI) -> None:
             schema = model.model_json_schema(ref_template=template)
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema
-        answers.describe(schemas)
+        descriptions.describe(schemas)
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}, {}]  # none is needed until the first key is made
         for path, operations in document["paths"].items():

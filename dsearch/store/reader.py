@@ -8,8 +8,6 @@ It also evaluates filters: matching rows, counts, and the values of a field.
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +20,8 @@ from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.results import FacetValue
 from dsearch.store.documents import judged, passages, purposes, read, registry
 from dsearch.store.documents.read import Rows
+from dsearch.store.filters import matching
 from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter
-from dsearch.store.filters.sql import compile_filter, json_path
 from dsearch.store.proof import StoreProof
 from dsearch.store.records import (
     AS_SEARCH,
@@ -53,7 +51,7 @@ class Reader:
         self.path = path
         self._meta = meta
         self._readers = readers
-        self._matches = RowMatches()
+        self._matches = matching.RowMatches()
         self._purposes: dict[int, Purpose] = {}
         self.proof: StoreProof | None = None
 
@@ -107,7 +105,7 @@ class Reader:
             self.require_sound()
         with self._readers.reading() as connection:
             if tree is not None:
-                return count(connection, tree)
+                return matching.count(connection, tree)
             state = read_state(connection)
             (waiting,) = connection.execute("SELECT count(*) FROM pending").fetchone()
         return Counts(state.documents, waiting, state.tombstones)
@@ -232,7 +230,7 @@ class Reader:
         """Return the searchable rows that match a filter, ascending; raises InvalidRequest."""
         tree = parse_filter(filter)
         with self._answering() as connection:
-            return searchable_rows(connection, tree)
+            return matching.searchable_rows(connection, tree)
 
     def rows_matching_ever(self, filter: object, after: int = 0) -> Int64[np.ndarray, " rows"]:
         """Return all rows above `after` that match a filter, ascending, read-only; raises InvalidRequest.
@@ -255,7 +253,7 @@ class Reader:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_FACETS}")
         keys, tree = parse_field(field), None if filter is None else parse_filter(filter)
         with self._answering() as connection:
-            return facets(connection, keys, tree, limit)
+            return matching.facets(connection, keys, tree, limit)
 
     def field_values(self, rows: Rows, field: str) -> Sequence[Scalar]:
         """Return the metadata field of each row (dotted path); None if absent, a list or an object.
@@ -373,94 +371,3 @@ def _scalar_at(metadata: dict[str, Any], keys: Keys) -> Scalar:
             return None
         value = cast("dict[str, Any]", value)[key]
     return value if isinstance(value, Scalar) else None
-
-
-_RECENT = 8  # filters; 8 MB each in a collection of a million documents
-
-# NOT INDEXED: read in the order of rows, not of ids.
-_LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
-_KINDS = "CASE type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' ELSE type END"
-
-
-def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
-    """Return the matching rows with an embedding, ascending."""
-    condition, parameters = compile_filter(tree)
-    # A live row has an embedding unless it is pending, and `pending` is the smaller table.
-    query = f"SELECT row {_LIVE} AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
-    return _rows(connection, query, parameters)
-
-
-class RowMatches:
-    """Cache of the rows that the last few filters match, deleted ones included.
-
-    A row is one version of a document and never changes, so cached results stay valid: after a write only the
-    new rows are evaluated.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._rows_of: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
-
-    def rows(
-        self, connection: sqlite3.Connection, tree: Filter, after: int = 0
-    ) -> Int64[np.ndarray, " rows"]:
-        """Return all matching rows above `after`, ascending; the array is shared and read-only."""
-        last = read_state(connection).last_row
-        key = f"{after} {tree!r}"  # by repr: 1 and True are equal in Python
-        with self._lock:
-            looked_at, rows = self._rows_of.get(key, (after, np.empty(0, np.int64)))
-        if looked_at < last:
-            condition, parameters = compile_filter(tree)
-            query = (
-                f"SELECT row FROM document NOT INDEXED WHERE row > {looked_at} AND {condition} ORDER BY row"
-            )
-            rows = np.concatenate([rows, _rows(connection, query, parameters)])
-            rows.setflags(write=False)
-        with self._lock:
-            if looked_at <= last:
-                self._rows_of[key] = last, rows
-            self._rows_of.move_to_end(key)
-            while len(self._rows_of) > _RECENT:
-                self._rows_of.popitem(last=False)
-        return rows[: np.searchsorted(rows, last, "right")]
-
-
-def _rows(connection: sqlite3.Connection, query: str, parameters: list[str]) -> Int64[np.ndarray, " rows"]:
-    return np.fromiter((row for (row,) in connection.execute(query, parameters)), dtype=np.int64)
-
-
-def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:
-    """All live rows that match, ascending."""
-    condition, parameters = compile_filter(tree)
-    records = connection.execute(f"SELECT row {_LIVE} AND {condition} ORDER BY row", parameters)
-    return [row for (row,) in records]
-
-
-def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
-    """Live documents that match, and those of them without an embedding."""
-    condition, parameters = compile_filter(tree)
-    query = f"SELECT count(*), coalesce(sum(row IN (SELECT row FROM pending)), 0) {_LIVE} AND {condition}"
-    documents, waiting = connection.execute(query, parameters).fetchone()
-    return Counts(documents, waiting, tombstones=0)
-
-
-def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetValue]:
-    """Return the most frequent values under `keys` among live, matching documents."""
-    condition, parameters = ("TRUE", []) if tree is None else compile_filter(tree)
-    path = f"?{len(parameters) + 1}"
-    # json_each also returns the members of an object, which are values of other fields.
-    records = connection.execute(
-        f"""
-        SELECT kind, atom, count(*) AS documents FROM (
-            SELECT DISTINCT row, {_KINDS} AS kind, atom
-            FROM (SELECT row, metadata {_LIVE} AND {condition}), json_each(metadata, {path})
-            WHERE json_type(metadata, {path}) != 'object' AND type NOT IN ('object', 'array')
-        ) GROUP BY kind, atom ORDER BY documents DESC, kind, atom LIMIT ?{len(parameters) + 2}
-        """,
-        (*parameters, json_path(keys), limit),
-    )
-    return [FacetValue(_python_value(kind, atom), documents) for kind, atom, documents in records]
-
-
-def _python_value(kind: str, atom: str | int | float | None) -> Scalar:
-    return kind == "true" if kind in ("true", "false") else atom

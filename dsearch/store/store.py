@@ -23,10 +23,11 @@ import numpy as np
 from jaxtyping import Shaped
 
 from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
-from dsearch.store import backup, reader
+from dsearch.store import backup
 from dsearch.store.documents import judged, passages, patch, purposes, registry, write
 from dsearch.store.documents.read import Rows
 from dsearch.store.documents.validate import embedding_bytes, prepare, prepare_embeddings
+from dsearch.store.filters import matching
 from dsearch.store.filters.parse import parse_filter
 from dsearch.store.folders import create_collection, require_local_disk
 from dsearch.store.reader import Reader
@@ -165,7 +166,7 @@ class Store(Reader):
         """Delete the live documents that match a filter, encoded or not; raises InvalidRequest."""
         tree = parse_filter(filter)
         with self._operation() as operation:
-            return write.delete_rows(operation, reader.live_rows(operation.connection, tree))
+            return write.delete_rows(operation, matching.live_rows(operation.connection, tree))
 
     def update_metadata(self, id: str, changes: object) -> WriteReceipt:
         """Change part of a document's metadata, as JSON Merge Patch (RFC 7396) does; the embedding stays.

@@ -18,10 +18,9 @@ import numpy as np
 from dsearch.corpus.made_queries import known_item_queries
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
-from dsearch.results import OwnJudgements, QueriesToJudge, QueryToJudge
 from dsearch.training.data.actions import ACTIONS
 from dsearch.training.gate.sentence import missing_queries
-from dsearch.types import Mode, query_name
+from dsearch.types import Mode, OwnJudgements, QueriesToJudge, QueryToJudge, query_name
 
 MOST_ASKED = 200  # of the queries that people asked, the latest
 MADE = 40  # queries from documents, where people asked too few

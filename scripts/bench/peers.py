@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""One query end to end, and indexing, in process: dsearch by several back ends beside others.
+"""One query end to end, and indexing, in process: dsearch as installed beside others.
 
     python scripts/bench/peers.py                      dsearch beside sentence-transformers
     python scripts/bench/peers.py --peers PYTHON       txtai and chromadb too, from another environment
     python scripts/bench/peers.py --short --documents 2000
+    python scripts/bench/peers.py --systems "dsearch torch" "dsearch onnx" sentence-transformers
 
-The same model, the same entries of Python's documentation (with --short single lines of them: 30 to 200
+`dsearch` is an engine without any option, after its encoder was exported; `encoder alone` is that encoder
+without index and hits, the floor. sentence-transformers is followed by a product of matrices in torch. The
+same model, the same entries of Python's documentation, uncut (with --short single lines of them: 30 to 200
 characters, where padding and what is around the encoder count), one thread each, every system in a process
 of its own. CPU milliseconds of a query (no query twice; ten hits with their texts) and documents a CPU
-second; `overlap` is the share of the ten that sentence-transformers finds by cosine. Rounds go by turns;
-medians. What cannot be run, or not in --limit seconds, is said so, and what was measured is kept. PYTHON
-has: pip install sentence-transformers faiss-cpu txtai chromadb
+second, each also as a multiple of the first system's; `overlap` is the share of the ten that
+sentence-transformers finds by cosine. Rounds go by turns; medians. What cannot be run, or not in --limit
+seconds, is said so, and what was measured is kept. PYTHON has: pip install sentence-transformers txtai
+chromadb
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ from pathlib import Path
 
 from by_turns import ONE_THREAD, by_turns, medians
 
-OURS = ("dsearch torch", "dsearch onnx", "dsearch openvino", "dsearch onnx:int8")
+INSTALLED = ("dsearch", "dsearch hybrid", "encoder alone")
+OURS = (*INSTALLED, "dsearch torch", "dsearch onnx", "dsearch openvino", "dsearch onnx:int8")
 THEIRS = ("sentence-transformers", "txtai", "chromadb")
 QUERIES = 40
+LIMIT_S = 300.0
 SHORT = 30, 200  # characters
 
 Search = Callable[[str], list[str]]
@@ -42,8 +48,8 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="lines in place of whole entries")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", default=sys.executable, help="the Python of an environment with peers")
-    parser.add_argument("--systems", nargs="+", choices=(*OURS, *THEIRS), default=[*OURS, *THEIRS])
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds for one system in one round")
+    parser.add_argument("--systems", nargs="+", choices=(*OURS, *THEIRS), default=[*INSTALLED, *THEIRS])
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one system in one round")
     parser.add_argument("--json", type=Path, help="write the figures here, again after every round")
     parser.add_argument("--one", nargs=3, metavar=("SYSTEM", "DATA", "CACHE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -52,12 +58,18 @@ def main() -> None:
         print(json.dumps(measured(system, json.loads(Path(data).read_text()), Path(cache))))
         return
     figures = compared(options)
-    print("| system | query, CPU ms | documents / CPU s | overlap |\n|---|---|---|---|")
+    print("| system | query, CPU ms | × the first | documents / CPU s | × the first | overlap |")
+    print("|---|---|---|---|---|---|")
+    first = next((one for one in figures.values() if "problem" not in one), {})
     for name, one in figures.items():
         if "problem" in one:
-            print(f"| {name} | {one['problem']} | | |")
-        else:
-            print(f"| {name} | {one['query_ms']:.2f} | {one['documents_per_s']:.0f} | {one['overlap']:.3f} |")
+            print(f"| {name} | {one['problem']} | | | | |")
+            continue
+        times = [float(one[part]) / float(first[part]) for part in ("query_ms", "documents_per_s")]
+        print(
+            f"| {name} | {one['query_ms']:.2f} | {times[0]:.2f} | {one['documents_per_s']:.0f} | "
+            f"{times[1]:.2f} | {one['overlap']:.3f} |"
+        )
 
 
 def compared(options: argparse.Namespace) -> dict[str, dict[str, float | str]]:
@@ -83,7 +95,7 @@ def compared(options: argparse.Namespace) -> dict[str, dict[str, float | str]]:
         truth = runs["sentence-transformers"][0]["hits"] if "sentence-transformers" in runs else []
         for name, each in runs.items():
             pairs = zip(each[0]["hits"], truth, strict=False)
-            same = [len(set(mine) & set(theirs)) / 10 for mine, theirs in pairs]
+            same = [len(set(mine) & set(theirs)) / 10 for mine, theirs in pairs if mine]
             overlap = statistics.mean(same) if same else float("nan")
             figures[name] = {"overlap": overlap, **medians(each, ("query_ms", "documents_per_s"))}
         if options.json:
@@ -127,29 +139,46 @@ def measured(system: str, data: dict[str, list[str]], cache: Path) -> dict[str, 
 
 
 def of_dsearch(system: str, model: str, cache: Path, folder: Path) -> Callable[[list[str]], Search]:
+    import os
+
     from dsearch.threads import set_threads
 
     set_threads(1)
-    from dsearch.encoder import load_encoder
+    from dsearch.encoder import AutomaticEncoder, load_encoder
     from dsearch.engine import PassageOptions, SearchEngine
     from dsearch.types import Document
 
-    backend, _, dtype = system.split()[1].partition(":")
-    encoder = load_encoder(model, backend=backend, dtype=dtype or None, cache=cache)
-    engine = SearchEngine(folder / "home", encoder=lambda: encoder)
+    mode = "hybrid" if system.endswith("hybrid") else "dense"
+    if system in INSTALLED:
+        os.environ["DSEARCH_CACHE"] = str(cache)
+        engine = SearchEngine(folder / "home")
+        if isinstance(engine.encoder, AutomaticEncoder):
+            engine.encoder.wait(LIMIT_S)
+    else:
+        backend, _, dtype = system.split()[1].partition(":")
+        encoder = load_encoder(model, backend=backend, dtype=dtype or None, cache=cache)
+        engine = SearchEngine(folder / "home", encoder=lambda: encoder)
+
+    def alone(texts: list[str]) -> Search:
+        engine.encoder.encode_documents(texts)
+
+        def search(query: str) -> list[str]:
+            engine.encoder.encode_queries([query])
+            return []
+
+        return search
 
     def build(texts: list[str]) -> Search:
         collection = engine.create(f"c{len(texts)}", passages=PassageOptions(none=True))
         collection.ingest(Document(str(number), text) for number, text in enumerate(texts))
-        return lambda query: [hit.id for hit in collection.search(query, mode="dense").hits]
+        return lambda query: [hit.id for hit in collection.search(query, mode=mode).hits]
 
-    return build
+    return alone if system == "encoder alone" else build
 
 
 def of_sentence_transformers(
     system: str, model: str, cache: Path, folder: Path
 ) -> Callable[[list[str]], Search]:
-    import faiss
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -157,11 +186,14 @@ def of_sentence_transformers(
     encoder = SentenceTransformer(model, device="cpu")
 
     def build(texts: list[str]) -> Search:
-        index = faiss.IndexFlatIP(384)
-        index.add(encoder.encode(texts, normalize_embeddings=True))
-        return lambda query: [
-            str(row) for row in index.search(encoder.encode([query], normalize_embeddings=True), 10)[1][0]
-        ]
+        keys = encoder.encode(texts, normalize_embeddings=True, convert_to_tensor=True)
+
+        def search(query: str) -> list[str]:
+            state = encoder.encode([query], normalize_embeddings=True, convert_to_tensor=True)
+            rows = (keys @ state[0]).topk(10).indices.tolist()
+            return [str(row) for row in rows if texts[row]]
+
+        return search
 
     return build
 
@@ -196,6 +228,7 @@ def of_chromadb(system: str, model: str, cache: Path, folder: Path) -> Callable[
 
 SYSTEMS = {
     "dsearch": of_dsearch,
+    "encoder": of_dsearch,
     "sentence-transformers": of_sentence_transformers,
     "txtai": of_txtai,
     "chromadb": of_chromadb,

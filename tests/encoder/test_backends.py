@@ -33,7 +33,7 @@ from dsearch.encoder import (
     tuned,
     tuned_identity,
 )
-from dsearch.encoder.agreement import agrees
+from dsearch.encoder.automatic.agreement import agrees
 from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.encoder.runtimes import Run, Tokens, openvino_knows
 from dsearch.errors import EncoderMismatch, EncoderUnavailable, InvalidRequest, MissingExtra

@@ -37,7 +37,7 @@ def doctor(
     import torch
     from threadpoolctl import threadpool_info
 
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "dsearch": version("dsearch"),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -49,10 +49,10 @@ def doctor(
         "home": str(settings.home),
     }
     if json:
-        print_json(found)
+        print_json(report)
     else:
-        _print(found)
-    if "problem" in found["encoder"]:
+        _print(report)
+    if "problem" in report["encoder"]:
         raise typer.Exit(1)
 
 
@@ -90,8 +90,8 @@ def _runs_by(settings: Settings) -> dict[str, Any]:
     return {"backend": chosen.runs_by, **({} if chosen.note is None else {"note": chosen.note}), **cache}
 
 
-def _print(found: dict[str, Any], indent: str = "") -> None:
-    for key, value in found.items():
+def _print(report: dict[str, Any], indent: str = "") -> None:
+    for key, value in report.items():
         if isinstance(value, dict):
             typer.echo(f"{indent}{key}")
             _print(value, indent + "  ")
@@ -131,10 +131,13 @@ def backends(
     if json:
         print_json(asdict(known))
         return
-    for one in known.measured:
-        chosen = "  ← runs the encoder" if Backend(one.name, one.dtype) == known.backend else ""
-        rates = f"{one.queries_per_s:8.1f} queries/s {one.documents_per_s:8.1f} documents/s"
-        typer.echo(f"{one.name:<9} {one.dtype:<9} {one.problem or rates}{chosen}")
+    for measurement in known.measured:
+        chosen = (
+            "  ← runs the encoder" if Backend(measurement.name, measurement.dtype) == known.backend else ""
+        )
+        rates = f"{measurement.queries_per_s:8.1f} queries/s {measurement.documents_per_s:8.1f} documents/s"
+        name = f"{measurement.name:<9} {measurement.dtype:<9}"
+        typer.echo(f"{name} {measurement.problem or rates}{chosen}")
     if len(known.measured) == 1:
         command = typed("backends", "--measure")
         say(f"for faster ones: pip install 'dsearch[onnx,openvino]', then {command}")
@@ -149,29 +152,29 @@ def config(json: options.AsJson = False) -> None:
     from dsearch.cli.session import print_json
     from dsearch.config import settings_in_use
 
-    found = settings_in_use()
+    in_use = settings_in_use()
     if json:
         print_json(
             [
                 {
-                    "key": one.key,
-                    "value": one.value if isinstance(one.value, int | None) else str(one.value),
-                    "source": one.source,
-                    "meaning": one.meaning,
+                    "key": setting.key,
+                    "value": setting.value if isinstance(setting.value, int | None) else str(setting.value),
+                    "source": setting.source,
+                    "meaning": setting.meaning,
                 }
-                for one in found
+                for setting in in_use
             ]
         )
         return
-    values = ["unset" if one.value is None else repr(str(one.value)) for one in found]
+    values = ["unset" if setting.value is None else repr(str(setting.value)) for setting in in_use]
     widths = [
         max(map(len, column))
-        for column in ([one.key for one in found], values, [one.source for one in found])
+        for column in ([setting.key for setting in in_use], values, [setting.source for setting in in_use])
     ]
-    for one, value in zip(found, values, strict=True):
-        cells = (one.key, value, one.source)
+    for setting, value in zip(in_use, values, strict=True):
+        cells = (setting.key, value, setting.source)
         line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        typer.echo(f"{line}  {one.meaning}")
+        typer.echo(f"{line}  {setting.meaning}")
 
 
 def guide(
@@ -183,9 +186,9 @@ def guide(
 
     if topic is None:
         listed = guides()
-        width = max(len(one.topic) for one in listed)
-        for one in listed:
-            typer.echo(f"{one.topic:<{width}}  {one.title}")
+        width = max(len(entry.topic) for entry in listed)
+        for entry in listed:
+            typer.echo(f"{entry.topic:<{width}}  {entry.title}")
         return
     text = text_of(topic)
     if not sys.stdout.isatty():

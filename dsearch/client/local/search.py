@@ -23,10 +23,9 @@ from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import impression_of
 from dsearch.errors import InvalidRequest
-from dsearch.results import Recorded
 from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.training import ACTIONS
-from dsearch.types import SearchResult
+from dsearch.types import OwnJudgements, QueriesToJudge, Recorded, SearchResult
 
 if TYPE_CHECKING:
     from dsearch.client.wire import Rows, Vectors
@@ -77,11 +76,11 @@ class LocalSearch:
         opened = self.engine.collection(collection)
         return calls.count_facets(opened, fields, filter=filter, limit=limit)
 
-    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> results.Recorded:
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> Recorded:
         """Tell what people clicked or judged, by `user_query`: pages are remembered by servers alone."""
         return record_feedback(self.engine.collection(collection), events)
 
-    def own_judgements(self, collection: str, *, client_id: str | None = None) -> results.OwnJudgements:
+    def own_judgements(self, collection: str, *, client_id: str | None = None) -> OwnJudgements:
         """Return the opinions sent with this `client_id`, or all of them, as judgements."""
         from dsearch.training.judging import own_judgements
 
@@ -95,7 +94,7 @@ class LocalSearch:
         version: str | None = None,
         limit: int = 10,
         client_id: str | None = None,
-    ) -> results.QueriesToJudge:
+    ) -> QueriesToJudge:
         """Return queries on which the live version and another one differ most."""
         from dsearch.training.judging import queries_to_judge
 
@@ -112,7 +111,7 @@ class LocalSearch:
         useful_ids: Sequence[str] = (),
         success: bool,
         client_id: str = "",
-    ) -> results.Recorded:
+    ) -> Recorded:
         """Record how a task ended, named by `episode` in its searches and in `get`."""
         opened = self.engine.collection(collection)
         outcome, now_s = TaskOutcome(useful_ids, success), time.time()

@@ -25,12 +25,9 @@ from dsearch.results import (
     Attention,
     Facets,
     Gradients,
-    OwnJudgements,
     Predictions,
-    QueriesToJudge,
-    Recorded,
 )
-from dsearch.types import SearchResult, Stamp
+from dsearch.types import OwnJudgements, QueriesToJudge, Recorded, SearchResult, Stamp
 
 if TYPE_CHECKING:
     from dsearch.client.wire import Rows, Vectors

@@ -122,7 +122,7 @@ class SearchLayer(nn.Module):
         self._temperature = checked_temperature(temperature, self.score)
         self._memory: SnapshotMemory | None = None
         self.rerank_candidates = rerank_candidates
-        plain = self._ranks_by_inner_product and over == "candidates"
+        plain = ranks_by_inner_product(self.score) and over == "candidates"
         self.stages = chosen_stages(stages, snapshot, head, mode=mode, plain=plain)
 
     @property
@@ -231,7 +231,7 @@ class SearchLayer(nn.Module):
         It was trained beside inner products: a kernel has another scale, and keywords alone have no state.
         """
         memory = self.head.memory
-        if not memory or self.mode == "keyword" or not self._ranks_by_inner_product:
+        if not memory or self.mode == "keyword" or not ranks_by_inner_product(self.score):
             return None
         return memory(query_states)
 
@@ -247,7 +247,7 @@ class SearchLayer(nn.Module):
         The null slot ("nothing fits") has a weight only in the setting that it was trained in: soft hybrid
         search by inner products, at the head's own temperature.
         """
-        own = self._ranks_by_inner_product and self._temperature is None
+        own = ranks_by_inner_product(self.score) and self._temperature is None
         slot = own and self.mode == "hybrid" and self.pooling == "soft"
         return Weighing(self.head, self.temperature, self.pooling, slot)
 
@@ -445,8 +445,4 @@ class SearchLayer(nn.Module):
     @property
     def _reaches_all(self) -> bool:
         """True if every document has a finite score."""
-        return self.mode == "keyword" or self._ranks_by_inner_product
-
-    @property
-    def _ranks_by_inner_product(self) -> bool:
-        return ranks_by_inner_product(self.score)
+        return self.mode == "keyword" or ranks_by_inner_product(self.score)

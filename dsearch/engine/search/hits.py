@@ -17,8 +17,8 @@ from dsearch.attention import entropy
 from dsearch.engine.ranking.explain import Explain
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.search.fragments import SCANNED_CHARACTERS, fragments
-from dsearch.engine.search.meaning import ShowMeaning
+from dsearch.engine.search.highlights.fragments import SCANNED_CHARACTERS, fragments
+from dsearch.engine.search.highlights.meaning import ShowMeaning
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.caches import KeptDocuments, owned

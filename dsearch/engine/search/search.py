@@ -12,8 +12,8 @@ from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
 from dsearch.engine.search.arrangement import arranged
 from dsearch.engine.search.confidence import confidences
+from dsearch.engine.search.highlights.meaning import meaning_highlighter
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
-from dsearch.engine.search.meaning import meaning_highlighter
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import Asked, asked, layer_options, tokens_of
 from dsearch.engine.search.training_effect import learned

@@ -15,6 +15,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+from dsearch.attention_options import FIELD_SCORES
+from dsearch.engine.ranking.field_match import FieldMatch
+from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.errors import InvalidRequest
 from dsearch.store import Store
 from dsearch.store.filters.parse import parse_field
 
@@ -96,3 +100,30 @@ def _at(value: Any, keys: Sequence[str]) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return None if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType]
+
+
+def with_match(kept: KeptFields, snapshot: Snapshot, options: dict[str, Any]) -> dict[str, Any]:
+    """Replace `match_field` and `ignore_case` by the score that compares the field in this snapshot.
+
+    Raises:
+        InvalidRequest: not a field, a field for a score that compares vectors.
+    """
+    plain = {**options}
+    field, ignore_case = plain.pop("match_field", None), plain.pop("ignore_case", False)
+    score = plain.get("score", "dot")
+    if field is not None:
+        if score not in FIELD_SCORES:
+            raise InvalidRequest(
+                f"match_field={field!r} with score={score!r}; only {', '.join(FIELD_SCORES)} compare a field"
+            )
+        rows = snapshot.rows(np.arange(snapshot.positions))
+        values = kept.of(rows, field, own=True)
+        plain["score"] = FieldMatch(score, field, values, ignore_case=ignore_case)
+        plain["mode"] = "dense"  # neither vectors nor keywords have a part
+    elif isinstance(score, str) and score in FIELD_SCORES[1:]:
+        raise InvalidRequest(
+            f"score={score!r} without a field; give match_field: id, title, text or one of the metadata"
+        )
+    elif ignore_case:
+        raise InvalidRequest("ignore_case without match_field, which it is about; give both")
+    return plain

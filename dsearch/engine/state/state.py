@@ -24,7 +24,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention_options import FIELD_SCORES
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder, encoder_in_use
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.ingest import is_given, require_encoder
@@ -39,16 +38,15 @@ from dsearch.engine.models.nearest import index_keys
 from dsearch.engine.models.retired import live_problem, served_version
 from dsearch.engine.models.training_record import Lessons, QueryDrift
 from dsearch.engine.options import LayerOptions, language_of
-from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptLayers
-from dsearch.engine.state.fields import KeptFields
+from dsearch.engine.state.fields import KeptFields, with_match
 from dsearch.engine.state.live import LiveState
 from dsearch.engine.state.query_tokens import KeptQueryTokens
 from dsearch.engine.state.remembered import RememberedRows
-from dsearch.errors import Conflict, CorruptData, DocumentNotFound, Gone, InvalidRequest, UnsupportedFormat
+from dsearch.errors import Conflict, CorruptData, DocumentNotFound, Gone, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
@@ -241,11 +239,7 @@ class CollectionState:
     def states_of(
         self, ids: Sequence[str], snapshot: Snapshot | None = None
     ) -> Float[Tensor, "batch encoder_dim"]:
-        """Return the embeddings of documents, as query states: the target item of a recommender.
-
-        Args:
-            ids: of documents; of a long one its first passage is taken.
-            snapshot: state that they are read from; the present one when None.
+        """Return the embeddings of documents, of their first passages, as query states of a recommender.
 
         Raises:
             DocumentNotFound: no such document in this state, or it has no embedding yet.
@@ -274,32 +268,10 @@ class CollectionState:
         return SearchLayer(snapshot, head, **own)
 
     def layer_parts(self, snapshot: Snapshot, options: LayerOptions) -> tuple[Snapshot, dict[str, Any]]:
-        """Resolve the options that name documents or a field; return a `SearchLayer`'s snapshot and options.
-
-        Raises:
-            InvalidRequest: not a field, a field for a score that compares vectors.
-        """
+        """Return a `SearchLayer`'s snapshot and options, those resolved that name documents or a field."""
         plain: dict[str, Any] = {**options}
         snapshot = self.selected(snapshot, plain.pop("among", None), plain.pop("exclude", ()))
-        field, ignore_case = plain.pop("match_field", None), plain.pop("ignore_case", False)
-        score = plain.get("score", "dot")
-        if field is not None:
-            if score not in FIELD_SCORES:
-                raise InvalidRequest(
-                    f"match_field={field!r} with score={score!r}; "
-                    f"only {', '.join(FIELD_SCORES)} compare a field"
-                )
-            rows = snapshot.rows(np.arange(snapshot.positions))
-            values = self.kept_fields.of(rows, field, own=True)
-            plain["score"] = FieldMatch(score, field, values, ignore_case=ignore_case)
-            plain["mode"] = "dense"  # neither vectors nor keywords have a part
-        elif isinstance(score, str) and score in FIELD_SCORES[1:]:
-            raise InvalidRequest(
-                f"score={score!r} without a field; give match_field: id, title, text or one of the metadata"
-            )
-        elif ignore_case:
-            raise InvalidRequest("ignore_case without match_field, which it is about; give both")
-        return snapshot, plain
+        return snapshot, with_match(self.kept_fields, snapshot, plain)
 
     def narrowed(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
         """Return the state of the documents that match a filter; `snapshot` itself for None.

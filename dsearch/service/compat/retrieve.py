@@ -19,7 +19,6 @@ from dsearch.errors import (
     InsufficientStorage,
     InvalidRequest,
 )
-from dsearch.results import Recorded
 from dsearch.search_options import SearchOptions
 from dsearch.service.batching.search import Searches
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
@@ -32,7 +31,7 @@ from dsearch.service.wire.fields import Given, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import FeedbackFull
-from dsearch.types import Hit
+from dsearch.types import Hit, Recorded
 
 MAX_TOP = 100
 MAX_REWARDS = 1000

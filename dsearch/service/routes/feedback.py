@@ -17,7 +17,6 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.results import OwnJudgements, QueriesToJudge, Recorded
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnknownQuery, UnsupportedMediaType
 from dsearch.service.feedback import CLIENT, Feedback, asker, record_outcome
 from dsearch.service.middleware.strict_route import StrictRoute
@@ -28,6 +27,7 @@ from dsearch.service.wire.fields import Given, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import FeedbackFull
+from dsearch.types import OwnJudgements, QueriesToJudge, Recorded
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["feedback"], route_class=StrictRoute)
 

@@ -198,12 +198,12 @@ class _Session:
         if options.folds == 0 or count < 2 * options.folds:
             return []
         order = np.random.default_rng(options.seed).permutation(count)
-        found: list[_Fold] = []
+        folds: list[_Fold] = []
         for number in range(options.folds):
-            if sum(len(fold.asked) for fold in found) >= ENOUGH:
+            if sum(len(fold.asked) for fold in folds) >= ENOUGH:
                 break
-            found.append(self._fold(number, np.sort(order[number :: options.folds]), checkpoints))
-        return found
+            folds.append(self._fold(number, np.sort(order[number :: options.folds]), checkpoints))
+        return folds
 
     def train_on_all(self, epochs: int) -> Head:
         return self._train("train", "train", None, None, epochs, None)

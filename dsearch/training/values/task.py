@@ -125,8 +125,8 @@ class HeldEvidence:
     ) -> Float32[np.ndarray, "asked value_dim"]:
         """Predictions as `predict` of a collection would return them, from the same number of candidates."""
         parts = torch.as_tensor(asked).split(_AT_A_TIME)
-        found = [self.predict(head, part, nearest=CANDIDATES).cpu() for part in parts]
-        return torch.cat([*found, torch.zeros(0, self.values.shape[1])]).numpy()
+        predictions = [self.predict(head, part, nearest=CANDIDATES).cpu() for part in parts]
+        return torch.cat([*predictions, torch.zeros(0, self.values.shape[1])]).numpy()
 
 
 def scores_of_values(
@@ -257,7 +257,7 @@ class _ValuesOfDocuments(NothingFurther):
             loss = loss_of_values(data.examples.kind, predicted, wanted).mean()
         corpus = self._evidence.corpus
         drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
-        kept = torch.zeros((), device=corpus.device)
+        retained = torch.zeros((), device=corpus.device)
         if options.retention:
-            kept = retention(head, corpus[drawn], corpus, self._frozen(drawn))
-        return descend(loss, kept, head, options)
+            retained = retention(head, corpus[drawn], corpus, self._frozen(drawn))
+        return descend(loss, retained, head, options)

@@ -12,7 +12,8 @@ import pytest
 from dsearch import results, types
 from dsearch.results import Evidence, FieldPrediction
 from dsearch.service.schemas import answers
-from dsearch.service.schemas.answers import EXAMPLES, described, prediction_answer
+from dsearch.service.schemas.answers import prediction_answer
+from dsearch.service.schemas.descriptions import EXAMPLES, described
 from dsearch.types import Explanation, Hit, Learned, Lesson, Passage
 
 SHAPES: dict[str, Any] = {

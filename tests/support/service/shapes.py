@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jsonschema
 from pydantic import TypeAdapter
 
-from dsearch.service.schemas.answers import describe
+from dsearch.service.schemas.descriptions import describe
 
 T = TypeVar("T")
 

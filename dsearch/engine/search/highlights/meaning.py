@@ -15,7 +15,7 @@ import torch
 
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.second_stage import QueryTokens
-from dsearch.engine.search.fragments import SCANNED_CHARACTERS, fragments
+from dsearch.engine.search.highlights.fragments import SCANNED_CHARACTERS, fragments
 from dsearch.types import Document, Highlight
 
 LIKE = 0.5  # cosine of tokens that are marked
