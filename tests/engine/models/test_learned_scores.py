@@ -44,7 +44,7 @@ def scoring(name: str) -> Head:
 def test_it_is_saved_and_served(plane: Collection, tmp_path: Path, name: str) -> None:
     head = scoring(name)
     plane.promote(plane.add_model(head, {"scope": "layer"}))
-    assert plane.store.model("v1").record["format"] == 10
+    assert plane.store.model("v1").record["format"] == 12
     states = torch.as_tensor(plane.snapshot.embeddings(np.arange(3)))
     keys = torch.as_tensor(plane.snapshot.embeddings(np.arange(COUNT)))
     with torch.no_grad():
@@ -122,6 +122,6 @@ def test_what_no_head_has_is_refused(plane: Collection) -> None:
     with pytest.raises(InvalidRequest, match="output_dim=0; use 1 to 4096"):
         Head(DIMENSION).open_output(0)
     version = plane.store.next_model_version()
-    plane.store.add_model(version, "v0", {"format": 11, "files": {}})
-    with pytest.raises(UnsupportedFormat, match="has format 11; this release reads 1 to 10"):
+    plane.store.add_model(version, "v0", {"format": 13, "files": {}})
+    with pytest.raises(UnsupportedFormat, match="has format 13; this release reads 1 to 12"):
         plane.promote(version)

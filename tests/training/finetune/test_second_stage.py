@@ -98,7 +98,7 @@ def test_lists_are_what_is_served(judged: tuple[Collection, Examples]) -> None:
     weights = torch.linspace(0.5, -0.1, TERMS)
     version = collection.add_model(head.reranking(stage_with(examples.snapshot, weights)), {"scope": "test"})
     collection.promote(version)
-    assert collection.store.model(version).record["format"] == 10
+    assert collection.store.model(version).record["format"] == 11
     ranked = collection.ids_at(examples.snapshot, lists.ranked(weights))
     for text, expected in zip(texts, ranked, strict=True):
         hits = collection.search(text, limit=20).hits  # the model's own: two stages
