@@ -48,8 +48,8 @@ def topics(engine: SearchEngine) -> Examples:
 
 
 def asked(**given: object) -> argparse.Namespace:
-    rows = dict.fromkeys(("simulated", "null_heads", "whole", "resamplings", "poisoned"), 0)
-    nothing = {**rows, "epochs": 1, "null_epochs": 1}
+    rows = dict.fromkeys(("simulated", "null_heads", "whole", "resamplings", "memories", "poisoned"), 0)
+    nothing = {**rows, "epochs": 1, "null_epochs": 1, "queries": None}
     return argparse.Namespace(**{**nothing, "only": "", "log": None, **given})
 
 
