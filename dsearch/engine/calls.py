@@ -138,7 +138,7 @@ def list_models(collection: Searchable) -> Models:
 
 def promote(collection: Collection, version: str, purpose: Purpose | None = None) -> Promoted:
     """Make a version live for a purpose, its own when None; see `Collection.promote`."""
-    purpose = purpose or collection.store.purpose_of(version)
+    purpose = purpose or collection.store.purpose_of(collection.store.model(version).version)
     previous = collection.answering(purpose)
     collection.promote(version, purpose)
     return Promoted(version, previous, collection.store.sequence, purpose)

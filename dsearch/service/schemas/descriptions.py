@@ -188,6 +188,18 @@ EXAMPLES: dict[str, Any] = {
         "facets": {"year": [{"value": 2017, "documents": 2}, {"value": 2018, "documents": 1}]},
     },
     "Recorded": {"events": 2, "repeated": 0},
+    "OwnJudgements": {
+        "queries": {"q1": "what pools values"},
+        "judgements": {"q1": {"q-mc2": 1.0}},
+        "answered": 1,
+        "missing": 49,
+    },
+    "QueriesToJudge": {
+        "model": "v1",
+        "against": "v2",
+        "queries": [{"query": "what pools values", "difference": 0.8, "asked": True}],
+    },
+    "RowsDropped": {"dropped": 2, "remaining": 5, "sequence": 131},
     "Task": _TASK,
     "TaskPage": {"tasks": [_TASK], "next": None},
 }

@@ -128,7 +128,7 @@ class RememberRequest(Given):
 class RowsRequest(Given):
     """Rows of the query memory to keep."""
 
-    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"sequence": 120}]})
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"sequence": 1}]})
 
     sequence: Annotated[int, Field(ge=0), allowed("an integer of at least 0")] = Field(
         description="rows that later operations wrote are dropped"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dsearch.errors import InvalidRequest
 from dsearch.results import FacetValue
 from dsearch.store import Counts, Store, parse_filter
-from dsearch.store import reader as matching
+from dsearch.store.filters import matching
 from dsearch.types import Document
 
 # ---- an evaluator written from the table in filters.py, over JSON as given

@@ -92,7 +92,7 @@ def test_learned_values_beat_stored_ones_and_are_served_as_judged(plane: Collect
     assert registered.live == "v1", trained.gate.to_text()
     assert trained.head.value_delta.abs().sum() > 0  # W_V has learned
     record = plane.store.model("v1").record
-    assert (record["format"], record["purpose"]) == (10, "predict")
+    assert (record["format"], record["purpose"]) == (12, "predict")
     assert record["readout"] == {"field": "number", "kind": "number", "labels": None}
 
     head, snapshot = plane.head("v1"), plane.snapshot
