@@ -35,7 +35,7 @@ LONGEST_TEST_FILE = 500
 README_WORDS = 1_300
 REPEATED_CLASSES = 0
 PARTICIPLES = re.compile("_*(asked|found|given|held|kept|known|made|one|shown|there|told)")
-PARTICIPLE_NAMES = 502  # 846 before; to become 0
+PARTICIPLE_NAMES = 493  # 846 before; to become 0
 SHOWN = 8
 
 
