@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -12,8 +11,8 @@ from dsearch.errors import CollectionNotFound, Conflict, DimensionMismatch, Inva
 from dsearch.results import DraftAdded
 from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.strict_route import StrictRoute, limited, require_type
-from dsearch.service.routes.models import AddParameters, largest_head_bytes
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.routes.models import AddParameters, head_body
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented
@@ -38,10 +37,7 @@ async def add_draft(
     The body is what `GET …/models/{version}/head` gives, with other numbers. Nothing is stored. A draft
     answers who handed it in, until ten minutes after its last use; of eight the oldest makes room.
     """
-    require_type(request, (TENSORS,))
-    described = await service.read(partial(service.catalogue.describe, collection))
-    limit = largest_head_bytes(described.encoder["dimension"])
-    body = b"".join([part async for part in limited(request, limit)])
+    body = await head_body(collection, request, service)
 
     def add() -> DraftAdded:
         with service.catalogue.whole(collection) as opened:

@@ -27,7 +27,7 @@ from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 from dsearch.service.schemas.search import Version
 from dsearch.service.schemas.tasks import RememberRequest, RowsRequest, SaveRequest
-from dsearch.service.state import TheService
+from dsearch.service.state import Service, TheService
 from dsearch.service.wire.fields import Given, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body
@@ -193,10 +193,7 @@ async def add_model(
     The body is what `GET …/models/{version}/head` gives, with other numbers; `record` in its metadata, a JSON
     object, is kept with it.
     """
-    require_type(request, (TENSORS,))
-    described = await service.read(partial(service.catalogue.describe, collection))
-    limit = largest_head_bytes(described.encoder["dimension"])
-    body = b"".join([part async for part in limited(request, limit)])
+    body = await head_body(collection, request, service)
     add = service.catalogue.write(calls.add_head, collection, body, asked.parent)
     return json_answer(await service.writing.run(add), 201)
 
@@ -235,6 +232,14 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
 
     task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
+
+
+async def head_body(collection: str, request: Request, service: Service) -> bytes:
+    """Read a head as tensors from a request, up to the most that one of this collection has."""
+    require_type(request, (TENSORS,))
+    described = await service.read(partial(service.catalogue.describe, collection))
+    limit = largest_head_bytes(described.encoder["dimension"])
+    return b"".join([part async for part in limited(request, limit)])
 
 
 def largest_head_bytes(dimension: int) -> int:
