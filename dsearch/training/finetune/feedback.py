@@ -62,11 +62,13 @@ class FromFeedback:
 
     def shown_positions(self) -> list[Int64[np.ndarray, " _"]]:
         """For each example, the positions of what pages with a reaction had."""
-        known = list(self.rows)
-        positions = self.examples.snapshot.positions_of(np.array([self.rows[id] for id in known], np.int64))
-        at = dict(zip(known, positions.tolist(), strict=True))
-        shown = [self.graded.shown[query_name(text)] for text in self.examples.texts]
-        return [np.array(sorted(at[id] for id in ids if id in at), np.int64) for ids in shown]
+        row_list = list(self.rows)
+        positions = self.examples.snapshot.positions_of(
+            np.array([self.rows[id] for id in row_list], np.int64)
+        )
+        at = dict(zip(row_list, positions.tolist(), strict=True))
+        displayed = [self.graded.displayed[query_name(text)] for text in self.examples.texts]
+        return [np.array(sorted(at[id] for id in ids if id in at), np.int64) for ids in displayed]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for the model's file."""
@@ -134,7 +136,7 @@ def examples_from_feedback(
     examples = examples_from_judgements(collection, graded.texts, graded.grades)
     weights = np.array([graded.weights[query_name(text)] for text in examples.texts], np.float32)
     weights /= weights.mean()
-    rows = collection.store.rows_of(sorted(set().union(*graded.shown.values())))
+    rows = collection.store.rows_of(sorted(set().union(*graded.displayed.values())))
     left = np.array([rows[id] for id in sorted(graded.negatives) if id in rows], np.int64)
     negatives = examples.snapshot.positions_of(left)
     negatives = np.unique(negatives[negatives >= 0])
@@ -219,23 +221,23 @@ def judged_by_trusted(
         return replace(judge(None, None, gate), reason=NO_TRUST)
     options, gate = options or TrainingOptions(), gate or Gate()
     judging = trusted.examples if isinstance(trusted, FromFeedback) else trusted
-    asked = {query_name(text) for text in examples.texts}
-    seen = np.array([query_name(text) in asked for text in judging.texts])
+    judged = {query_name(text) for text in examples.texts}
+    seen = np.array([query_name(text) in judged for text in judging.texts])
     ranking = Ranking(judging, keywords=options.keywords)
 
-    def answers(head: Head, shown: list[Int64[np.ndarray, " _"]] | None = None) -> Answers:
-        depth = DEPTH if shown is None else _CONDENSED_FROM
+    def answers(head: Head, pages: list[Int64[np.ndarray, " _"]] | None = None) -> Answers:
+        depth = DEPTH if pages is None else _CONDENSED_FROM
         top = ranking.top(head, depth, hop_strength=head.hop_strength.item())
-        if shown is not None:
-            pairs = zip(top, shown, strict=True)
-            top = without(top, np.stack([~np.isin(found, known) for found, known in pairs]))
+        if pages is not None:
+            pairs = zip(top, pages, strict=True)
+            top = without(top, np.stack([~np.isin(ranked, visible) for ranked, visible in pairs]))
         values = ndcg_at_10(top[:, :DEPTH], judging.relevant)
         return Answers(values, seen, np.where(seen, np.nan, values))
 
     if not isinstance(trusted, FromFeedback):
         return judge(answers(before), answers(after), gate, need_slices=False, seed=options.seed)
-    shown = trusted.shown_positions()
-    report = judge(answers(before, shown), answers(after, shown), gate, need_slices=False, seed=options.seed)
+    pages = trusted.shown_positions()
+    report = judge(answers(before, pages), answers(after, pages), gate, need_slices=False, seed=options.seed)
     now, then = answers(before).all.mean(), answers(after).all.mean()
     if report.verdict == "refused" or now - then <= gate.margin:
         return report
