@@ -34,10 +34,16 @@ EVIDENCE = (
     "keyword_behind",  # of the first hit, behind the largest keyword part
     "agreement",  # share of the ten best by similarity that are among the ten best by keywords
     "null",  # weight of the null slot
-)
+    "unmatched",  # 1 where no candidate has a word of the query
+    "similarity",  # mean of the candidates
+    "similarity_gap",  # of the two nearest
+    "similarity_lead",  # of the nearest over the tenth
+)  # grows at its end only: a calibration reads as many as it was fitted with
 FEWEST_JUDGED = 50  # queries; with fewer a percentage would not be one
 FEWEST_OF_A_KIND = 10  # right and wrong ones
-MOST_REFUSED = 0.02  # of the queries with an answer that the fit may call unanswered
+# Share of the judged queries that a fit may call unanswered. Queries made from documents share words with
+# them and look better than a person's: their fit refuses only what ranks below most of the unanswerable ones.
+MOST_REFUSED, MOST_MADE_REFUSED, LEAST_REFUSED = 0.03, 0.02, 0.9
 FLOOR_QUANTILE = 0.05
 LIKELY, POSSIBLE = 0.7, 0.4
 _TOP = 10
@@ -58,6 +64,7 @@ class Logistic(NamedTuple):
 
     def __call__(self, rows: Rows) -> Float[np.ndarray, " queries"]:
         """Probability of each row."""
+        rows = rows[:, : len(self.weights)]
         logits = (rows - np.array(self.mean)) / np.array(self.scale) @ np.array(self.weights) + self.constant
         return 1 / (1 + np.exp(-np.clip(logits, -30, 30)))
 
@@ -125,6 +132,11 @@ def evidence_rows(
     rows[:, 8] = same.any(2).sum(1) / top
     if null_weight is not None:
         rows[:, 9] = null_weight
+    nearest = -np.partition(-np.where(present, dense, 0.0), range(top), axis=1)[:, :top]
+    rows[:, 10] = keyword.max(1) <= 0
+    rows[:, 11] = np.where(present, dense, 0.0).sum(1) / np.maximum(count, 1)
+    rows[:, 12] = nearest[:, 0] - nearest[:, min(1, top - 1)]
+    rows[:, 13] = nearest[:, 0] - nearest[:, top - 1]
     return np.where(some[:, None], rows, 0.0)
 
 
@@ -166,7 +178,7 @@ class Calibration:
         """As JSON, for the model's record."""
         return {
             "format": _FORMAT,
-            "evidence": list(EVIDENCE),
+            "evidence": list(EVIDENCE[: len(self.right.weights)]),
             "right": self.right._asdict(),
             "fits": self.fits._asdict(),
             "threshold": self.threshold,
@@ -184,7 +196,10 @@ class Calibration:
             CorruptData: it is none, or one of another release.
         """
         try:
-            if content["format"] != _FORMAT or content["evidence"] != list(EVIDENCE):
+            evidence = content["evidence"]
+            weights = content["right"]["weights"]
+            readable = content["format"] == _FORMAT and evidence == list(EVIDENCE[: len(weights)])
+            if not evidence or not readable:
                 raise CorruptData("a calibration of another release; calibrate again")
             return cls(
                 Logistic(**content["right"]),
@@ -238,13 +253,15 @@ def calibrate(
     positive = of.rows if judged is None else np.concatenate([drawn.rows, judged.rows])
     rows = np.concatenate([positive, unanswered])
     fits = fit_logistic(rows, np.arange(len(rows)) < len(positive))
-    threshold = float(np.quantile(fits(of.rows), MOST_REFUSED))
     if use:
+        threshold = float(np.quantile(fits(of.rows), MOST_REFUSED))
         right = fit_logistic(of.rows, of.right)
     else:  # made queries are mostly answered: what nothing answers is the other kind
         rows = np.concatenate([drawn.rows, unanswered])
         right = fit_logistic(rows, np.concatenate([drawn.right, np.zeros(len(unanswered), bool)]))
+        most = np.quantile(fits(drawn.rows), MOST_MADE_REFUSED)
+        threshold = float(min(0.5, most, np.quantile(fits(unanswered), LEAST_REFUSED)))
     below = float(np.quantile(unanswered[:, 0], 1 - FLOOR_QUANTILE)) if len(unanswered) else np.inf
     reached = float(np.quantile(of.right_scores, FLOOR_QUANTILE)) if len(of.right_scores) else 0.0
     source: Source = "judgements" if use else "documents"
-    return Calibration(right, fits, min(0.5, threshold), min(below, reached), source, len(of.rows), documents)
+    return Calibration(right, fits, threshold, min(below, reached), source, len(of.rows), documents)
