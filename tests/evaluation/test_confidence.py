@@ -100,7 +100,7 @@ def test_what_nothing_answers_is_refused_and_what_is_answered_seldom() -> None:
     known = calibrate(_answered(200), _answered(60, seed=2, level=0.1).rows, documents=200)
     other, beyond = _answered(200, seed=3).rows, _answered(200, seed=4, level=0.1).rows
     assert np.mean([one.fits for one in known.estimates(other)]) > 0.95
-    assert np.mean([one.fits for one in known.estimates(beyond)]) < 0.2
+    assert np.mean([one.fits for one in known.estimates(beyond)]) < 0.3
     assert 0.1 < known.floor < 1.0
 
 
