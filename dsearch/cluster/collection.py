@@ -20,7 +20,7 @@ from dsearch.cluster.coordinator import Live
 from dsearch.cluster.release.transfer import read_release
 from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
-from dsearch.encoder import TextEncoder
+from dsearch.encoder import TextEncoder, TextTokens
 from dsearch.engine import Collection, Searchable, SearchEngine
 from dsearch.engine.options import SearchArguments
 from dsearch.errors import NotInCluster, ShardsMissing
@@ -29,6 +29,7 @@ from dsearch.search_options import SearchOptions
 from dsearch.types import Mode, SearchResult
 
 QueryStates = Callable[[str, Sequence[str], str], Tensor]  # collection, texts, model
+QueryTokensOf = Callable[[str, Sequence[str]], Sequence[TextTokens]]  # collection, texts
 _LOOK_S = 0.5
 
 
@@ -82,10 +83,18 @@ class ShardedCollection:
         local: the collection in the home, opened readonly; its index is not read.
         releases: live releases of the cluster.
         query_states: encodes texts with the encoder of a model; this process encodes when None.
+        query_tokens: gives their token states, for a second stage; this process does when None.
     """
 
-    def __init__(self, local: Collection, releases: Releases, query_states: QueryStates | None = None):
+    def __init__(
+        self,
+        local: Collection,
+        releases: Releases,
+        query_states: QueryStates | None = None,
+        query_tokens: QueryTokensOf | None = None,
+    ):
         self._local, self._releases, self._query_states = local, releases, query_states
+        self._query_tokens = query_tokens
         self.name, self.store, self.feedback = local.name, local.store, local.feedback
         self.describe, self.rebuild_status, self.head = local.describe, local.rebuild_status, local.head
         self.encoder_in_use = local.encoder_in_use
@@ -119,6 +128,11 @@ class ShardedCollection:
             return self._local.query_states(queries, mode, model)
         return self._query_states(self.name, queries, model)
 
+    def _tokens(self, queries: Sequence[str]) -> Sequence[TextTokens]:
+        if self._query_tokens is not None:
+            return self._query_tokens(self.name, queries)
+        return self._local.kept_query_tokens.of(self._local.encoder, queries)
+
     def _supported_head(self, version: str) -> Head:
         """Return the head of a model; raises NotInCluster for a model that shards cannot use."""
         head = self.head(version)
@@ -146,7 +160,7 @@ class ShardedCollection:
                 )
             _, release, shards = live
             try:
-                search = ShardedSearch(release, shards, self._supported_head, self._states)
+                search = ShardedSearch(release, shards, self._supported_head, self._states, self._tokens)
                 return search.search(queries, model, options)
             except ShardsMissing:
                 # The release may have been replaced, and its shards stopped, since it was looked up.
@@ -163,6 +177,7 @@ class ClusterEngine(SearchEngine):
         encoder: as for `SearchEngine`.
         releases: live releases of the cluster.
         query_states: encodes texts; this process encodes when None.
+        query_tokens: gives token states of texts; this process does when None.
         await_encoder: returns when `query_states` is ready.
     """
 
@@ -173,10 +188,12 @@ class ClusterEngine(SearchEngine):
         encoder: Callable[[], TextEncoder],
         releases: Releases,
         query_states: QueryStates | None = None,
+        query_tokens: QueryTokensOf | None = None,
         await_encoder: Callable[[], None] = lambda: None,
     ):
         super().__init__(home, readonly=True, encoder=encoder)
         self._releases, self._states, self._await_encoder = releases, query_states, await_encoder
+        self._query_tokens = query_tokens
         self._sharded: dict[str, ShardedCollection | None] = {}
         self._resolving = threading.Lock()
 
@@ -193,6 +210,6 @@ class ClusterEngine(SearchEngine):
         with self._resolving:
             sharded, first = self._sharded.get(local.name), local.name not in self._sharded
             if sharded is None and self._releases.live(local.name, look=first) is not None:
-                sharded = ShardedCollection(local, self._releases, self._states)
+                sharded = ShardedCollection(local, self._releases, self._states, self._query_tokens)
             self._sharded[local.name] = sharded
         return local if sharded is None else sharded

@@ -83,6 +83,18 @@ class EncoderReplica:
         """Return the embeddings of each request's texts, or its error."""
         return await asyncio.to_thread(self._encode, requests)
 
+    async def encode_tokens(self, collection: str, texts: list[str]) -> Any:
+        """Return states and places of the tokens of each query, or the error."""
+        return await asyncio.to_thread(self._encode_tokens, collection, texts)
+
+    def _encode_tokens(self, name: str, texts: list[str]) -> Any:
+        with self._lock:
+            collection = self._engine.collection(name)
+            try:
+                return [tuple(of) for of in collection.kept_query_tokens.of(collection.encoder, texts)]
+            except DsearchError as error:
+                return error
+
     def _encode(self, requests: list[tuple[str, str, list[str]]]) -> list[Any]:
         together: dict[tuple[str, str], list[int]] = {}
         for number, (collection, model, _) in enumerate(requests):
@@ -138,6 +150,7 @@ class Ingress:
             encoder=lambda: open_engine().encoder,
             releases=Releases(live_releases, RayShards),
             query_states=self._query_states,
+            query_tokens=self._query_tokens,
             await_encoder=self._await_encoder,
         )
         return create_app(
@@ -164,6 +177,14 @@ class Ingress:
         if isinstance(states, DsearchError):
             raise states
         return torch.tensor(states)
+
+    def _query_tokens(self, collection: str, texts: Sequence[str]) -> Any:
+        from dsearch.encoder import TextTokens
+
+        tokens = self._encoders.encode_tokens.remote(collection, list(texts)).result()
+        if isinstance(tokens, DsearchError):
+            raise tokens
+        return [TextTokens(*of_text) for of_text in tokens]
 
 
 def live_releases() -> dict[str, dict[str, Any]]:

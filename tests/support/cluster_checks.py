@@ -38,7 +38,13 @@ def sharded(collection: Collection, folder: Path, shards: int) -> Iterator[Shard
     split(collection.store, collection.snapshot.generation, folder, shards)
     local = LocalShards(folder)
     try:
-        yield ShardedSearch(local.release, Packed(local), collection.head, collection.query_states)
+        yield ShardedSearch(
+            local.release,
+            Packed(local),
+            collection.head,
+            collection.query_states,
+            lambda texts: collection.kept_query_tokens.of(collection.encoder, texts),
+        )
     finally:
         local.close()
 
@@ -77,5 +83,6 @@ def require_same(found: SearchResult, expected: SearchResult) -> None:
             assert ours.explain.dense == pytest.approx(theirs.explain.dense, abs=near)
             assert ours.explain.keyword == pytest.approx(theirs.explain.keyword, abs=near)
             assert ours.explain.head_weights == pytest.approx(theirs.explain.head_weights, abs=near)
+            assert ours.explain.second_stage == pytest.approx(theirs.explain.second_stage, abs=near)
             assert ours.explain.shares == pytest.approx(theirs.explain.shares, abs=1e-4)
             assert set(ours.explain.terms) == set(theirs.explain.terms)

@@ -27,6 +27,8 @@ from dsearch.cluster.release.release import (
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import Generation, PassageTable
 from dsearch.index.durable import publish_folder
+from dsearch.index.tokens.codec import TokenCodec
+from dsearch.index.tokens.table import DocumentTokens, tokens_of
 from dsearch.store import Store
 
 MAX_SHARDS = 10_000
@@ -104,6 +106,11 @@ class _Part:
         for first in range(0, len(embeddings), _AT_A_TIME):
             yield embeddings[first : first + _AT_A_TIME]
 
+    def tokens(self) -> tuple[TokenCodec, Iterator[DocumentTokens | None]] | None:
+        """Codec and tokens of the documents; None in a generation without."""
+        table = self.generation.tokens
+        return None if table is None else (table.codec, tokens_of(table, range(self.start, self.stop)))
+
     def passages(self) -> Iterator[PassageTable]:
         table = self.generation.passages
         low, high = np.searchsorted(table.owners, [self.start, self.stop]).tolist()
@@ -140,6 +147,7 @@ def _write_shard(part: _Part, folder: Path, number: int) -> ShardEntry:
         key_projection=generation.key_projection,
         dense_kind=manifest.dense["kind"],
         keyword=keyword,
+        tokens=part.tokens(),
     )
     np.save(folder / FREQUENCIES_NAME, keyword.statistics.frequencies)
     np.save(folder / ROWS_NAME, np.asarray(generation.rows[part.start : part.stop]))

@@ -23,6 +23,7 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
+from dsearch.cluster.search.second_stage import RerankQuery, ShardedReranker, stage_over
 from dsearch.cluster.wire.messages import (
     HitPreview,
     MemoryContent,
@@ -72,6 +73,7 @@ class ShardQuery:
         coverage: whether to compute the covered mass.
         preview: documents to send with the proposals; used for a single query with a single head.
         past: past queries of the head's memory.
+        rerank: second stage; None without.
     """
 
     texts: list[str] | None
@@ -83,6 +85,7 @@ class ShardQuery:
     coverage: bool = False
     preview: HitPreview | None = None
     past: PastQueries | None = None
+    rerank: RerankQuery | None = None
 
     @property
     def words(self) -> list[str] | None:
@@ -172,7 +175,7 @@ class ShardedAttention:
             # What every document of a large collection borrows takes minutes.
             query = replace(query, past=past, coverage=query.coverage and past.borrowers)
         for _ in range(hops - 1):
-            before = replace(query, coverage=False, preview=None)
+            before = replace(query, coverage=False, preview=None, rerank=None)
             answer = self._read(queries, head, before, lost)
             # Keys are linear: the key of a mean is the mean of the keys.
             keys = head.keys(pooled(self._pool(answer, head, HOP_CANDIDATES), answer.output.folded))
@@ -202,7 +205,14 @@ class ShardedAttention:
         answers = self._proposals(dict.fromkeys(numbers, question), head)
         offsets = {number: self.release.shards[number].offset for number in numbers}
         candidates, documents = merged(answers, offsets, question)
-        output, by_weight = ranked(candidates, folded, head, question)
+        reranker = None
+        if query.rerank is not None:
+            # A shard without documents has tokens as the others have.
+            dims = next(answer.token_dims for answer in answers.values())
+            stage = stage_over(query.rerank, dims, head, query.mode)
+            if stage is not None:
+                reranker = ShardedReranker(self._shards.ask, stage, query.rerank, head.keyword_weighting)
+        output, by_weight = ranked(candidates, folded, head, question, reranker)
         mass = _mass(output, answers, documents, head) if query.coverage else None
         entries = {at: entry for answer in answers.values() for at, entry in answer.hits.items()}
         return ShardedOutput(output, by_weight, mass, entries)

@@ -12,7 +12,8 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.search.attention import ShardedOutput, Shards
 from dsearch.cluster.search.merge import Candidates
-from dsearch.cluster.wire.messages import HitPreview, HitRequest, ShardHit
+from dsearch.cluster.search.second_stage import delta_of
+from dsearch.cluster.wire.messages import HitPreview, HitRequest, MeaningRequest, QueryText, ShardHit
 from dsearch.engine.ranking.explain import explained
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.search.hits import HitPage
@@ -37,17 +38,27 @@ class HitFields:
         words: words of each query to explain or highlight; None without.
         explain: whether hits carry the contribution of each word.
         highlight: whether hits carry the fragments that contain the words.
+        meaning: queries for fragments by meaning instead; None without.
     """
 
     words: Sequence[str] | None
     explain: bool
     highlight: bool
+    meaning: list[QueryText] | None = None
 
     @classmethod
-    def of(cls, texts: Sequence[str] | None, mode: Mode, *, explain: bool, highlight: bool) -> HitFields:
+    def of(
+        cls,
+        texts: Sequence[str] | None,
+        mode: Mode,
+        *,
+        explain: bool,
+        highlight: bool,
+        meaning: list[QueryText] | None = None,
+    ) -> HitFields:
         """Return the fields for queries with these words; a dense search has no words to explain."""
         scored = None if mode == "dense" else texts
-        return cls(texts if highlight else scored, explain and scored is not None, highlight)
+        return cls(texts if highlight else scored, explain and scored is not None, highlight, meaning)
 
 
 def preview(page: HitPage, fields: HitFields, shards: int) -> HitPreview | None:
@@ -63,7 +74,7 @@ def preview(page: HitPage, fields: HitFields, shards: int) -> HitPreview | None:
         fields: fields of the hits.
         shards: number of shards.
     """
-    if page.offset or shards > _FEW_SHARDS:
+    if page.offset or shards > _FEW_SHARDS or fields.meaning is not None:
         return None
     share = -(-2 * page.limit // max(shards, 1)) + 2
     words = None if fields.words is None else fields.words[0]
@@ -105,6 +116,9 @@ def hits_of(
             explain=fields.explain,
             highlight=fields.highlight,
             weighting=head.keyword_weighting,
+            meaning=None
+            if fields.meaning is None
+            else MeaningRequest(fields.meaning, [place.query for place in here], delta_of(head.second_stage)),
         )
         for shard, here in by_shard.items()
     }

@@ -19,8 +19,11 @@ from dsearch.attention import POOLINGS, Partial, merge, mix, temper
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.attention.scores import keyword_part
+from dsearch.cluster.search.second_stage import ShardedReranker
 from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.parts import by_score_then_position
+from dsearch.engine.ranking.second_stage import FirstStage
 from dsearch.engine.snapshot.snapshot import NONE
 
 _HEAD_UNDERFLOW = 1e-30
@@ -138,10 +141,11 @@ def ranked(
     folded: Float[Tensor, "batch heads encoder_dim"],
     head: Head,
     question: ProposalRequest,
+    reranker: ShardedReranker | None = None,
 ) -> tuple[SearchOutput, Candidates]:
     """Attention over the candidates and the candidates themselves, both sorted by weight as in `SearchLayer`.
 
-    The context is empty: it needs the shards' embeddings (`pooled`).
+    The context is empty: it needs the shards' embeddings (`pooled`). `reranker` is the second stage.
     """
     dense = torch.as_tensor(candidates.dense)
     keyword = torch.zeros_like(dense)
@@ -153,15 +157,16 @@ def ranked(
     if memory is not None:
         raw = raw + memory[:, None]
     mask = torch.as_tensor(candidates.positions != NONE)
+    second = None
+    if reranker is not None:
+        words = None if question.keyword_weight is None else torch.as_tensor(candidates.keyword)
+        first = FirstStage(candidates.positions, raw, _scores(raw, mask, head), dense, words)
+        second = reranker.terms(first, candidates.shards)
+        raw = raw + second.values[:, None]
     head_weights = POOLINGS["soft"](temper(raw, head.temperature), mask.unsqueeze(1))
     weights = mix(head_weights, head.mixture)
-    scores = ranking_score(
-        raw.masked_fill(~mask[:, None], 0.0),
-        partition_by_head(raw, mask, head.temperature),
-        head.temperature,
-        head.mixture,
-    ).masked_fill(~mask, -torch.inf)
-    order = scores.sort(dim=1, descending=True, stable=True).indices
+    scores = _scores(raw, mask, head)
+    order = by_score_then_position(scores, second)
     along, places = order[:, None].expand_as(head_weights), order.numpy()
     by_weight = Candidates(
         positions=np.take_along_axis(candidates.positions, places, 1),
@@ -183,8 +188,21 @@ def ranked(
         folded=folded,
         memory=None if memory is None else memory.gather(1, order),
         keys=by_weight.keys if by_weight.passages else None,
+        second=None if second is None else second.values.gather(1, order),
     )
     return output, by_weight
+
+
+def _scores(
+    raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"], head: Head
+) -> Float[Tensor, "batch candidates"]:
+    """The scores that order candidates; −inf at padding."""
+    return ranking_score(
+        raw.masked_fill(~mask[:, None], 0.0),
+        partition_by_head(raw, mask, head.temperature),
+        head.temperature,
+        head.mixture,
+    ).masked_fill(~mask, -torch.inf)
 
 
 def poolings(output: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, PoolRequest]:

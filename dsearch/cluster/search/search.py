@@ -20,6 +20,9 @@ from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import ShardedAttention, ShardedOutput, ShardQuery, Shards
 from dsearch.cluster.search.hits import HitFields, hits_of, preview
+from dsearch.cluster.search.second_stage import RerankQuery, may_rerank
+from dsearch.cluster.wire.messages import QueryText
+from dsearch.encoder import TextTokens
 from dsearch.engine.search.hits import HitPage, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import grouped, states_of
@@ -31,6 +34,7 @@ from dsearch.store.filters.parse import Filter
 from dsearch.types import Mode, SearchResult, Stamp
 
 States = Callable[[Sequence[str], Mode, str], Tensor]
+QueryTokenStates = Callable[[Sequence[str]], Sequence[TextTokens]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,23 @@ class ShardedSearch:
         shards: its shards.
         head: returns the head of a model.
         states: encodes queries with the encoder of a model.
+        tokens: gives the token states of queries; without it there is no second stage.
     """
 
-    def __init__(self, release: Release, shards: Shards, head: Callable[[str], Head], states: States):
+    def __init__(
+        self,
+        release: Release,
+        shards: Shards,
+        head: Callable[[str], Head],
+        states: States,
+        tokens: QueryTokenStates | None = None,
+    ):
         self.release = release
         self._shards = shards
         self._attention = ShardedAttention(release, shards)
         self._head = head
         self._states = states
+        self._tokens = tokens
         settings = release.tokenizer
         self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
 
@@ -81,11 +94,6 @@ class ShardedSearch:
         started = time.perf_counter()
         if chosen.mode not in ("hybrid", "dense", "keyword"):
             raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
-        if chosen.stages == 2 or chosen.highlight_by == "meaning":
-            raise InvalidRequest(
-                "stages=2 or highlight_by='meaning'; shards have no tokens yet: leave it out, or search one "
-                "machine"
-            )
         chosen.check(queries)
         if chosen.group_by is not None or chosen.diversity:
             raise InvalidRequest("group_by and diversity are of one machine; leave them out over shards")
@@ -162,9 +170,15 @@ class ShardedSearch:
         states = states_of(
             groups, lambda texts: self._states(texts, chosen.mode, stamp.model), self.release.dimension
         )
+        head = self._head(stamp.model)
         answers: dict[int, SearchResult] = {}
         with torch.inference_mode():
             for group in groups:
+                encoded = None
+                by_meaning = chosen.highlight and chosen.highlight_by == "meaning"
+                reranked = may_rerank(chosen.stages, head, group.mode)
+                if group.texts is not None and (reranked or by_meaning):
+                    encoded = self._encoded(group.texts)
                 query = ShardQuery(
                     texts=group.texts,
                     mode=group.mode,
@@ -173,11 +187,23 @@ class ShardedSearch:
                     required=group.phrases.required,
                     excluded=group.phrases.excluded,
                     coverage=chosen.covers(self.release.documents),
+                    rerank=RerankQuery(
+                        chosen.stages, chosen.rerank_candidates, encoded if reranked else None
+                    ),
                 )
                 named = [(queries[number], places[number]) for number in group.numbers]
-                results = self._answered(named, states[group.numbers], query, stamp, chosen, lost)
+                meaning = encoded if by_meaning else None
+                results = self._answered(named, states[group.numbers], query, stamp, chosen, lost, meaning)
                 answers.update(zip(group.numbers, results, strict=True))
         return [answers[number] for number in range(len(queries))]
+
+    def _encoded(self, texts: Sequence[str]) -> list[QueryText]:
+        if self._tokens is None:
+            raise InvalidRequest("stages=2 or highlight_by='meaning', and nothing here encodes tokens")
+        return [
+            QueryText(text, tokens.states, tokens.spans)
+            for text, tokens in zip(texts, self._tokens(texts), strict=True)
+        ]
 
     def _answered(
         self,
@@ -187,11 +213,14 @@ class ShardedSearch:
         stamp: Stamp,
         chosen: SearchOptions,
         lost: frozenset[int],
+        meaning: list[QueryText] | None,
     ) -> list[SearchResult]:
         """Answer queries of one group; `named` has each text with its page request."""
         head, offset = self._head(stamp.model), named[0][1].offset
         page = HitPage(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
-        fields = HitFields.of(query.texts, query.mode, explain=chosen.explain, highlight=chosen.highlight)
+        fields = HitFields.of(
+            query.texts, query.mode, explain=chosen.explain, highlight=chosen.highlight, meaning=meaning
+        )
         query = replace(query, preview=preview(page, fields, len(self.release.shards) - len(lost)))
         answer = self._attention.attend(
             states, head, query, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength

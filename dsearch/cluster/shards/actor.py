@@ -17,7 +17,7 @@ from dsearch.errors import InvalidRequest
 if TYPE_CHECKING:
     from dsearch.cluster.shards.shard import Shard
 
-ASKED = ("propose", "pool", "show", "attend", "attend_backward", "gather", "learn")
+ASKED = ("propose", "pool", "show", "attend", "attend_backward", "gather", "learn", "rerank")
 
 
 class ShardActor:

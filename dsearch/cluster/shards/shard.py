@@ -17,6 +17,7 @@ from jaxtyping import Float32, Int64
 from dsearch.attention import Partial
 from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.cluster.release.release import FREQUENCIES_NAME, ROWS_NAME, ShardManifest
+from dsearch.cluster.shards import second_stage
 from dsearch.cluster.shards import training as shard_training
 from dsearch.cluster.shards.memory import RecalledHere, ShardMemories
 from dsearch.cluster.wire.messages import (
@@ -30,6 +31,8 @@ from dsearch.cluster.wire.messages import (
     PoolResult,
     Proposal,
     ProposalRequest,
+    RescoreRequest,
+    RescoreResult,
     ShardAttendRequest,
     ShardHit,
     Upstream,
@@ -110,7 +113,7 @@ class Shard:
             if question.past is not None:
                 past = self._memories.of(question.past, state)
                 if past is None:
-                    return _without_memory(question, state.documents)
+                    return _without_memory(question, state)
             legs = Legs(
                 state,
                 question.texts,
@@ -130,6 +133,7 @@ class Shard:
                 partition=_partition(state, question, legs, past) if question.partition else None,
                 memory=None if past is None else past.scores(positions),
                 by_memory=None if past is None else past.proposable(positions),
+                token_dims=state.token_dims,
             )
         preview = question.preview
         return proposal if preview is None else self._with_preview(proposal, question, preview)
@@ -138,6 +142,10 @@ class Shard:
         """Take a query memory; raises NotInCluster if the release is older than query memories."""
         self._memories.learn(shipped)
         return True
+
+    def rerank(self, request: RescoreRequest) -> RescoreResult:
+        """Return what the documents of reranked candidates say; see `second_stage.py`."""
+        return second_stage.rerank(self.state, self.manifest.offset, request)
 
     def pool(self, pooling: PoolRequest) -> PoolResult:
         """Compute the (max, sum, context) triple of some candidates, with embeddings as values."""
@@ -163,13 +171,17 @@ class Shard:
         positions = np.array(request.positions, np.int64) - offset
         documents = self.store.documents(state.rows(positions))
         keys = request.keys or [NONE] * len(documents)
-        pieces = highlighter(state.keyword, request.queries) if request.highlight else None
+        by_words = request.highlight and request.meaning is None
+        pieces = highlighter(state.keyword, request.queries) if by_words else None
+        meaning = second_stage.shown_meaning(state, request.meaning) if request.highlight else None
         entries: list[ShardHit] = []
         for number, (document, position) in enumerate(zip(documents, positions.tolist(), strict=True)):
             terms: dict[str, float] = {}
             if request.explain and request.queries is not None:
                 terms = state.keyword_terms(request.queries[number], position)
             highlights = None if pieces is None else pieces(number, document)
+            if meaning is not None:
+                highlights = meaning(number, position, document)
             entries.append(ShardHit(document, self._passage(keys[number], document), terms, highlights))
         return entries
 
@@ -244,11 +256,20 @@ def _dense(
     return every.gather(2, taken).numpy(), np.where(positions[:, None] == NONE, NONE, keys)
 
 
-def _without_memory(question: ProposalRequest, documents: int) -> Proposal:
+def _without_memory(question: ProposalRequest, state: Snapshot) -> Proposal:
     batch, heads, _ = question.folded.shape
     nothing = np.zeros((batch, 0), np.float32)
     positions, dense = np.zeros((batch, 0), np.int64), np.zeros((batch, heads, 0), np.float32)
-    return Proposal(documents, positions, dense, nothing, None, None, lacks_memory=True)
+    return Proposal(
+        state.documents,
+        positions,
+        dense,
+        nothing,
+        None,
+        None,
+        lacks_memory=True,
+        token_dims=state.token_dims,
+    )
 
 
 def _partition(

@@ -12,6 +12,71 @@ from dsearch.types import Document, Highlight, Mode, Passage
 
 
 @dataclass(frozen=True, slots=True)
+class QueryText:
+    """A query as the second stage takes it: its words, and the states of its tokens.
+
+    Attributes:
+        text: words.
+        states: of the tokens, as the encoder gives them.
+        spans: [start, end) of each in characters of the text.
+    """
+
+    text: str
+    states: Float32[np.ndarray, "tokens encoder_dim"]
+    spans: Int64[np.ndarray, "tokens 2"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeaningRequest:
+    """Request to highlight words by meaning.
+
+    Attributes:
+        queries: queries of a batch.
+        numbers: of the query of each hit.
+        token_delta: W − I; None for I.
+    """
+
+    queries: list[QueryText]
+    numbers: list[int]
+    token_delta: Float32[np.ndarray, "dims dims"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RescoreRequest:
+    """Request to match queries with the documents of reranked candidates; fields as of `ProposalRequest`.
+
+    Attributes:
+        queries: queries of the batch.
+        positions: candidates of each, in the whole generation, −1 for none.
+        token_delta: W − I; None for I.
+        embeddings: whether to return the embeddings.
+    """
+
+    queries: list[QueryText]
+    positions: Int64[np.ndarray, "batch reranked"]
+    token_delta: Float32[np.ndarray, "dims dims"] | None
+    embeddings: bool
+    weighting: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RescoreResult:
+    """Matches of queries with documents, in the order of the request.
+
+    Attributes:
+        matches: sharp, sum and lead of each (`Matches`).
+        counts: tokens of each.
+        present: False where tokens are not known.
+        embeddings: of each document; None if they were not requested.
+    """
+
+    matches: Float32[np.ndarray, "batch reranked 3"]
+    counts: Int64[np.ndarray, "batch reranked"]
+    present: Bool[np.ndarray, "batch reranked"]
+    embeddings: Float32[np.ndarray, "batch reranked encoder_dim"] | None
+
+
+@dataclass(frozen=True, slots=True)
 class HitRequest:
     """Request for documents of hits of one shard, each with its query.
 
@@ -22,6 +87,7 @@ class HitRequest:
         explain: whether to return the contribution of each word.
         highlight: whether to return the fragments that contain the words.
         weighting: (k1, b) of the explained score; None for those of the generation.
+        meaning: highlights by meaning in place of those by words; None without.
     """
 
     positions: list[int]
@@ -30,6 +96,7 @@ class HitRequest:
     explain: bool
     highlight: bool
     weighting: tuple[float, float] | None = None
+    meaning: MeaningRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +201,7 @@ class Proposal:
         memory: γ M(q, d); None without a memory.
         by_memory: candidates that its leg may propose.
         lacks_memory: True in place of candidates if the shard does not know the memory.
+        token_dims: numbers of a document's token; None in a release without tokens.
     """
 
     documents: int
@@ -146,6 +214,7 @@ class Proposal:
     memory: Float32[np.ndarray, "batch candidates"] | None = None
     by_memory: Bool[np.ndarray, "batch candidates"] | None = None
     lacks_memory: bool = False
+    token_dims: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

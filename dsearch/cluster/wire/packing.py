@@ -21,7 +21,8 @@ _CLASSES = (
     *(messages.ShardAttendRequest, messages.Part, messages.Upstream),
     *(messages.ProposalRequest, messages.Proposal, messages.HitPreview),
     *(messages.HitRequest, messages.ShardHit, messages.PoolRequest, messages.PoolResult),
-    *(messages.MemoryContent, messages.PastQueries),
+    *(messages.MemoryContent, messages.PastQueries, messages.QueryText, messages.MeaningRequest),
+    *(messages.RescoreRequest, messages.RescoreResult),
     *(messages.GatherRequest, messages.GatherResult, Document, Highlight, Passage),
     *get_args(parse.Filter),
 )

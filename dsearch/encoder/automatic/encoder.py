@@ -17,6 +17,7 @@ from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.encoder.encoder import Encoder, TextEncoder
 from dsearch.encoder.export import Exporting, cached_encoder
 from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
 
 if TYPE_CHECKING:
@@ -92,6 +93,12 @@ class AutomaticEncoder:
     def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
         """Unit embeddings of documents."""
         return self._current.encode_documents(texts)
+
+    def encode_tokens(
+        self, texts: Sequence[str], role: Role = "document"
+    ) -> tuple[Float32[np.ndarray, "texts encoder_dim"], list[TextTokens]]:
+        """Unit embeddings and the states of tokens (token_states.py); torch computes them."""
+        return self._current.encode_tokens(texts, role)
 
     def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
         """Unit embeddings of the torch encoder as part of the graph."""

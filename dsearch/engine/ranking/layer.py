@@ -123,7 +123,7 @@ class SearchLayer(nn.Module):
         self._memory: SnapshotMemory | None = None
         self.rerank_candidates = rerank_candidates
         plain = ranks_by_inner_product(self.score) and over == "candidates"
-        self.stages = chosen_stages(stages, snapshot, head, mode=mode, plain=plain)
+        self.stages = chosen_stages(stages, snapshot.token_dims, head, mode=mode, plain=plain)
 
     @property
     def snapshot(self) -> Snapshot:

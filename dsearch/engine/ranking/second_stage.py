@@ -9,7 +9,7 @@ A document whose tokens are not known gets the mean of the others' matches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +35,10 @@ from dsearch.types import Mode
 
 _MOST_QUERY_TOKENS = 64  # of largest weight
 _ROUNDING = 1e-6  # of a score that is computed in two ways
+_WITHOUT_TOKENS = (
+    "stages=2, or highlight_by='meaning', in a collection without tokens, or by a model with document "
+    "embeddings of its own; leave it out, or add them: dsearch index -c COLLECTION --second-stage"
+)
 _FEEDBACK = 10  # hits of the first stage whose mean is the feedback vector
 
 
@@ -68,6 +72,20 @@ class FirstStage(NamedTuple):
     scores: Float[Tensor, "batch candidates"]
     dense: Float[Tensor, "batch heads candidates"]
     keyword: Float[Tensor, "batch candidates"] | None
+
+
+class CandidateEvidence(NamedTuple):
+    """The part of the second stage that needs the documents of reranked candidates.
+
+    Attributes:
+        matches: with the query; neutral where tokens are not known.
+        counts: tokens of each.
+        embeddings: of each document; None where no feature counts.
+    """
+
+    matches: Matches
+    counts: Int64[Tensor, " reranked"]
+    embeddings: Float[Tensor, "reranked encoder_dim"] | None
 
 
 class Terms(NamedTuple):
@@ -132,22 +150,26 @@ class Reranker:
 
     def terms(self, queries: Sequence[QueryTokens], first: FirstStage) -> Terms:
         """The term of each candidate."""
-        best = self.best(first)
-        every = torch.zeros_like(first.scores)
-        inside = np.zeros(first.positions.shape, bool)
-        rows: list[Tensor] = []
-        for row, (query, at) in enumerate(zip(queries, best, strict=True)):
-            inside[row, at] = True
-            rows.append(self._term_of(query, first, row, at))
-        return Terms(torch.stack(rows) if rows else every, inside)
+        with_features = self.stage.has_features or torch.is_grad_enabled()
 
-    def best(self, first: FirstStage) -> list[Int64[np.ndarray, " reranked"]]:
+        def evidence(row: int, at: Int64[np.ndarray, " reranked"]) -> CandidateEvidence:
+            positions = first.positions[row, at]
+            of, present = self.interactions(queries[row], positions, first.raw)
+            matches = neutral(self.stage.matches(of), present)
+            embeddings = self.embeddings(positions, first.raw) if with_features else None
+            return CandidateEvidence(matches, of.counts, embeddings)
+
+        return terms(self.stage, first, self.best(first), evidence)
+
+    def best(self, first: FirstStage) -> list[Int64[np.ndarray, " _"]]:
         """The columns of the best candidates of each query, ascending."""
-        open_to = first.positions != NONE
-        order = first.scores.detach().sort(dim=1, descending=True, stable=True).indices.cpu().numpy()
-        return [
-            np.sort(line[open_[line]][: self.candidates]) for line, open_ in zip(order, open_to, strict=True)
-        ]
+        return best_columns(first, self.candidates)
+
+    def embeddings(
+        self, positions: Int64[np.ndarray, " reranked"], like: Tensor
+    ) -> Float[Tensor, "reranked encoder_dim"]:
+        """Embeddings of candidates, with the type and device of `like`."""
+        return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
 
     def interactions(
         self, query: QueryTokens, positions: Int64[np.ndarray, " reranked"], like: Tensor
@@ -167,51 +189,71 @@ class Reranker:
             gathered.present,
         )
 
-    def features(
-        self,
-        first: FirstStage,
-        row: int,
-        at: Int64[np.ndarray, " reranked"],
-        of: Interactions,
-        matches: Matches,
-    ) -> Float[Tensor, "reranked features"]:
-        """x of each reranked candidate, by `FEATURES`, on scales of about 1."""
-        columns = torch.as_tensor(at).to(first.scores.device)
-        dense = first.dense[row].mean(0)[columns]
-        keyword = torch.zeros_like(dense)
-        if first.keyword is not None:
-            keyword = first.keyword[row, columns].to(dense)
-        embeddings = torch.as_tensor(self.snapshot.embeddings(first.positions[row, at])).to(dense)
-        order = first.scores[row, columns].detach().sort(descending=True, stable=True).indices
-        leaders = order[:_FEEDBACK]
-        centre = torch.nn.functional.normalize(embeddings[leaders].mean(0), dim=0)
-        length = of.counts.to(dense).clamp_min(1).log() / 4
-        every = {
-            "dense": dense,
-            "keyword": keyword,
-            "sum": matches.sum,
-            "lead": matches.lead,
-            "length": length,
-            "feedback": embeddings @ centre,
-            "dense_place": _place(dense),
-            "keyword_place": _place(keyword),
-        }
-        return torch.stack([every[name] for name in FEATURES], dim=1)
 
-    def _term_of(
-        self, query: QueryTokens, first: FirstStage, row: int, at: Int64[np.ndarray, " reranked"]
-    ) -> Float[Tensor, " candidates"]:
+def terms(
+    stage: SecondStage,
+    first: FirstStage,
+    best: Sequence[Int64[np.ndarray, " _"]],
+    evidence: Callable[[int, Int64[np.ndarray, " reranked"]], CandidateEvidence],
+) -> Terms:
+    """The term of each candidate.
+
+    Args:
+        stage: the learned part.
+        first: scores of the first stage.
+        best: columns of the reranked candidates of each query.
+        evidence: returns what the documents at these columns of a query say.
+    """
+    inside = np.zeros(first.positions.shape, bool)
+    rows: list[Tensor] = []
+    for row, at in enumerate(best):
+        inside[row, at] = True
         raw = first.raw[row]
         if not len(at):
-            return raw.new_zeros(raw.shape[1])
-        of, present = self.interactions(query, first.positions[row, at], raw)
-        matches = neutral(self.stage.matches(of), present)
-        if self.stage.has_features or torch.is_grad_enabled():
-            features = self.features(first, row, at, of, matches)
-        else:
+            rows.append(raw.new_zeros(raw.shape[1]))
+            continue
+        of = evidence(row, at)
+        if of.embeddings is None:
             features = raw.new_zeros(len(at), len(FEATURES))
-        inside = self.stage.term(matches, features).to(raw)
-        return spread(inside, at, raw, first.positions[row] != NONE)
+        else:
+            features = features_of(first, row, at, of)
+        term = stage.term(of.matches, features).to(raw)
+        rows.append(spread(term, at, raw, first.positions[row] != NONE))
+    return Terms(torch.stack(rows) if rows else torch.zeros_like(first.scores), inside)
+
+
+def best_columns(first: FirstStage, most: int) -> list[Int64[np.ndarray, " _"]]:
+    """The columns of the best `most` candidates of each query, ascending."""
+    open_to = first.positions != NONE
+    order = first.scores.detach().sort(dim=1, descending=True, stable=True).indices.cpu().numpy()
+    return [np.sort(line[open_[line]][:most]) for line, open_ in zip(order, open_to, strict=True)]
+
+
+def features_of(
+    first: FirstStage, row: int, at: Int64[np.ndarray, " reranked"], of: CandidateEvidence
+) -> Float[Tensor, "reranked features"]:
+    """x of each reranked candidate, by `FEATURES`, on scales of about 1."""
+    assert of.embeddings is not None
+    columns = torch.as_tensor(at).to(first.scores.device)
+    dense = first.dense[row].mean(0)[columns]
+    keyword = torch.zeros_like(dense)
+    if first.keyword is not None:
+        keyword = first.keyword[row, columns].to(dense)
+    embeddings = of.embeddings.to(dense)
+    order = first.scores[row, columns].detach().sort(descending=True, stable=True).indices
+    leaders = order[:_FEEDBACK]
+    centre = torch.nn.functional.normalize(embeddings[leaders].mean(0), dim=0)
+    every = {
+        "dense": dense,
+        "keyword": keyword,
+        "sum": of.matches.sum,
+        "lead": of.matches.lead,
+        "length": of.counts.to(dense).clamp_min(1).log() / 4,
+        "feedback": embeddings @ centre,
+        "dense_place": _place(dense),
+        "keyword_place": _place(keyword),
+    }
+    return torch.stack([every[name] for name in FEATURES], dim=1)
 
 
 def neutral(matches: Matches, present: Bool[np.ndarray, " reranked"]) -> Matches:
@@ -251,12 +293,12 @@ def stage_of(snapshot: Snapshot, head: Head) -> SecondStage:
     return SecondStage(_tokens_of(snapshot).codec.dims).to(head.log_temperature.device)
 
 
-def chosen_stages(stages: int | None, snapshot: Snapshot, head: Head, *, mode: Mode, plain: bool) -> int:
+def chosen_stages(stages: int | None, token_dims: int | None, head: Head, *, mode: Mode, plain: bool) -> int:
     """The number of stages of a search: 2 if asked for, or if the head learned it and it is a hybrid search.
 
     Args:
         stages: as asked for; None for the head's own.
-        snapshot: the documents.
+        token_dims: numbers of a document's token; None for documents without tokens.
         head: the learned part.
         mode: legs of the search.
         plain: whether it ranks candidates by inner products.
@@ -266,13 +308,14 @@ def chosen_stages(stages: int | None, snapshot: Snapshot, head: Head, *, mode: M
     """
     if stages is not None and stages not in (1, 2):
         raise InvalidRequest(f"stages={stages}; use 1 or 2")
-    learned, tokens = head.second_stage, snapshot.tokens
-    fits = tokens is not None and (learned is None or learned.dims == tokens.codec.dims)
+    learned = head.second_stage
+    fits = token_dims is not None and (learned is None or learned.dims == token_dims)
     if stages is None:
         return 2 if learned is not None and fits and plain and mode == "hybrid" else 1
     if stages == 1:
         return 1
-    tokens = require_tokens(snapshot)
+    if token_dims is None:
+        raise InvalidRequest(_WITHOUT_TOKENS)
     if mode == "keyword" or not plain:
         raise InvalidRequest(
             f"stages=2 with mode={mode!r}, over='all' or a score of its own; a second stage follows hybrid "
@@ -280,7 +323,7 @@ def chosen_stages(stages: int | None, snapshot: Snapshot, head: Head, *, mode: M
         )
     if not fits:
         raise InvalidRequest(
-            f"stages=2 by a model for other tokens than this collection's, of {tokens.codec.dims} numbers; "
+            f"stages=2 by a model for other tokens than this collection's, of {token_dims} numbers; "
             "use another model, or train again"
         )
     return 2
@@ -293,11 +336,7 @@ def require_tokens(snapshot: Snapshot) -> SnapshotTokens:
         InvalidRequest: there are none.
     """
     if snapshot.tokens is None:
-        raise InvalidRequest(
-            "stages=2, or highlight_by='meaning', in a collection without tokens, or by a model with "
-            "document embeddings of its own; leave it out, or add them: dsearch index -c COLLECTION "
-            "--second-stage"
-        )
+        raise InvalidRequest(_WITHOUT_TOKENS)
     return snapshot.tokens
 
 

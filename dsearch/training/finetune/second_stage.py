@@ -29,7 +29,14 @@ from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, S
 from dsearch.engine import Snapshot
 from dsearch.engine.models.training_record import query_statistics
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.ranking.second_stage import FirstStage, QueryTokens, Reranker, neutral
+from dsearch.engine.ranking.second_stage import (
+    CandidateEvidence,
+    FirstStage,
+    QueryTokens,
+    Reranker,
+    features_of,
+    neutral,
+)
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
@@ -177,7 +184,9 @@ def _block(
         of_positions[row, :count] = positions[row, columns]
         of_scores[row, :count] = scores[row, torch.as_tensor(columns)]
         features[row, :count, 0] = matches.sharp
-        features[row, :count, 1:] = reranker.features(first, row, columns, of, matches)
+        embeddings = reranker.embeddings(positions[row, columns], scores)
+        evidence = CandidateEvidence(matches, of.counts, embeddings)
+        features[row, :count, 1:] = features_of(first, row, columns, evidence)
     gains = Relevant([examples.relevant[i] for i in at]).gains(of_positions)
     return Lists(of_positions, of_scores, features, gains, layer.head.temperature.expand(len(at)).clone(), at)
 

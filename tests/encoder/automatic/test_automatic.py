@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from support.tiny_encoder import WORDS, write_tiny_encoder
 from support.warm.processes import warm_start
@@ -104,6 +105,14 @@ def machine(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Machine:
 def test_killed_and_simultaneous_exports_leave_one_whole_export(machine: Machine) -> None:
     assert len(machine.exports()) == 1
     assert machine.unfinished() == []
+
+
+def test_token_states_are_those_of_torch(machine: Machine) -> None:
+    """A second stage works whichever back end encodes queries."""
+    (expected,) = Encoder.load(machine.encoder).encode_tokens(TEXTS[:1])[1]
+    (tokens,) = machine.load().encode_tokens(TEXTS[:1])[1]
+    np.testing.assert_allclose(tokens.states, expected.states, atol=1e-6)
+    np.testing.assert_array_equal(tokens.spans, expected.spans)
 
 
 def test_it_runs_by_the_export_and_is_torch_to_collections(machine: Machine) -> None:

@@ -13,9 +13,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.highlights.fragments import SCANNED_CHARACTERS, fragments
+from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.types import Document, Highlight
 
 LIKE = 0.5  # cosine of tokens that are marked
@@ -24,9 +25,10 @@ NEARLY = 0.95  # of the largest
 ShowMeaning = Callable[[int, int, Document], list[Highlight]]
 
 
-def meaning_highlighter(layer: SearchLayer, queries: Sequence[QueryTokens]) -> ShowMeaning:
+def meaning_highlighter(
+    snapshot: Snapshot, stage: SecondStage, queries: Sequence[QueryTokens]
+) -> ShowMeaning:
     """Return a function that highlights the document of a row for a query's number."""
-    snapshot, stage = layer.snapshot, layer.reranker.stage
     tokens = snapshot.tokens
     assert tokens is not None
     codec = tokens.codec

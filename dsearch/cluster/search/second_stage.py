@@ -1,0 +1,158 @@
+"""The second stage over shards: each scores its own candidates, the order is made here.
+
+best candidates of all shards → each shard: matches, embeddings → terms as on one machine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.second_stage import Matches, SecondStage
+from dsearch.cluster.wire.messages import QueryText, RescoreRequest, RescoreResult
+from dsearch.engine.ranking.second_stage import (
+    CandidateEvidence,
+    FirstStage,
+    Terms,
+    best_columns,
+    chosen_stages,
+    neutral,
+    terms,
+)
+from dsearch.errors import NotInCluster
+from dsearch.hints import Command
+from dsearch.types import Mode
+
+AskShards = Callable[[str, Mapping[int, Any]], dict[int, Any]]
+"""Calls a method of several shards, each with its request."""
+
+
+@dataclass(frozen=True, slots=True)
+class RerankQuery:
+    """The second stage of a request.
+
+    Attributes:
+        stages: as of `SearchOptions`.
+        candidates: number of candidates that are reranked.
+        queries: of the batch; None if no second stage can follow.
+    """
+
+    stages: int | None
+    candidates: int
+    queries: list[QueryText] | None
+
+
+def may_rerank(stages: int | None, head: Head, mode: Mode) -> bool:
+    """True if a second stage may follow: queries are to be encoded with their tokens."""
+    return stages == 2 or (stages is None and head.second_stage is not None and mode == "hybrid")
+
+
+def stage_over(query: RerankQuery, token_dims: int | None, head: Head, mode: Mode) -> SecondStage | None:
+    """Return the second stage that follows; None if there is only the first.
+
+    Raises:
+        InvalidRequest: 2 stages where the shards have no tokens, or with options that it does not go with.
+        NotInCluster: the model learned a second stage, and the release has no tokens for it.
+    """
+    learned = head.second_stage
+    if query.stages is None and learned is not None and mode == "hybrid" and learned.dims != token_dims:
+        raise NotInCluster(
+            "this model has a second stage, and the release no tokens for it; publish the collection again, "
+            "or ask with stages=1",
+            hint=Command("cluster start", ("-c", "COLLECTION")),
+        )
+    if query.queries is None:
+        return None
+    if chosen_stages(query.stages, token_dims, head, mode=mode, plain=True) == 1:
+        return None
+    assert token_dims is not None
+    return learned or SecondStage(token_dims)
+
+
+def delta_of(stage: SecondStage | None) -> Float32[np.ndarray, "dims dims"] | None:
+    """W − I of a stage for a request; None for W = I."""
+    if stage is None or not bool(stage.token_delta.any()):
+        return None
+    return stage.token_delta.detach().numpy()
+
+
+class ShardedReranker:
+    """Terms of candidates that lie on shards.
+
+    Args:
+        ask: calls shards.
+        stage: the learned part.
+        query: queries and options.
+        weighting: (k1, b) of the head.
+    """
+
+    def __init__(
+        self,
+        ask: AskShards,
+        stage: SecondStage,
+        query: RerankQuery,
+        weighting: tuple[float, float] | None,
+    ):
+        self._ask, self._stage, self._query, self._weighting = ask, stage, query, weighting
+
+    def terms(self, first: FirstStage, owners: Int64[np.ndarray, "batch candidates"]) -> Terms:
+        """The term of each candidate; `owners` has the shard of each.
+
+        Raises:
+            ShardsLost: a shard does not answer.
+        """
+        best = best_columns(first, self._query.candidates)
+        columns = {
+            shard: [at[owners[row, at] == shard] for row, at in enumerate(best)]
+            for shard in np.unique(np.concatenate([owners[row, at] for row, at in enumerate(best)])).tolist()
+        }
+        answers = self._answers(first, columns)
+        empty = np.zeros(0, np.int64)
+
+        def evidence(row: int, at: Int64[np.ndarray, " reranked"]) -> CandidateEvidence:
+            place = np.full(first.positions.shape[1], -1, np.int64)
+            place[at] = np.arange(len(at))
+            matches, counts = np.zeros((len(at), 3), np.float32), np.zeros(len(at), np.int64)
+            present = np.zeros(len(at), bool)
+            embeddings = None
+            for shard, answer in answers.items():
+                mine = place[columns[shard][row]] if len(columns[shard][row]) else empty
+                width = len(mine)
+                matches[mine], counts[mine] = answer.matches[row, :width], answer.counts[row, :width]
+                present[mine] = answer.present[row, :width]
+                if answer.embeddings is not None:
+                    if embeddings is None:
+                        embeddings = np.zeros((len(at), answer.embeddings.shape[2]), np.float32)
+                    embeddings[mine] = answer.embeddings[row, :width]
+            columnwise = (torch.as_tensor(column) for column in matches.T.copy())
+            return CandidateEvidence(
+                neutral(Matches(*columnwise), present),
+                torch.as_tensor(counts),
+                None if embeddings is None else torch.as_tensor(embeddings),
+            )
+
+        return terms(self._stage, first, best, evidence)
+
+    def _answers(
+        self, first: FirstStage, columns: Mapping[int, Sequence[Int64[np.ndarray, " _"]]]
+    ) -> dict[int, RescoreResult]:
+        assert self._query.queries is not None
+        requests: dict[int, RescoreRequest] = {}
+        for shard, of_rows in columns.items():
+            positions = np.full((len(of_rows), max(map(len, of_rows))), -1, np.int64)
+            for row, at in enumerate(of_rows):
+                positions[row, : len(at)] = first.positions[row, at]
+            requests[shard] = RescoreRequest(
+                self._query.queries,
+                positions,
+                delta_of(self._stage),
+                self._stage.has_features,
+                self._weighting,
+            )
+        return cast("dict[int, RescoreResult]", self._ask("rerank", requests) if requests else {})

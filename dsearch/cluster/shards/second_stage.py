@@ -1,0 +1,71 @@
+"""The second stage on a shard: matches of queries with its documents, by the tokens that it has.
+
+A shard scores its own documents; features that compare candidates of several shards, and the order, are the
+coordinator's (cluster/search/second_stage.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from dsearch.attention.retrieval.second_stage import SecondStage
+from dsearch.cluster.wire.messages import MeaningRequest, QueryText, RescoreRequest, RescoreResult
+from dsearch.encoder import TextTokens
+from dsearch.engine.ranking.second_stage import QueryTokens, Reranker, query_tokens, require_tokens
+from dsearch.engine.search.highlights.meaning import meaning_highlighter
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.types import Document, Highlight
+
+
+def rerank(state: Snapshot, offset: int, request: RescoreRequest) -> RescoreResult:
+    """Match each query with its candidates.
+
+    Raises:
+        InvalidRequest: the shard has no tokens.
+    """
+    with torch.inference_mode():
+        state = state.weighed(request.weighting)
+        reranker = Reranker(state, _stage(state, request.token_delta))
+        queries = _projected(state, request.queries)
+        here = np.where(request.positions == NONE, NONE, request.positions - offset)
+        matches = np.zeros((*here.shape, 3), np.float32)
+        counts, present = np.zeros(here.shape, np.int64), np.zeros(here.shape, bool)
+        for row, query in enumerate(queries):
+            of, is_known = reranker.interactions(query, here[row], torch.zeros(0))
+            matches[row] = torch.stack(list(reranker.stage.matches(of)), dim=1).numpy()
+            counts[row], present[row] = of.counts.numpy(), is_known
+        embeddings = state.embeddings(here) if request.embeddings else None
+        return RescoreResult(matches, counts, present, embeddings)
+
+
+def shown_meaning(
+    state: Snapshot, request: MeaningRequest | None
+) -> Callable[[int, int, Document], list[Highlight]] | None:
+    """Return a function that highlights by meaning the document at a position, given the hit's number."""
+    if request is None:
+        return None
+    pieces = meaning_highlighter(
+        state, _stage(state, request.token_delta), _projected(state, request.queries)
+    )
+
+    def of_hit(number: int, position: int, document: Document) -> list[Highlight]:
+        (row,) = state.rows(np.array([position])).tolist()
+        return pieces(request.numbers[number], row, document)
+
+    return of_hit
+
+
+def _stage(state: Snapshot, token_delta: Float32[np.ndarray, "dims dims"] | None) -> SecondStage:
+    stage = SecondStage(require_tokens(state).codec.dims)
+    if token_delta is not None:
+        with torch.no_grad():
+            stage.token_delta.copy_(torch.as_tensor(token_delta))
+    return stage
+
+
+def _projected(state: Snapshot, queries: Sequence[QueryText]) -> list[QueryTokens]:
+    return [query_tokens(TextTokens(query.states, query.spans), query.text, state) for query in queries]
