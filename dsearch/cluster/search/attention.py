@@ -72,6 +72,7 @@ class ShardQuery:
         coverage: whether to compute the covered mass.
         preview: documents to send with the proposals; used for a single query with a single head.
         past: past queries of the head's memory.
+        collapse: whether the shards name the texts of candidates.
     """
 
     texts: list[str] | None
@@ -83,6 +84,7 @@ class ShardQuery:
     coverage: bool = False
     preview: HitPreview | None = None
     past: PastQueries | None = None
+    collapse: bool = False
 
     @property
     def words(self) -> list[str] | None:
@@ -105,6 +107,7 @@ class ShardQuery:
             weighting=head.keyword_weighting,
             preview=self.preview if folded.shape[:2] == (1, 1) else None,
             past=self.past,
+            collapse=self.collapse,
         )
 
 
@@ -172,7 +175,7 @@ class ShardedAttention:
             # What every document of a large collection borrows takes minutes.
             query = replace(query, past=past, coverage=query.coverage and past.borrowers)
         for _ in range(hops - 1):
-            before = replace(query, coverage=False, preview=None)
+            before = replace(query, coverage=False, preview=None, collapse=False)
             answer = self._read(queries, head, before, lost)
             # Keys are linear: the key of a mean is the mean of the keys.
             keys = head.keys(pooled(self._pool(answer, head, HOP_CANDIDATES), answer.output.folded))

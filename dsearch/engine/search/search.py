@@ -77,7 +77,9 @@ def answered(
         if texts is not None and chosen.mode == "hybrid" and not turned:
             calibration = collection.calibrations.of(stamp.model)
         estimated = [] if calibration is None else confidences(found, layer, calibration)
-        found = arranged(found, layer, page.reached(found), chosen, collection.kept_fields.of)
+        found, duplicates = arranged(
+            found, layer, page.reached(found), chosen, collection.kept_fields.of, collection.kept_documents.of
+        )
         explain = None
         if chosen.explain:
             change = None
@@ -98,6 +100,7 @@ def answered(
             explain=explain,
             highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight and by_words else None,
             meaning=meaning,
+            duplicates=duplicates,
         )
         named = [(queries[number], places[number]) for number in group.numbers]
         results = results_of(named, found, hits, summaries, page, stamp)
