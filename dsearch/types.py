@@ -349,12 +349,12 @@ class QueryToJudge:
     """A query, and how much two versions differ on it: from 0 to 1.
 
     Attributes:
-        asked: true if somebody asked it; false if it was made from a document.
+        logged: true if somebody asked it; false if it was made from a document.
     """
 
     query: str
     difference: float
-    asked: bool
+    logged: bool
 
 
 @dataclass(frozen=True, slots=True)

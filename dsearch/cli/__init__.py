@@ -23,9 +23,9 @@ def main() -> None:
     try:
         app()
     except DsearchError as error:
-        from dsearch.cli.session import told
+        from dsearch.cli.session import error_text
 
-        print(f"dsearch: {told(error)}", file=sys.stderr)
+        print(f"dsearch: {error_text(error)}", file=sys.stderr)
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == INTERRUPTED:  # as typer ends a command at Ctrl-C

@@ -25,7 +25,11 @@ def with_options_of(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         derived = [
             inspect.Parameter(
                 name,
@@ -36,9 +40,9 @@ def with_options_of(
             for name, (field, about) in options_of(declaration).items()
             if about.cli and name not in without
         ]
-        every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters] + derived
+        every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters] + derived
         command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in every}
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
         return command
 
     return decorate

@@ -80,7 +80,7 @@ class Folders:
 
 def documents_of(client: Client, collection: str) -> Iterator[Document]:
     """Yield the documents of a server's collection that came from folders; none if it is not there."""
-    if collection not in {one.name for one in client.collections()} | client.aliases().keys():
+    if collection not in {info.name for info in client.collections()} | client.aliases().keys():
         return
     cursor: str | None = None
     while True:

@@ -132,15 +132,15 @@ def _explained(score: float, explain: Explanation) -> list[str]:
 
 def _pieces(hit: Hit, *, bold: bool) -> list[str]:
     """The pieces that show the query's words, or the passage that was found, or the text's beginning."""
-    shown = [piece for piece in hit.highlights or [] if piece.field == "text"]
-    if not shown:
+    pieces = [piece for piece in hit.highlights or [] if piece.field == "text"]
+    if not pieces:
         passage = hit.passage
         text = " ".join((hit.text if passage is None else passage.text).split())
         before = "" if passage is None or passage.start == 0 else "…"
         after = "…" if len(text) > _SNIPPET or (passage is not None and passage.end < len(hit.text)) else ""
         return [f"{before}{text[:_SNIPPET]}{after}"]
     lines: list[str] = []
-    for piece in shown:
+    for piece in pieces:
         text, at = "", 0
         for start, end in piece.spans:
             start, end = start - piece.start, end - piece.start

@@ -85,13 +85,13 @@ def stays_here(locked: HomeLocked, why: str) -> HomeLocked:
     """The error of a command that no server does, with the reason and what to do; for others as it was."""
     if locked.url is None:
         return locked
-    told = HomeLocked(f"the server at {locked.url} holds the lock, and {why}")
-    told.url = locked.url
-    return told
+    problem = HomeLocked(f"the server at {locked.url} holds the lock, and {why}")
+    problem.url = locked.url
+    return problem
 
 
 def index_by_server(
-    client: Client, collection: str, documents: Iterable[Document], made: dict[str, Any]
+    client: Client, collection: str, documents: Iterable[Document], creation: dict[str, Any]
 ) -> tuple[CollectionInfo, Written]:
     """Store documents, in a collection that is made when it is not there.
 
@@ -104,9 +104,9 @@ def index_by_server(
     Raises:
         Conflict: the collection is there, with other options than these.
     """
-    there = [one.name for one in client.collections()]
-    if collection not in there or any(value is not None for value in made.values()):
-        client.create_collection(collection, **made)  # one that is there stays, and says what differs
+    existing = [info.name for info in client.collections()]
+    if collection not in existing or any(value is not None for value in creation.values()):
+        client.create_collection(collection, **creation)  # one that is there stays, and says what differs
     with ProgressBars() as on_progress:
         written = client.upsert(collection, _counted(documents, on_progress))
     return client.collection(collection), written
@@ -152,18 +152,18 @@ def ended_task(client: Client, task: Task, called: str, unit: str = "documents")
     with ProgressBars(unit) as on_progress:
         last: Progress | None = None
 
-        def told(task: Task) -> None:
+        def show_progress(task: Task) -> None:
             nonlocal last
             if task.progress is None:
                 return
-            shown = ("stage", "done", "total", "elapsed_s")
-            now = Progress(**{name: task.progress[name] for name in shown})
+            names = ("stage", "done", "total", "elapsed_s")
+            now = Progress(**{name: task.progress[name] for name in names})
             if now != last:  # polled more often than it changes
                 last = now
                 on_progress(now)
 
         try:
-            task = client.wait_for_task(task.id, timeout_s=LONGEST_S, on_progress=told)
+            task = client.wait_for_task(task.id, timeout_s=LONGEST_S, on_progress=show_progress)
         except KeyboardInterrupt:
             client.cancel_task(task.id)
             raise

@@ -53,7 +53,7 @@ def typed(name: str, *arguments: str) -> str:
     return Command(name, arguments).line(_home.get())
 
 
-def told(error: DsearchError) -> str:
+def error_text(error: DsearchError) -> str:
     """The text of an error, its command as it has to be typed here."""
     return error.text(_home.get())
 
@@ -128,7 +128,7 @@ class ProgressBars:
         )
         self._unit = unit
         self._tasks: dict[str, Any] = {}
-        self._told = 0.0
+        self._line_at_s = 0.0
 
     def __enter__(self) -> Callable[[Progress], None]:
         self._bars.start()
@@ -158,11 +158,11 @@ class ProgressBars:
     def _tell(self, progress: Progress, rate: str) -> None:
         """A line now and then, for logs."""
         finished = progress.total and progress.done >= progress.total
-        due = progress.elapsed_s - self._told >= 10
-        if progress.elapsed_s < self._told:
-            self._told = 0.0
+        due = progress.elapsed_s - self._line_at_s >= 10
+        if progress.elapsed_s < self._line_at_s:
+            self._line_at_s = 0.0
         if (finished and progress.elapsed_s >= 1) or due:
-            self._told = progress.elapsed_s
+            self._line_at_s = progress.elapsed_s
             left = ""
             if progress.total and progress.done:
                 left_s = progress.elapsed_s * (progress.total - progress.done) / progress.done

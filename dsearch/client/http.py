@@ -116,12 +116,12 @@ class _Connection:
     def _unreachable(self, request: Request, error: Exception) -> Unavailable:
         import httpx2
 
-        asked = f"{request.method} {self.url}{request.path.partition('?')[0]}"
+        call = f"{request.method} {self.url}{request.path.partition('?')[0]}"
         if isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
             name = "write_timeout_s" if request.writes else "timeout_s"
-            return Unavailable(f"{asked}: no answer in {getattr(self, name):g} s; give a larger {name}")
+            return Unavailable(f"{call}: no answer in {getattr(self, name):g} s; give a larger {name}")
         said = str(error) or type(error).__name__
-        return Unavailable(f"{asked}: {said}; is the server running? Start one", hint=Command("serve"))
+        return Unavailable(f"{call}: {said}; is the server running? Start one", hint=Command("serve"))
 
 
 def _answer(response: httpx2.Response) -> Reply:
@@ -134,8 +134,8 @@ def _pause_s(attempt: int) -> float:
 
 
 def _retry_after_s(answer: Reply) -> float | None:
-    given = answer.headers.get("retry-after", "")
-    return float(given) if given.isascii() and given.isdigit() and len(given) < 9 else None
+    header = answer.headers.get("retry-after", "")
+    return float(header) if header.isascii() and header.isdigit() and len(header) < 9 else None
 
 
 class Client(_Connection, Operations):

@@ -146,27 +146,31 @@ class RemoteSearch(nn.Module):
                 the forward. Repeat the step.
         """
         states = query_states if query_states.dtype == torch.float64 else query_states.float()
-        found = self._attend(states, texts)
-        mask = _mask(found, states)
-        dense, keyword = _tensor(found.dense, states), _tensor(found.keyword, states)
-        if found.slopes is None or found.values is None:
-            head_weights = _tensor(found.head_weights, states)
-            context, weights, scores = self._as_answered(found, texts, states)
+        attention = self._attend(states, texts)
+        mask = _mask(attention, states)
+        dense, keyword = _tensor(attention.dense, states), _tensor(attention.keyword, states)
+        if attention.slopes is None or attention.values is None:
+            head_weights = _tensor(attention.head_weights, states)
+            context, weights, scores = self._as_answered(attention, texts, states)
         else:
-            dense = _Dense.apply(states, dense, _tensor(found.slopes, states))
-            raw, mixture = dense + keyword, _tensor(found.mixture, states)
+            dense = _Dense.apply(states, dense, _tensor(attention.slopes, states))
+            raw, mixture = dense + keyword, _tensor(attention.mixture, states)
             pooling = POOLINGS[self.options.get("pooling", "soft")]
-            head_weights = pooling(temper(raw, found.temperature), mask.unsqueeze(1))
+            head_weights = pooling(temper(raw, attention.temperature), mask.unsqueeze(1))
             weights = mix(head_weights, mixture)
-            partition = partition_by_head(raw, mask, found.temperature)
+            partition = partition_by_head(raw, mask, attention.temperature)
             finite = raw.masked_fill(~mask[:, None], 0.0)
-            scores = ranking_score(finite, partition, found.temperature, mixture)
-            context = _pooled(head_weights, mixture, _tensor(found.values, states))
+            scores = ranking_score(finite, partition, attention.temperature, mixture)
+            context = _pooled(head_weights, mixture, _tensor(attention.values, states))
         if values is not None:
-            context = pool(weights.unsqueeze(1), _given(values, found.ids, mask).to(weights)).squeeze(1)
+            context = pool(weights.unsqueeze(1), _values_of(values, attention.ids, mask).to(weights)).squeeze(
+                1
+            )
         scores = scores.masked_fill(~mask, -torch.inf)
         context, weights = _flat(context, states), _flat(weights, states)
-        return RemoteOutput(context, weights, found.ids, scores, dense, keyword, head_weights, found.stamp)
+        return RemoteOutput(
+            context, weights, attention.ids, scores, dense, keyword, head_weights, attention.stamp
+        )
 
     def query_states(self, texts: Sequence[str]) -> Float[Tensor, "batch encoder_dim"]:
         """Encode queries here: by the encoder that learns, in the graph; otherwise without gradients.
@@ -187,7 +191,7 @@ class RemoteSearch(nn.Module):
         Raises:
             Conflict: the version has a query encoder of its own, which only the server has.
         """
-        records = {one.version: one.record for one in self.client.models(self.collection).models}
+        records = {model.version: model.record for model in self.client.models(self.collection).models}
         if self._frozen[0] is not None and "query_encoder" in records.get(version, {}):
             raise Conflict(
                 f"model {version} has a query encoder of its own, which only the server has; give judgements "
@@ -253,28 +257,28 @@ class RemoteSearch(nn.Module):
             include=needed,  # type: ignore[arg-type]
         )
         try:
-            return ask(**self._asked(states))
+            return ask(**self._request_of(states))
         except Gone:
             if self._draft is None:
                 raise
             self._draft = None  # expired, or of before the server was restarted
             self._hand_in()
-            return ask(**self._asked(states))
+            return ask(**self._request_of(states))
 
     def _as_answered(
-        self, found: Attention, texts: Sequence[str] | None, states: Tensor
+        self, attention: Attention, texts: Sequence[str] | None, states: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores, with the server's gradients where there are any to be wanted."""
         parameters = [] if self.head is None else [*self.head.parameters()]
-        if torch.is_grad_enabled() and any(one.requires_grad for one in (states, *parameters)):
-            return _ByServer.apply(self, found, texts, states, *parameters)  # pyright: ignore
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (states, *parameters)):
+            return _ByServer.apply(self, attention, texts, states, *parameters)  # pyright: ignore
         return (
-            _tensor(found.context, states),
-            _tensor(found.weights, states),
-            _tensor(found.scores, states),
+            _tensor(attention.context, states),
+            _tensor(attention.weights, states),
+            _tensor(attention.scores, states),
         )
 
-    def _asked(self, states: Tensor) -> Any:
+    def _request_of(self, states: Tensor) -> Any:
         dtype = "float64" if states.dtype == torch.float64 else "float32"
         named = {"model": self.model} if self._draft is None else {"draft": self._draft}
         return {**self.options, **named, "dtype": dtype}
@@ -304,29 +308,29 @@ class _ByServer(torch.autograd.Function):
     def forward(
         ctx: Any,
         layer: RemoteSearch,
-        found: Attention,
+        attention: Attention,
         texts: Sequence[str] | None,
         states: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores."""
-        ctx.layer, ctx.found, ctx.texts = layer, found, texts
+        ctx.layer, ctx.attention, ctx.texts = layer, attention, texts
         ctx.parameters = parameters
         ctx.save_for_backward(states)
         return (
-            _tensor(found.context, states),
-            _tensor(found.weights, states),
-            _tensor(found.scores, states),
+            _tensor(attention.context, states),
+            _tensor(attention.weights, states),
+            _tensor(attention.scores, states),
         )
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         """One `vjp` for the states and all parameters."""
-        layer, found = ctx.layer, ctx.found
+        layer, attention = ctx.layer, ctx.attention
         (states,) = ctx.saved_tensors
         context, *of_candidates = (gradient.cpu().numpy() for gradient in gradients)
-        counts = [len(line) for line in found.ids]
+        counts = [len(line) for line in attention.ids]
         weights, scores = (
             [row[:count] for row, count in zip(rows, counts, strict=True)] for rows in of_candidates
         )
@@ -338,7 +342,12 @@ class _ByServer(torch.autograd.Function):
             weights=weights,
             scores=scores,
             head=bool(ctx.parameters),
-            **{**layer._asked(states), "model": None, "draft": found.draft, "stamp": found.stamp},
+            **{
+                **layer._request_of(states),
+                "model": None,
+                "draft": attention.draft,
+                "stamp": attention.stamp,
+            },
         )
         of_head = []
         if layer.head is not None:
@@ -361,10 +370,10 @@ def _tensor(array: Any, like: Tensor) -> Tensor:
     return torch.tensor(array, dtype=like.dtype, device=like.device)
 
 
-def _mask(found: Attention, like: Tensor) -> Tensor:
+def _mask(attention: Attention, like: Tensor) -> Tensor:
     """True where there is a candidate."""
-    counts = torch.tensor([len(line) for line in found.ids], device=like.device)
-    return torch.arange(found.weights.shape[1], device=like.device) < counts[:, None]
+    counts = torch.tensor([len(line) for line in attention.ids], device=like.device)
+    return torch.arange(attention.weights.shape[1], device=like.device) < counts[:, None]
 
 
 def _pooled(head_weights: Tensor, mixture: Tensor, values: Tensor) -> Float[Tensor, "batch value_dim"]:
@@ -374,7 +383,7 @@ def _pooled(head_weights: Tensor, mixture: Tensor, values: Tensor) -> Float[Tens
     return torch.einsum("h,bhc,bhcv->bv", mixture, head_weights, values)
 
 
-def _given(
+def _values_of(
     values: ValuesOf, ids: list[list[str]], mask: Tensor
 ) -> Float[Tensor, "batch candidates value_dim"]:
     """The caller's values, zeros where there is no candidate.
@@ -382,10 +391,10 @@ def _given(
     Raises:
         InvalidRequest: not a row for each place.
     """
-    given = values(ids)
-    if given.ndim != 3 or given.shape[:2] != mask.shape:
+    numbers = values(ids)
+    if numbers.ndim != 3 or numbers.shape[:2] != mask.shape:
         raise InvalidRequest(
-            f"values of shape {list(given.shape)}; use [{mask.shape[0]}, {mask.shape[1]}, value_dim], "
+            f"values of shape {list(numbers.shape)}; use [{mask.shape[0]}, {mask.shape[1]}, value_dim], "
             "a row for each candidate of each query, padded to the longest"
         )
-    return given.masked_fill(~mask.to(given.device).unsqueeze(-1), 0.0)
+    return numbers.masked_fill(~mask.to(numbers.device).unsqueeze(-1), 0.0)

@@ -124,9 +124,9 @@ def model_file(
             f"query_encoder/{name}": tensor.detach().cpu().float().numpy()
             for name, tensor in upload.encoder.tensors.items()
         }
-    given = {name: value for name, value in request.items() if value is not None}
+    fields = {name: value for name, value in request.items() if value is not None}
     try:
-        return save(tensors, {"request": json.dumps(given, allow_nan=False)})
+        return save(tensors, {"request": json.dumps(fields, allow_nan=False)})
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"not JSON ({error}); give text, finite numbers, lists and objects") from None
 
@@ -147,5 +147,5 @@ def head_of_arrays(tensors: Mapping[str, Any]) -> Head:
 
     from dsearch.engine import head_from_tensors
 
-    given = {name: torch.tensor(tensor) for name, tensor in tensors.items()}
-    return head_from_tensors(given, len(given["key_delta"]))
+    parameters = {name: torch.tensor(tensor) for name, tensor in tensors.items()}
+    return head_from_tensors(parameters, len(parameters["key_delta"]))

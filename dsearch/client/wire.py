@@ -84,39 +84,39 @@ def counted(part: Mapping[str, Any]) -> int:
     return len(part["queries"] if part["queries"] is not None else part["vectors"])
 
 
-def joined(found: Sequence[Attention]) -> Attention:
+def joined(answers: Sequence[Attention]) -> Attention:
     """Answers to several parts as one, all as wide as the widest."""
     import numpy as np
 
-    if len(found) == 1:
-        return found[0]
-    widest = max(one.weights.shape[1] for one in found)
+    if len(answers) == 1:
+        return answers[0]
+    widest = max(answer.weights.shape[1] for answer in answers)
     arrays: dict[str, Any] = {}
-    for name in (one.name for one in fields(Attention)):
-        parts = [getattr(one, name) for one in found]
+    for name in (field.name for field in fields(Attention)):
+        parts = [getattr(answer, name) for answer in answers]
         if name in _OF_ALL or not isinstance(parts[0], np.ndarray):
             continue
         if name in ("keys", "values"):
-            parts = _alike(parts, len(found[0].mixture))
+            parts = _alike(parts, len(answers[0].mixture))
         by_head = name in _BY_HEAD or parts[0].ndim == 4
         axis = None if name in ("context", "output", "null_weight", "covered_mass") else 2 if by_head else 1
         arrays[name] = np.concatenate([_widened(part, axis, widest) for part in parts])
     certificates = None
-    if found[0].certificates is not None:
-        certificates = [proof for one in found for proof in one.certificates or []]
-    ids = [line for one in found for line in one.ids]
-    candidates = [count for one in found for count in one.candidates or []]
-    note = next((one.note for one in found if one.note is not None), None)
-    return replace(found[0], ids=ids, certificates=certificates, candidates=candidates, note=note, **arrays)
+    if answers[0].certificates is not None:
+        certificates = [proof for answer in answers for proof in answer.certificates or []]
+    ids = [line for answer in answers for line in answer.ids]
+    candidates = [count for answer in answers for count in answer.candidates or []]
+    note = next((answer.note for answer in answers if answer.note is not None), None)
+    return replace(answers[0], ids=ids, certificates=certificates, candidates=candidates, note=note, **arrays)
 
 
-def joined_gradients(found: Sequence[Gradients]) -> Gradients:
+def joined_gradients(answers: Sequence[Gradients]) -> Gradients:
     """Gradients of several parts as one: those of the states one below the other, those of the head added."""
     import numpy as np
 
-    head = {name: sum(one.head[name] for one in found) for name in found[0].head}
-    states = np.concatenate([one.states for one in found])
-    return Gradients(found[0].stamp, states, head)  # type: ignore[arg-type]
+    head = {name: sum(answer.head[name] for answer in answers) for name in answers[0].head}
+    states = np.concatenate([answer.states for answer in answers])
+    return Gradients(answers[0].stamp, states, head)  # type: ignore[arg-type]
 
 
 def head_file(tensors: Mapping[str, Any], record: Mapping[str, Any] | None) -> bytes:
@@ -166,8 +166,8 @@ def question(
     collection: str, route: str, body: Mapping[str, Any], accept: str = "application/json"
 ) -> Request:
     """A POST of what is not None; what is left out is as the server has it."""
-    given = {name: value for name, value in body.items() if value is not None}
-    return Request("POST", f"{path_of(collection)}/{route}", {}, json_of(given), accept=accept)
+    fields = {name: value for name, value in body.items() if value is not None}
+    return Request("POST", f"{path_of(collection)}/{route}", {}, json_of(fields), accept=accept)
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,21 +238,21 @@ def content_of(answer: Reply) -> Any:
         ) from None
 
 
-def made(kind: type[T], content: Any) -> T:
+def parse(kind: type[T], content: Any) -> T:
     """`kind`, a dataclass, of JSON; names that it does not have come from a newer server, and are left."""
     return _adapter(kind).validate_python(content)
 
 
 def search_result(query: str, content: Mapping[str, Any]) -> SearchResult:
     """The answer to one query."""
-    return made(SearchResult, {**content, "query": query, "stamp": content})
+    return parse(SearchResult, {**content, "query": query, "stamp": content})
 
 
 def prediction(content: Mapping[str, Any]) -> FieldPrediction:
     """A prediction; JSON has labels in a list, for true is not "true"."""
-    found = made(FieldPrediction, {**content, "labels": None})
+    prediction = parse(FieldPrediction, {**content, "labels": None})
     labels = content["labels"]
-    return replace(found, labels=labels and {one["label"]: one["share"] for one in labels})
+    return replace(prediction, labels=labels and {label["label"]: label["share"] for label in labels})
 
 
 def tensors_of(content: bytes) -> tuple[Any, dict[str, np.ndarray]]:
@@ -278,10 +278,10 @@ def attention(content: bytes) -> Attention:
     certificates = facts.get("certificates")
     return Attention(
         ids=facts["ids"],
-        stamp=made(Stamp, facts),
+        stamp=parse(Stamp, facts),
         hops=facts["hops"],
         temperature=facts["temperature"],
-        certificates=None if certificates is None else [made(Proof, one) for one in certificates],
+        certificates=None if certificates is None else [parse(Proof, proof) for proof in certificates],
         candidates=facts.get("candidates"),
         note=facts.get("note"),
         draft=facts.get("draft"),
@@ -337,11 +337,11 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 @functools.cache
 def _kinds() -> dict[str, type[DsearchError]]:
-    found: dict[str, type[DsearchError]] = {}
+    kinds: dict[str, type[DsearchError]] = {}
     waiting: list[type[DsearchError]] = [DsearchError]
     while waiting:
         kind = waiting.pop()
         if kind.__module__ == DsearchError.__module__:
-            found.setdefault(kind.code, kind)
+            kinds.setdefault(kind.code, kind)
             waiting += kind.__subclasses__()
-    return found
+    return kinds

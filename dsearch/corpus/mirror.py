@@ -163,11 +163,11 @@ class Mirror:
         self.recorded = len(own)
         if not self._claimed:
             return []
-        kept = {place for path in with_problems for place in (os.path.realpath(path), _place(path))}
+        present = {place for path in with_problems for place in (os.path.realpath(path), _place(path))}
         return sorted(
             stored.id
             for stored in own
-            if stored.id not in self._claimed and not any(_is_below(stored.path, path) for path in kept)
+            if stored.id not in self._claimed and not any(_is_below(stored.path, path) for path in present)
         )
 
     def elsewhere(self) -> dict[str, int]:

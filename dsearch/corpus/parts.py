@@ -40,7 +40,7 @@ def _cut(text: str) -> Iterator[str]:
     while at < len(text):
         end = at + _fitting(text, at)
         if end < len(text):
-            end = next((found for seam in _SEAMS if (found := text.rfind(seam, at + 1, end)) > at), end)
+            end = next((seam_at for seam in _SEAMS if (seam_at := text.rfind(seam, at + 1, end)) > at), end)
         if part := text[at:end].strip():
             yield part
         at = end

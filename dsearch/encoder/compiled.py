@@ -115,28 +115,30 @@ class CompiledEncoder:
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Token counts of documents, with special tokens and prompt, before truncation."""
         prompt = self._prompts.get("document", "")
-        return [len(one) for one in self._whole.encode_batch_fast([prompt + text for text in texts])]
+        return [
+            len(encoding) for encoding in self._whole.encode_batch_fast([prompt + text for text in texts])
+        ]
 
     def _encode(self, texts: Sequence[str], role: str) -> Float32[np.ndarray, "texts encoder_dim"]:
         out = np.empty((len(texts), self._identity.dimension), np.float32)
         prompt = self._prompts.get(role, "")
         encoded = self._cut.encode_batch_fast([prompt + text for text in texts])
-        lengths = np.array([len(one) for one in encoded], np.int64)
+        lengths = np.array([len(encoding) for encoding in encoded], np.int64)
         size = max(1, min(self.batch_size, _BATCH_TOKENS // int(lengths.max(initial=1))))
         for batch in length_sorted_batches(lengths, size):
             out[batch] = self._run(self._padded([encoded[int(i)] for i in batch]))
         return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
 
     def _padded(self, encoded: Sequence[Any]) -> Tokens:
-        width = max(1, *(len(one) for one in encoded))
+        width = max(1, *(len(encoding) for encoding in encoded))
         if self._few_shapes and len(encoded) == 1:
             width = max(width, min(_next_width(width), self._identity.max_tokens))
         arrays: dict[str, Int64[np.ndarray, "texts tokens"]] = {}
         for name in self._inputs:
             filler = self._padding if name == "input_ids" else 0
             arrays[name] = np.full((len(encoded), width), filler, np.int64)
-            for place, one in enumerate(encoded):
-                arrays[name][place, : len(one)] = getattr(one, FIELDS[name])
+            for place, encoding in enumerate(encoded):
+                arrays[name][place, : len(encoding)] = getattr(encoding, FIELDS[name])
         return arrays
 
 
@@ -147,7 +149,7 @@ def _next_width(width: int) -> int:
 def _tokenizer(content: str) -> Any:
     from tokenizers import Tokenizer
 
-    made = Tokenizer.from_str(content)
-    made.no_padding()
-    made.no_truncation()
-    return made
+    tokenizer = Tokenizer.from_str(content)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer

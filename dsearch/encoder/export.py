@@ -126,11 +126,11 @@ def agreement_of(request: Exporting, backend: Backend) -> dict[str, dict[str, An
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of those packages that are installed."""
-    found: dict[str, str] = {}
+    installed: dict[str, str] = {}
     for package in packages:
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            installed[package] = version(package)
+    return installed
 
 
 def export_folder(request: Exporting, backend: Backend) -> Path:
@@ -253,8 +253,8 @@ def _write(request: Exporting, backend: Backend, folder: Path) -> dict[str, Any]
     expected = encoder.encode_documents(texts)
 
     def measure(dtype: str) -> bool:
-        found = _open(request, Backend(backend.name, dtype), folder, record).encode_documents(texts)
-        near = cosines(expected, found)
+        embeddings = _open(request, Backend(backend.name, dtype), folder, record).encode_documents(texts)
+        near = cosines(expected, embeddings)
         agreement = {"least": float(near.min()), "mean": float(near.mean()), "agrees": agrees(dtype, near)}
         record["agreement"][dtype] = agreement
         return agreement["agrees"]
@@ -288,14 +288,16 @@ class _WholeModel(nn.Module):
                 f"encoder {name!r} has no fast tokenizer, which exported encoders need; use --backend torch"
             )
         prepare = getattr(self.model, "preprocess", None) or self.model.tokenize
-        made = {key: value for key, value in prepare(["a", "two words"]).items() if isinstance(value, Tensor)}
-        if unknown := made.keys() - FIELDS.keys():
+        inputs = {
+            key: value for key, value in prepare(["a", "two words"]).items() if isinstance(value, Tensor)
+        }
+        if unknown := inputs.keys() - FIELDS.keys():
             raise InvalidRequest(
                 f"encoder {name!r} takes {', '.join(sorted(unknown))}, which exported encoders do not have; "
                 "use --backend torch"
             )
-        self.inputs = tuple(made)
-        self.example = tuple(made.values())
+        self.inputs = tuple(inputs)
+        self.example = tuple(inputs.values())
 
     def forward(self, *arrays: Tensor) -> Tensor:
         return self.model(dict(zip(self.inputs, arrays, strict=True)))["sentence_embedding"]
@@ -343,7 +345,7 @@ def _write_openvino(whole: _WholeModel, encoder: Encoder, folder: Path, *, quant
 
         prepare = getattr(encoder.model, "preprocess", None) or encoder.model.tokenize
         prepared = [prepare([text]) for text in (*queries(), *documents())]
-        arrays = [{name: np.asarray(one[name]) for name in whole.inputs} for one in prepared]
+        arrays = [{name: np.asarray(inputs[name]) for name in whole.inputs} for inputs in prepared]
         model = nncf.quantize(model, nncf.Dataset(arrays), model_type=nncf.ModelType.TRANSFORMER)
     openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
 

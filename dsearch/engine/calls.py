@@ -93,8 +93,8 @@ def delete_documents(
         InvalidRequest: not one of the two; not a filter.
     """
     if (ids is None) == (filter is None):
-        given = "neither ids nor filter" if ids is None else "ids and filter"
-        raise InvalidRequest(f"{given}; give one of the two")
+        selection = "neither ids nor filter" if ids is None else "ids and filter"
+        raise InvalidRequest(f"{selection}; give one of the two")
     receipt = collection.delete_matching(filter) if ids is None else collection.delete(ids)
     return Deleted(receipt.sequence, receipt.deleted, receipt.missing)
 
@@ -129,10 +129,12 @@ def list_models(collection: Searchable) -> Models:
         "predict": served_version(store, store.live_model("predict")),
     }
     models: list[Model] = []
-    for one in [store.model(UNTRAINED), *store.models()]:
-        purpose = store.purpose_of(one.version)
-        answers = one.version == live[purpose]
-        models.append(Model(one.version, one.parent, answers, one.record, retired_part(one.record), purpose))
+    for model in [store.model(UNTRAINED), *store.models()]:
+        purpose = store.purpose_of(model.version)
+        answers = model.version == live[purpose]
+        models.append(
+            Model(model.version, model.parent, answers, model.record, retired_part(model.record), purpose)
+        )
     return Models(live["search"], models, live["predict"])
 
 

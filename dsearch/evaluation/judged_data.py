@@ -118,8 +118,8 @@ def _json_pairs(path: Path, problems: Problems | None) -> Iterator[JudgedPair]:
     from dsearch.corpus.formats.jsonl import json_objects
 
     numbered = ((number, line) for number, line in enumerate(_lines(path), start=1))
-    found = Problems(strict=True) if problems is None else problems
-    for number, record in json_objects(numbered, str(path), found):
+    reported = Problems(strict=True) if problems is None else problems
+    for number, record in json_objects(numbered, str(path), reported):
         grade = record.get("grade", record.get("score", 1))
         yield _pair(f"{path}:{number}", record.get("query"), record.get("document"), grade)
 

@@ -51,7 +51,7 @@ def guide(topic: str) -> str:
     Raises:
         NotFound: no such topic; the message names those there are.
     """
-    topics = [one.topic for one in guides()]
+    topics = [entry.topic for entry in guides()]
     if topic not in topics:
         raise NotFound(f"no guide {topic!r}; there are {', '.join(topics)}")
     return _read(topic)

@@ -160,9 +160,9 @@ class Catalogue:
         self.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            there = name in self.names()
+            exists = name in self.names()
             self._engine.collection_or_new(name, language=language, passages=passages, kind=kind)
-            return not there
+            return not exists
 
     def drop(self, name: str) -> None:
         """Delete a collection, when the last request that holds it is done; new ones wait and do not find it.
@@ -227,8 +227,8 @@ class Catalogue:
             return open(name)
         except CollectionNotFound:
             # The engine's message names a folder of the server and a command: neither is the client's.
-            there = self.names()
-            known = f"there are: {', '.join(there[:20])}" if there else "there is none yet"
+            names = self.names()
+            choices = f"there are: {', '.join(names[:20])}" if names else "there is none yet"
             raise CollectionNotFound(
-                f"no collection {name!r}; {known}. Make one with: PUT /v1/collections/{name}"
+                f"no collection {name!r}; {choices}. Make one with: PUT /v1/collections/{name}"
             ) from None

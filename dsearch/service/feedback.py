@@ -24,7 +24,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import UnknownQuery
 from dsearch.service.schemas.feedback import EventGiven
-from dsearch.service.wire.fields import shown
+from dsearch.service.wire.fields import repr_of
 from dsearch.service.wire.json import new_id
 from dsearch.store import Event, FeedbackStore, Impression, StoredEvents
 from dsearch.training import ACTIONS
@@ -63,37 +63,37 @@ class Feedback:
         with self.catalogue.using(self.collection) as collection:
             pages: dict[str, Impression] = {}
             events = [
-                self._event(n, one, collection.feedback, pages, now) for n, one in enumerate(self.events)
+                self._event(n, event, collection.feedback, pages, now) for n, event in enumerate(self.events)
             ]
             return collection.feedback.record(list(pages.values()), events)
 
     def _event(
-        self, number: int, one: EventGiven, store: FeedbackStore, pages: dict[str, Impression], now: float
+        self, number: int, event: EventGiven, store: FeedbackStore, pages: dict[str, Impression], now: float
     ) -> Event:
-        key = self.key or (CLIENT + one.client_id if one.client_id else "")
-        page = self._page(number, one, store, pages, key, now)
+        key = self.key or (CLIENT + event.client_id if event.client_id else "")
+        page = self._page(number, event, store, pages, key, now)
         pages[page.query_id] = page
-        position = one.ordinal
+        position = event.ordinal
         if page.ids:
-            position = page.position_of(one.object_id)
-            if position is None and not ACTIONS[one.action_name].explicit:
+            position = page.position_of(event.object_id)
+            if position is None and not ACTIONS[event.action_name].explicit:
                 raise InvalidRequest(
-                    f"{number}.object_id={shown(one.object_id)}; it was not among the first {len(page.ids)} "
-                    f"hits of query_id {page.query_id}: use the id of a hit of that answer"
+                    f"{number}.object_id={repr_of(event.object_id)}; it was not among the first "
+                    f"{len(page.ids)} hits of query_id {page.query_id}: use the id of a hit of that answer"
                 )
-            if None not in (position, one.ordinal) and position != one.ordinal:
+            if None not in (position, event.ordinal) and position != event.ordinal:
                 raise InvalidRequest(
-                    f"{number}.event_attributes.position.ordinal={one.ordinal}; {shown(one.object_id)} was "
-                    f"shown at position {position}: use that, or leave it out"
+                    f"{number}.event_attributes.position.ordinal={event.ordinal}; {repr_of(event.object_id)} "
+                    f"was shown at position {position}: use that, or leave it out"
                 )
-        time_s = page.shown_s if one.time_s is None else one.time_s
+        time_s = page.shown_s if event.time_s is None else event.time_s
         return Event(
-            event_id=one.event_id or _made_id(one, page),
+            event_id=event.event_id or _made_id(event, page),
             query_id=page.query_id,
             key=key,
-            client_id=one.client_id,
-            action=one.action_name,
-            object_id=one.object_id,
+            client_id=event.client_id,
+            action=event.action_name,
+            object_id=event.object_id,
             position=position,
             time_s=time_s,
             received_s=now,
@@ -102,31 +102,31 @@ class Feedback:
     def _page(
         self,
         number: int,
-        one: EventGiven,
+        event: EventGiven,
         store: FeedbackStore,
         pages: dict[str, Impression],
         key: str,
         now: float,
     ) -> Impression:
         """Find the event's page in this request, the cache or the store, or make one of its words."""
-        query_id = one.query_id or "text-" + _digest([one.user_query])
+        query_id = event.query_id or "text-" + _digest([event.user_query])
         page = (
             pages.get(query_id)
             or self.impressions.find(self.collection, query_id)
             or store.impression(query_id)
         )
-        if page is None and one.user_query is None:
+        if page is None and event.user_query is None:
             raise UnknownQuery(
-                f"{number}.query_id={shown(query_id)}; no search of this id is remembered: send events soon "
-                "after the search, or give its words as user_query"
+                f"{number}.query_id={repr_of(query_id)}; no search of this id is remembered: send events "
+                "soon after the search, or give its words as user_query"
             )
         if page is None:
-            assert one.user_query is not None
-            return Impression(query_id, one.user_query, now, key=key)
-        if one.user_query is not None and one.user_query != page.query:
+            assert event.user_query is not None
+            return Impression(query_id, event.user_query, now, key=key)
+        if event.user_query is not None and event.user_query != page.query:
             raise InvalidRequest(
-                f"{number}.user_query={shown(one.user_query)}; query_id {page.query_id} names another query: "
-                "leave one of the two out"
+                f"{number}.user_query={repr_of(event.user_query)}; query_id {page.query_id} names another "
+                "query: leave one of the two out"
             )
         return page
 
@@ -152,8 +152,8 @@ def record_outcome(
         return collection.feedback.record(pages, events)
 
 
-def _made_id(one: EventGiven, page: Impression) -> str:
-    return _digest([page.query_id, one.client_id, one.action_name, one.object_id, one.timestamp])
+def _made_id(event: EventGiven, page: Impression) -> str:
+    return _digest([page.query_id, event.client_id, event.action_name, event.object_id, event.timestamp])
 
 
 def _digest(parts: list[str | None]) -> str:

@@ -31,7 +31,7 @@ def run_evaluation(
         InvalidRequest: no judged query has a relevant document.
     """
     observer = observer or Observer()
-    qrels = {query: {id: float(one) for id, one in of.items()} for query, of in job.judgements.items()}
+    qrels = {query: {id: float(grade) for id, grade in of.items()} for query, of in job.judgements.items()}
     texts = job.queries
     queries = [Query(id, texts[id]) for id in qrels if texts.get(id, "").strip()]
     groups: dict[str, list[str]] = {}

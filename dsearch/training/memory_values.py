@@ -124,9 +124,9 @@ def values_of_memories(
     hidings = hidings_of(examples)
     every = [(setting, memory) for memory in (None, *GRID) for setting in settings]
     values = {key: MemoryValues(*np.full((2, len(drawn)), np.nan)) for key in every}
-    for places, known in _without_episodes(examples, drawn):
+    for places, others in _without_episodes(examples, drawn):
         part = examples.subset(drawn[places].tolist())
-        for key, of_part in _values_of(known, part, settings, hidings):
+        for key, of_part in _values_of(others, part, settings, hidings):
             values[key].all[places], values[key].unseen[places] = of_part
     return values
 
@@ -145,8 +145,8 @@ def _without_episodes(
     part = np.random.default_rng(0).permutation(len(several)) % _EPISODE_PARTS
     for number in range(min(_EPISODE_PARTS, len(several))):
         without = np.isin(episodes, several[part == number])
-        known = examples.subset(np.flatnonzero(~without).tolist())
-        yield np.flatnonzero(without[drawn] & ~alone), known
+        others = examples.subset(np.flatnonzero(~without).tolist())
+        yield np.flatnonzero(without[drawn] & ~alone), others
 
 
 def _values_of(

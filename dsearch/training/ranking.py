@@ -206,10 +206,12 @@ class Ranking:
         first = self._mixed(head, logits, which)
         hop = None
         if any(hop_strengths):
-            found = first.topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
-            weights = logits.gather(2, found[:, None].expand(-1, head.heads, -1)).softmax(-1)
+            first_rows = first.topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
+            weights = logits.gather(2, first_rows[:, None].expand(-1, head.heads, -1)).softmax(-1)
             hop = _Hop(
-                queries, scored, self._pooled(head, weights, found, corpus, further, scored.taken(further))
+                queries,
+                scored,
+                self._pooled(head, weights, first_rows, corpus, further, scored.taken(further)),
             )
         for strength in hop_strengths:
             mixed = first
@@ -249,15 +251,15 @@ class Ranking:
         self,
         head: Head,
         weights: Float[Tensor, "batch heads found"],
-        found: Int64[Tensor, "batch found"],
+        nearest: Int64[Tensor, "batch found"],
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
         taken: Int64[Tensor, "batch heads documents"] | None,
     ) -> Float[Tensor, "batch heads key_dim"]:
         """Attention-weighted mean of the keys, one for each head."""
         if taken is None or further is None:
-            return head.keys(torch.einsum("bhf,bfk->bhk", weights, corpus[found]))  # linear: pooled first
-        best = taken.gather(2, found[:, None].expand(-1, head.heads, -1)).cpu()
+            return head.keys(torch.einsum("bhf,bfk->bhk", weights, corpus[nearest]))  # linear: pooled first
+        best = taken.gather(2, nearest[:, None].expand(-1, head.heads, -1)).cpu()
         stored = further.beside(corpus).cpu()[best].to(weights)
         return head.keys(torch.einsum("bhf,bhfk->bhk", weights, stored))
 
@@ -394,20 +396,20 @@ class KeywordScores:
     def __init__(self, examples: Examples, device: str = "cpu"):
         self._examples, self._device = examples, device
         keyword = examples.snapshot.keyword
-        known: dict[str, Row] = examples.once(("keyword", keyword.k1, keyword.b), dict)
-        missing = [text for text in dict.fromkeys(examples.texts) if text not in known]
-        size = 4 * (len(known) + len(missing)) * examples.snapshot.positions
-        self._kept: list[Row] | None = None
+        cached: dict[str, Row] = examples.once(("keyword", keyword.k1, keyword.b), dict)
+        missing = [text for text in dict.fromkeys(examples.texts) if text not in cached]
+        size = 4 * (len(cached) + len(missing)) * examples.snapshot.positions
+        self._rows_of_examples: list[Row] | None = None
         if size <= _KEYWORD_CACHE_BYTES:
             if missing:
-                known |= zip(missing, examples.snapshot.all_keyword_scores(missing), strict=True)
-            self._kept = [known[text] for text in examples.texts]
+                cached |= zip(missing, examples.snapshot.all_keyword_scores(missing), strict=True)
+            self._rows_of_examples = [cached[text] for text in examples.texts]
 
     def __call__(self, batch: Int64[Tensor, " batch"]) -> Float[Tensor, "batch documents"]:
         """b(q, d) of the examples at these indices."""
         which = batch.numpy()
-        if self._kept is not None:
-            scores = np.stack([self._kept[i] for i in which])
+        if self._rows_of_examples is not None:
+            scores = np.stack([self._rows_of_examples[i] for i in which])
         else:
             scores = self._examples.snapshot.all_keyword_scores([self._examples.texts[i] for i in which])
         return torch.as_tensor(scores).to(self._device)

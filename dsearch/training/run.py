@@ -113,11 +113,11 @@ class JobResult:
 
 def summary(registered: Registered, record: Mapping[str, Any], left_out: Mapping[str, int]) -> dict[str, Any]:
     """The result of a training or a tuning as JSON, as tasks show it."""
-    shown = TOLD_OF_TUNING if record.get("scope") in ("tune", "memory") else TOLD_OF_TRAINING
+    columns = TOLD_OF_TUNING if record.get("scope") in ("tune", "memory") else TOLD_OF_TRAINING
     return {
         **registered.to_dict(),
         "left_out": dict(left_out),
-        **{name: record.get(name) for name in shown},
+        **{name: record.get(name) for name in columns},
     }
 
 

@@ -196,7 +196,7 @@ def judge_layer(
         report = judge(before, after, gate, measure=job.measure, seed=job.seed)
     else:
         report = judge(None, None, gate)
-    known = {
+    encodings = {
         "scope": SCOPE,
         "purpose": job.purpose,
         "uploaded": dict(record or {}),
@@ -204,7 +204,7 @@ def judge_layer(
         "left_out": left_out,
         "gate": report.to_dict(),
     }
-    return JudgedLayer(head, report, known, encoder)
+    return JudgedLayer(head, report, encodings, encoder)
 
 
 def _by_judgements(

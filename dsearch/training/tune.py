@@ -166,18 +166,18 @@ class Trials:
 
     def choose(self, without: Sequence[int] = ()) -> ChosenSetting:
         """The best setting by all queries but those `without`; the start where too few are left."""
-        kept = np.flatnonzero(~np.isin(self.drawn, np.asarray(without, np.int64)))
-        values = {setting: of[kept] for setting, of in self.values.items()}
-        if len(kept) < MIN_QUERIES:
+        rows = np.flatnonzero(~np.isin(self.drawn, np.asarray(without, np.int64)))
+        values = {setting: of[rows] for setting, of in self.values.items()}
+        if len(rows) < MIN_QUERIES:
             return ChosenSetting(self.start, values[self.start])
-        fold = np.random.default_rng([self.seed, 1]).permutation(len(kept)) % min(_FOLDS, len(kept))
-        crossed = np.zeros(len(kept))
+        fold = np.random.default_rng([self.seed, 1]).permutation(len(rows)) % min(_FOLDS, len(rows))
+        crossed = np.zeros(len(rows))
         for number in range(fold.max() + 1):
             others = {setting: of[fold != number] for setting, of in values.items()}
             crossed[fold == number] = values[_best(others)][fold == number]
         setting = _best(values)
-        legs = [DENSE, *(one for one in values if one[:2] == KEYWORD[:2])]
-        leg = max(legs, key=lambda one: values[one].mean())
+        legs = [DENSE, *(setting for setting in values if setting[:2] == KEYWORD[:2])]
+        leg = max(legs, key=lambda setting: values[setting].mean())
         for other in (leg, self.start):
             if crossed.mean() < values[other].mean():
                 setting, crossed = other, values[other]
@@ -285,10 +285,13 @@ def _best(values: Values) -> Setting:
 
 
 def _best_of(settings: Sequence[Setting], values: Values) -> Setting:
-    best = max(settings, key=lambda one: values[one].mean())
+    best = max(settings, key=lambda setting: values[setting].mean())
     if best.hop_strength == 0:
         return best
-    plain = max((one for one in settings if one.hop_strength == 0), key=lambda one: values[one].mean())
+    plain = max(
+        (setting for setting in settings if setting.hop_strength == 0),
+        key=lambda setting: values[setting].mean(),
+    )
     return best if _clear(values[best] - values[plain]) else plain
 
 

@@ -159,7 +159,7 @@ def print_questions(arguments: argparse.Namespace) -> None:
                     if pair.grade:
                         grades.setdefault(pair.query, {})[pair.document] = pair.grade
                 jobs = {
-                    f"{result.kept} of {result.questions} questions": TrainingJob(
+                    f"{result.accepted} of {result.questions} questions": TrainingJob(
                         queries={query: query for query in grades}, judgements=grades
                     ),
                     "inverse cloze": TrainingJob(self_supervised=True),

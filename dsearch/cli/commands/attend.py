@@ -159,6 +159,6 @@ def _named(queries: list[str] | None, ids: list[str] | None) -> list[str]:
         InvalidRequest: not one of the two.
     """
     if bool(queries) == bool(ids):
-        given = "queries and --id" if queries else "neither a query nor --id"
-        raise InvalidRequest(f"{given}; give one of the two")
+        problem = "queries and --id" if queries else "neither a query nor --id"
+        raise InvalidRequest(f"{problem}; give one of the two")
     return list(queries or ids or [])

@@ -41,7 +41,7 @@ def create(
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passages = {option: value for option, value in cut.items() if value is not None}
         with server_of(locked) as client:
-            if name in [one.name for one in client.collections()]:
+            if name in [info.name for info in client.collections()]:
                 raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
             info = client.create_collection(name, language=language, passages=passages or None, kind=kind)
     if json:

@@ -48,7 +48,7 @@ def demo(
     name = f"{COLLECTION}-all" if everything else COLLECTION
     try:
         with opened_engine(home, readonly=False, threads=threads) as (engine, _):
-            _shown(engine, name, corpus, settings, serve=serve)
+            _show_demo(engine, name, corpus, settings, serve=serve)
     except HomeLocked as locked:
         raise stays_here(
             locked,
@@ -57,7 +57,9 @@ def demo(
         ) from None
 
 
-def _shown(engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Settings, *, serve: bool) -> None:
+def _show_demo(
+    engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Settings, *, serve: bool
+) -> None:
     from dsearch.cli.commands.evaluate import Judgements, compare_systems
 
     say("2. Indexing: every document is encoded once")

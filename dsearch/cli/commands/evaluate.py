@@ -78,7 +78,7 @@ def evaluate(
             target, judged, folds=folds, model=model, hops=hops, hop_strength=hop_strength, values=systems
         )
         texts = {query.id: query.text for query in judged.queries}
-        told = judged_answerability(target, texts, judged.qrels, model=model)
+        evidence = judged_answerability(target, texts, judged.qrels, model=model)
         calibration = None
         if judged.training is None and folds is None and not judged.exclude:
             from dsearch.training.confidence import calibrate_by_judgements
@@ -87,13 +87,13 @@ def evaluate(
             calibration = calibrate_by_judgements(target, version, texts, judged.qrels)
     regression = _against(baseline, save_baseline, systems, fail_if_worse or 0.0)
     if json:
-        answerability = None if told is None else told.to_dict()
+        answerability = None if evidence is None else evidence.to_dict()
         compared = {} if regression is None else {"regression": regression.to_dict()}
         print_json({**report.to_dict(), "answerability": answerability, **compared})
     else:
         typer.echo(report.to_text())
-        if told is not None:
-            typer.echo(told.to_text())
+        if evidence is not None:
+            typer.echo(evidence.to_text())
         if regression is not None:
             typer.echo(f"{'worse than' if regression.worse else 'against'} the baseline: {regression.reason}")
     if regression is not None and regression.worse and fail_if_worse is not None:
@@ -147,8 +147,8 @@ def compare_systems(
     states = QueryStates(collection, judged.queries)
 
     def ranked(system: System) -> Run:
-        known = states.of(system.model)
-        return make_run(collection, judged.queries, system, states=known, exclude=judged.exclude)
+        trained_queries = states.of(system.model)
+        return make_run(collection, judged.queries, system, states=trained_queries, exclude=judged.exclude)
 
     runs = {
         "dense": ranked(System("dense")),
@@ -187,13 +187,13 @@ def training_apart(
     from dsearch.engine import UNTRAINED
     from dsearch.engine.trained_queries import trained_on
 
-    known = {
+    trained_queries = {
         version: trained_on(collection, version, judged.queries, states.of(UNTRAINED)) for version in versions
     }
-    every = {query for ids in known.values() for query in ids}
+    every = {query for ids in trained_queries.values() for query in ids}
     if not every:
         return {}
-    named = ", ".join(f"{len(ids)} by {version}" for version, ids in known.items() if ids)
+    named = ", ".join(f"{len(ids)} by {version}" for version, ids in trained_queries.items() if ids)
     say(
         f"warning: {len(every)} of these {len(judged.queries)} queries were trained on ({named}); "
         "only the group not trained on shows how well new queries are answered"
@@ -257,20 +257,20 @@ def compare(
         values = []
         for version in (first, second):
             system = System(mode, version)  # type: ignore[arg-type]  # the layer says what is allowed
-            known = states.of(version)
-            run = make_run(target, judged.queries, system, states=known, exclude=judged.exclude)
+            trained_queries = states.of(version)
+            run = make_run(target, judged.queries, system, states=trained_queries, exclude=judged.exclude)
             values.append(evaluate(run, judged.qrels, [measure], exclude=judged.exclude)[measure])
         groups: dict[str, list[str]] = {}
         if judged.training is not None:
             seen, unseen = split_seen(judged.qrels, judged.training)
             groups = {"seen": seen, "unseen": unseen}
         groups |= training_apart(target, judged, states, [first, second])
-        found = compare_values(*values, groups=groups)
+        comparison = compare_values(*values, groups=groups)
     texts = {query.id: query.text for query in judged.queries}
     if json:
-        print_json({"first": first, "second": second, "measure": measure, **found.to_dict()})
+        print_json({"first": first, "second": second, "measure": measure, **comparison.to_dict()})
         return
-    typer.echo(found.to_text(first, second, measure, texts, show=show))
+    typer.echo(comparison.to_text(first, second, measure, texts, show=show))
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ def run(
     from dsearch.corpus import Problems, read_queries
     from dsearch.evaluation import write_trec
 
-    asked = read_queries(queries, Problems())
+    queries_text = read_queries(queries, Problems())
     started = time.monotonic()
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with opened_engine(home, readonly=True, **own) as (engine, _):
@@ -345,11 +345,11 @@ def run(
         with ProgressBars("queries") as on_progress:
             ranked = make_run(
                 target,
-                asked,
+                queries_text,
                 system,
                 depth=depth,
                 on_progress=lambda done: on_progress(
-                    Progress("search", done, len(asked), time.monotonic() - started)
+                    Progress("search", done, len(queries_text), time.monotonic() - started)
                 ),
             )
     write_trec(ranked, out, tag=f"dsearch-{mode}-{version}")

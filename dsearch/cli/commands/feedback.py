@@ -29,16 +29,18 @@ def stats(
     json: options.AsJson = False,
 ) -> None:
     """Count pages, events by action, keys; and say how much was left to a coin."""
-    found = _opened(home, collection).stats()
+    counts = _opened(home, collection).stats()
     if json:
-        print_json(found)
+        print_json(counts)
         return
-    actions = ", ".join(f"{count} {name}" for name, count in found["actions"].items()) or "none"
-    typer.echo(f"{collection}: {found['events']} events ({actions}) on {found['impressions']} pages")
-    typer.echo(f"{found['randomised']} of the pages had two positions left to a coin")
-    typer.echo(f"{found['keys']} keys; the one with most has {found['largest_key']} events")
-    if found["events"]:
-        typer.echo(f"received {_when(found['first_s'])} to {_when(found['last_s'])}; {found['bytes']} bytes")
+    actions = ", ".join(f"{count} {name}" for name, count in counts["actions"].items()) or "none"
+    typer.echo(f"{collection}: {counts['events']} events ({actions}) on {counts['impressions']} pages")
+    typer.echo(f"{counts['randomised']} of the pages had two positions left to a coin")
+    typer.echo(f"{counts['keys']} keys; the one with most has {counts['largest_key']} events")
+    if counts["events"]:
+        typer.echo(
+            f"received {_when(counts['first_s'])} to {_when(counts['last_s'])}; {counts['bytes']} bytes"
+        )
 
 
 @feedback.command()
@@ -79,7 +81,7 @@ def clear(
     home: options.HomeFolder = None,
 ) -> None:
     """Delete events for good, and the pages that only they referred to; conditions hold together."""
-    some = [one for one in (key, client, older_than) if one is not None]
+    some = [choice for choice in (key, client, older_than) if choice is not None]
     if bool(some) + damaged + everything != 1:
         raise InvalidRequest("give what to delete: --key, --client and --older-than, or --damaged, or --all")
     before_s = None if older_than is None else time.time() - older_than * _DAY_S

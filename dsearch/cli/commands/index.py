@@ -148,11 +148,11 @@ def index(
                 locked, "it encodes what it is sent: name the sources, or end it first"
             ) from None
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
-        given = {name: value for name, value in cut.items() if value is not None}
+        passage_options = {name: value for name, value in cut.items() if value is not None}
         with server_of(locked) as client:
-            made = {"language": language, "passages": given or None, "kind": kind}
+            creation = {"language": language, "passages": passage_options or None, "kind": kind}
             folders.mirror.learn(documents_of(client, collection))
-            info, written = index_by_server(client, collection, documents, made)
+            info, written = index_by_server(client, collection, documents, creation)
             deleted = delete_by_server(client, collection, folders.obsolete(nullcontext))
             if deleted:
                 info = client.collection(collection)
@@ -221,8 +221,8 @@ def _show(
 
 def _kinds(passed_over: Counter[str]) -> str:
     """For example `3 .png, 2 without suffix`: the most frequent first."""
-    shown = [f"{count} {suffix or 'without suffix'}" for suffix, count in passed_over.most_common(8)]
-    return ", ".join(shown) + (", …" if len(passed_over) > len(shown) else "")
+    counts = [f"{count} {suffix or 'without suffix'}" for suffix, count in passed_over.most_common(8)]
+    return ", ".join(counts) + (", …" if len(passed_over) > len(counts) else "")
 
 
 def collections(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
@@ -230,19 +230,19 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
     with opened_engine(home, readonly=True) as (engine, _):
         described = [_described(engine, name) for name in engine.names()]
         aliases = engine.aliases()
-    unreadable = any(isinstance(one, CollectionDamaged) for one in described)
+    unreadable = any(isinstance(entry, CollectionDamaged) for entry in described)
     if json:
         print_json(described)
         raise typer.Exit(int(unreadable))
-    for one in described:
-        if isinstance(one, CollectionDamaged):
-            typer.echo(f"{one.name}: {one.problem['detail']}")
+    for entry in described:
+        if isinstance(entry, CollectionDamaged):
+            typer.echo(f"{entry.name}: {entry.problem['detail']}")
             continue
-        state = f"generation {one.generation}, model {one.model}"
-        keys = f", keys {told}" if (told := described_keys(one.keys)) else ""
-        typer.echo(f"{one.name}: {one.documents} documents, {state}{keys}")
-        if one.pending:
-            tell_waiting(one.pending, one.name)
+        state = f"generation {entry.generation}, model {entry.model}"
+        keys = f", keys {keys_text}" if (keys_text := described_keys(entry.keys)) else ""
+        typer.echo(f"{entry.name}: {entry.documents} documents, {state}{keys}")
+        if entry.pending:
+            tell_waiting(entry.pending, entry.name)
     for alias, target in sorted(aliases.items()):
         typer.echo(f"{alias}: another name of {target}")
     if not described:
@@ -261,8 +261,8 @@ def _described(engine: SearchEngine, name: str) -> CollectionInfo | CollectionDa
 class _Warner:
     """Shows the first problems and says when it stops."""
 
-    def __init__(self, shown: int = 20):
-        self._left = shown
+    def __init__(self, most: int = 20):
+        self._left = most
 
     def __call__(self, problem: object) -> None:
         self._left -= 1

@@ -39,12 +39,12 @@ def create(
 @keys.command("list")
 def list_keys(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
     """List the keys, without what opens."""
-    found = _opened(home).list()
+    keys = _opened(home).list()
     if json:
         names = ("id", "name", "scope", "created", "revoked")
-        print_json([{name: getattr(key, name) for name in names} for key in found])
+        print_json([{name: getattr(key, name) for name in names} for key in keys])
         return
-    for key in found:
+    for key in keys:
         state = f"revoked {key.revoked}" if key.revoked else ""
         typer.echo(f"{key.id}  {key.scope:<5}  {key.created}  {key.name}  {state}".rstrip())
 

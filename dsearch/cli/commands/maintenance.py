@@ -17,7 +17,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, told
+from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_json, say
 from dsearch.errors import Conflict, DsearchError, HomeLocked
 
 _SHOWN = 20  # findings
@@ -34,18 +34,18 @@ def verify(
     with opened_engine(home, readonly=True) as (engine, _):
         reports = [engine.verify(name) for name in collections or engine.names()]
     if json:
-        print_json([one.to_dict() for one in reports])
-    for one in reports if not json else []:
-        found = f"{one.documents} documents, {one.embeddings} embeddings"
-        files = f"{len(one.generations)} generations, {len(one.models)} models"
-        typer.echo(f"{one.name}: {'whole' if one.ok else 'damaged'}: {found}, {files}")
-        for problem in one.problems[:_SHOWN]:
-            typer.echo(f"  {told(problem)}")
-        if len(one.problems) > _SHOWN:
-            typer.echo(f"  and {len(one.problems) - _SHOWN} more")
+        print_json([report.to_dict() for report in reports])
+    for report in reports if not json else []:
+        contents = f"{report.documents} documents, {report.embeddings} embeddings"
+        files = f"{len(report.generations)} generations, {len(report.models)} models"
+        typer.echo(f"{report.name}: {'whole' if report.ok else 'damaged'}: {contents}, {files}")
+        for problem in report.problems[:_SHOWN]:
+            typer.echo(f"  {error_text(problem)}")
+        if len(report.problems) > _SHOWN:
+            typer.echo(f"  and {len(report.problems) - _SHOWN} more")
     if not reports:
         say("no collection yet")
-    if not all(one.ok for one in reports):
+    if not all(report.ok for report in reports):
         raise typer.Exit(1)
 
 
@@ -111,9 +111,9 @@ def _statistics_here(collection: str, home: Path | None) -> tuple[dict[str, Any]
     from dsearch.engine.maintenance.statistics import statistics
 
     with opened_engine(home, readonly=True) as (engine, settings):
-        shown = engine.collection(collection)
-        counted = statistics(shown)
-        if shown.has_encoder:
+        state = engine.collection(collection)
+        counted = statistics(state)
+        if state.has_encoder:
             with suppress(DsearchError):  # no weights here, and everything else can be counted
                 counted["encoder"] = asdict(EncoderSource.of(settings).in_use())
         return counted, engine.aliases()
@@ -153,21 +153,24 @@ def stats(
         typer.echo(f"{name:<12}{line}")
     if counted["model_problem"] is not None:
         typer.echo(counted["model_problem"])
-    for one in counted["generations"]:
-        live = ", live" if one["live"] else ""
-        typer.echo(f"generation  {one['number']}: {one['documents']} documents, {one['bytes']:,} bytes{live}")
+    for generation in counted["generations"]:
+        live = ", live" if generation["live"] else ""
+        typer.echo(
+            f"generation  {generation['number']}: {generation['documents']} documents, "
+            f"{generation['bytes']:,} bytes{live}"
+        )
 
 
 def described_keys(keys: dict[str, Any] | None) -> str:
     """Describe the storage of keys and its measurements in a line; empty for keys of an older release."""
     if keys is None:
         return ""
-    told = keys["kind"] if keys["kind"] == keys["asked"] else f"{keys['kind']} (by {keys['asked']})"
+    kind = keys["kind"] if keys["kind"] == keys["asked"] else f"{keys['kind']} (by {keys['asked']})"
     if keys["recall_at_10"] is None:
-        return told
+        return kind
     set_to = "".join(f", {name} {value}" for name, value in keys["parameters"].items())
     return (
-        f"{told}{set_to}, recall@10 {keys['recall_at_10']:.3f}, {keys['queries_per_s']:,.0f} queries/s, "
+        f"{kind}{set_to}, recall@10 {keys['recall_at_10']:.3f}, {keys['queries_per_s']:,.0f} queries/s, "
         f"{keys['bytes_per_document']:,.0f} bytes a document"
     )
 
@@ -186,9 +189,9 @@ def _compacted(collection: str, home: Path | None, threads: int | None) -> dict[
 
 
 def _left(report: dict[str, Any]) -> str:
-    held = ", ".join(map(str, report["held"]))
-    if held:
-        return f"generation {held} is read by another process; end that, and run this again"
+    leftovers = ", ".join(map(str, report["held"]))
+    if leftovers:
+        return f"generation {leftovers} is read by another process; end that, and run this again"
     if report["models"]:
         versions = ", ".join(report["models"])
         return f"model {versions} has an index of its own with some of them; delete it, or train again"
@@ -228,8 +231,8 @@ def alias(
     if json:
         print_json(aliases)
         return
-    for one, target in sorted(aliases.items()):
-        typer.echo(f"{one}: {target}")
+    for alias_name, target in sorted(aliases.items()):
+        typer.echo(f"{alias_name}: {target}")
     if not aliases:
         say("no alias")
 
@@ -346,7 +349,7 @@ def migrate(
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
-            told = engine.migrate(
+            migration = engine.migrate(
                 collection, engine.encoder, language=language, on_progress=on_progress
             ).to_dict()
         then = f"From now on give --encoder {encoder}, or set it in dsearch.toml"
@@ -357,14 +360,14 @@ def migrate(
             ) from locked
         with server_of(locked) as client:
             task = client.migrate(collection, encoder=encoder)  # refused where its settings have another
-            told = ended_task(client, task, f"migration of {collection}")
+            migration = ended_task(client, task, f"migration of {collection}")
         then = f"The server answers with it; when all collections are moved, set encoder to {encoder}"
     if json:
-        print_json(told)
+        print_json(migration)
         return
-    versions = ", ".join(told["models_left_behind"])
+    versions = ", ".join(migration["models_left_behind"])
     left = f"; models {versions} stayed behind" if versions else ""
     typer.echo(
-        f"{collection}: {told['documents']} documents, {told['encoded']} encoded by {encoder} in "
-        f"{told['elapsed_s']:.1f} s{left}. {then}"
+        f"{collection}: {migration['documents']} documents, {migration['encoded']} encoded by {encoder} in "
+        f"{migration['elapsed_s']:.1f} s{left}. {then}"
     )

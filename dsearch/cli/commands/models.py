@@ -41,8 +41,8 @@ def models(
     if json:
         print_json(listed.models)
         return
-    for one in listed.models:
-        typer.echo(f"{'*' if one.live else ' '} {one.version:<4} {_described(one)}")
+    for model in listed.models:
+        typer.echo(f"{'*' if model.live else ' '} {model.version:<4} {_described(model)}")
     if histories["search"]:
         typer.echo(f"answered, the latest first: {', '.join([*histories['search'], 'v0'])}")
     if histories["predict"]:
@@ -176,7 +176,9 @@ def _judged(
         assert query is not None
         return {"q": query}, {"q": dict.fromkeys(ids or (), 1.0)}
     judged = read_judgements(data, split, None)
-    return {one.id: one.text for one in judged.queries}, {id: dict(of) for id, of in judged.qrels.items()}
+    return {query.id: query.text for query in judged.queries}, {
+        id: dict(of) for id, of in judged.qrels.items()
+    }
 
 
 def refresh(

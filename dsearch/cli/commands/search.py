@@ -41,7 +41,7 @@ def search(
     """Search a collection."""
     if heatmap is not None:
         check_picture(heatmap)
-    given = {
+    request = {
         **chosen,
         "filter": options.filter_of(filter),
         "explain": chosen["explain"] or heatmap is not None,
@@ -49,10 +49,10 @@ def search(
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with reader_of(home, own) as client:
         if client is not None:
-            result = client.search(collection, query, **given)
+            result = client.search(collection, query, **request)
         else:
             with opened_engine(home, readonly=True, **own) as (engine, _):
-                result = engine.collection(collection).search(query, **given)
+                result = engine.collection(collection).search(query, **request)
     if heatmap is not None:
         draw(result, heatmap)
         say(f"{heatmap}: attention, heads by hits")
@@ -86,15 +86,15 @@ def similar(
     **chosen: Any,
 ) -> None:
     """Find the documents most like some, and least like others."""
-    given = {**chosen, "filter": options.filter_of(filter), "highlight": query is not None}
+    request = {**chosen, "filter": options.filter_of(filter), "highlight": query is not None}
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with reader_of(home, own) as client:
         if client is not None:
-            result = client.similar(collection, like, unlike=unlike or (), query=query, **given)
+            result = client.similar(collection, like, unlike=unlike or (), query=query, **request)
         else:
             with opened_engine(home, readonly=True, **own) as (engine, _):
                 opened = engine.collection(collection)
-                result = opened.similar(like, unlike=unlike or (), query=query, **given)
+                result = opened.similar(like, unlike=unlike or (), query=query, **request)
     if json:
         print_json(as_json(result))
     else:

@@ -132,7 +132,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _listed(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 cluster = typer.Typer(
@@ -207,9 +207,9 @@ def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
     from dsearch.cluster.coordinator import Live, coordinator, copies_up, outcome
 
     connect(ray)
-    found = outcome(coordinator().live.remote())
+    live_shards = outcome(coordinator().live.remote())
     report: list[dict[str, Any]] = []
-    for name, described in sorted(found.items()):
+    for name, described in sorted(live_shards.items()):
         live = Live(**described)
         report.append(
             {
@@ -225,9 +225,9 @@ def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
         return
     if not report:
         print("no collection answers here; publish one with: dsearch cluster start -c NAME")
-    for one in report:
-        print(f"{one['collection']}: generation {one['generation']}, {one['release']}")
-        for number, copies in enumerate(one["copies"]):
+    for shard in report:
+        print(f"{shard['collection']}: generation {shard['generation']}, {shard['release']}")
+        for number, copies in enumerate(shard["copies"]):
             up = sum(copies)
             print(f"  shard {number}: {up} of {len(copies)} copies answer{'' if up else '  (lost)'}")
 

@@ -124,21 +124,21 @@ def backends(
     from dsearch.encoder import Backend, choice_of, encoder_cache
 
     cache = encoder_cache(settings.home, settings.cache)
-    known = None if measure else choice_of(settings.encoder, cache, dtype=settings.dtype)
-    if known is None:
-        known = choice_of(settings.encoder, cache, dtype=settings.dtype, measure=True, tell=say)
-        assert known is not None  # measured
+    choice = None if measure else choice_of(settings.encoder, cache, dtype=settings.dtype)
+    if choice is None:
+        choice = choice_of(settings.encoder, cache, dtype=settings.dtype, measure=True, tell=say)
+        assert choice is not None  # measured
     if json:
-        print_json(asdict(known))
+        print_json(asdict(choice))
         return
-    for measurement in known.measured:
+    for measurement in choice.measured:
         chosen = (
-            "  ← runs the encoder" if Backend(measurement.name, measurement.dtype) == known.backend else ""
+            "  ← runs the encoder" if Backend(measurement.name, measurement.dtype) == choice.backend else ""
         )
         rates = f"{measurement.queries_per_s:8.1f} queries/s {measurement.documents_per_s:8.1f} documents/s"
         name = f"{measurement.name:<9} {measurement.dtype:<9}"
         typer.echo(f"{name} {measurement.problem or rates}{chosen}")
-    if len(known.measured) == 1:
+    if len(choice.measured) == 1:
         command = typed("backends", "--measure")
         say(f"for faster ones: pip install 'dsearch[onnx,openvino]', then {command}")
 

@@ -11,7 +11,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.commands.index import index
-from dsearch.cli.session import say, told
+from dsearch.cli.session import error_text, say
 from dsearch.errors import DsearchError, InvalidSource
 
 WAIT_MS = 1600  # for more changes: programs write a file in several steps
@@ -44,7 +44,7 @@ def watch(
         except typer.Exit:
             pass  # it said why
         except DsearchError as error:  # a folder may be empty for a while, a home locked
-            say(f"dsearch: {told(error)}")
+            say(f"dsearch: {error_text(error)}")
 
     is_source = outside(load_settings(home=home).home)
     watching = False

@@ -48,8 +48,8 @@ def judged_job(collection: Collection, job: AnyJob, folder: JudgedFolder) -> Any
     if checked.report.counts:
         say(checked.report.to_text())
     positives = [{id for id, grade in judged.items() if grade > 0} for judged in checked.qrels.values()]
-    there = collection.store.rows_of(sorted(set[str]().union(*positives)))
-    answered = sum(not ids.isdisjoint(there) for ids in positives)
+    rows = collection.store.rows_of(sorted(set[str]().union(*positives)))
+    answered = sum(not ids.isdisjoint(rows) for ids in positives)
     if isinstance(job, TrainingJob) and answered < FEW_QUERIES:
         say(
             f"{answered} judged queries have an answer; reliable training needs {FEW_QUERIES}, so "

@@ -74,7 +74,7 @@ def leg_lines(record: Mapping[str, Any]) -> list[str]:
     """Name dense or keyword search where it answers the judged queries better than both together, untuned."""
     scores = record.get("scores") or {}
     legs = [leg for leg in ("dense", "keyword") if leg in scores]
-    leg = max(legs, key=lambda one: scores[one], default=None)
+    leg = max(legs, key=lambda name: scores[name], default=None)
     if leg is None or "untuned" not in scores or scores[leg] <= scores["untuned"]:
         return []
     line = (

@@ -68,7 +68,7 @@ def run_folder(
 
     if path is None:
         runs = collection.store.path / "runs"
-        numbers = sorted(int(one.name) for one in runs.glob("*") if _NUMBER.fullmatch(one.name))
+        numbers = sorted(int(folder.name) for folder in runs.glob("*") if _NUMBER.fullmatch(folder.name))
         if resume and not numbers:
             raise InvalidRequest(
                 f"collection {collection.name!r} has no run to resume; leave --resume out to start one"

@@ -56,10 +56,10 @@ def synthesize(
                 on_progress=on_progress,
             )
     if json:
-        print_json({"documents": result.documents, "questions": result.questions, "kept": result.kept})
+        print_json({"documents": result.documents, "questions": result.questions, "kept": result.accepted})
         return
     typer.echo(
-        f"{out}: {result.documents} documents read, {result.questions} questions, of which {result.kept} "
+        f"{out}: {result.documents} documents read, {result.questions} questions, of which {result.accepted} "
         f"find their document among the best {within}"
     )
     say(f"To learn from them: {typed('train', '-c', collection, '--data', str(out))}")

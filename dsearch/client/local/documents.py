@@ -27,13 +27,13 @@ class LocalDocuments:
 
     def collections(self) -> list[results.CollectionInfo]:
         """Every collection that can be opened, by name."""
-        found: list[results.CollectionInfo] = []
+        infos: list[results.CollectionInfo] = []
         for name in self.engine.names():
             try:
-                found.append(self.collection(name))
+                infos.append(self.collection(name))
             except DsearchError:  # damaged: its next use reports it
                 continue
-        return found
+        return infos
 
     def collection(self, name: str) -> results.CollectionInfo:
         """Describe a collection."""
@@ -53,8 +53,8 @@ class LocalDocuments:
     ) -> results.CollectionInfo:
         """Make a collection for the engine's encoder; one that is there stays. Options as for `Client`."""
         cut = None if passages is None else PassageOptions(**passages)
-        made = self.engine.collection_or_new(name, language=language, passages=cut, kind=kind)
-        return made.describe()
+        created = self.engine.collection_or_new(name, language=language, passages=cut, kind=kind)
+        return created.describe()
 
     def delete_collection(self, name: str) -> None:
         """Delete a collection with everything in it."""
@@ -84,9 +84,9 @@ class LocalDocuments:
         numbered = iter(enumerate(documents, start=1))
         while batch := list(islice(numbered, BATCH_DOCUMENTS)):
             good = Checked()
-            for number, given in batch:
+            for number, item in batch:
                 try:
-                    _add(good, given, number, seen)
+                    _add(good, item, number, seen)
                 except DsearchError as error:
                     refused += 1
                     problems.append(results.RefusedDocument(number, error.code, str(error)))
@@ -135,19 +135,19 @@ class LocalDocuments:
         return calls.list_documents(opened, limit=limit, cursor=cursor, filter=filter)
 
 
-def _add(good: Checked, given: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> None:
+def _add(good: Checked, item: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> None:
     """Take a document into the batch that is stored next.
 
     Raises:
         InvalidDocument: it cannot be stored, or one of this id came before.
     """
-    if isinstance(given, Document):
-        document = given
+    if isinstance(item, Document):
+        document = item
     else:
-        known = [field.name for field in fields(Document)]
-        if unknown := [str(name) for name in given if name not in known]:
-            raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(known)}")
-        document = Document(**{"id": "", "text": "", **given})
+        names = [field.name for field in fields(Document)]
+        if unknown := [str(name) for name in item if name not in names]:
+            raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(names)}")
+        document = Document(**{"id": "", "text": "", **item})
     if isinstance(document.id, str) and document.id in seen:  # other types are reported below
         raise InvalidDocument(
             f"id {document.id[:80]!r} stands on line {seen[document.id]} too, which was stored; "

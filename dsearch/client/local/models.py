@@ -96,21 +96,21 @@ class LocalUpkeep:
         opened = self.engine.collection(collection)
         upload = upload_of(layer, encoder, parent)
         purpose = options.get("purpose", "search")
-        shown = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose))
+        evidence_report = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose))
         head = layer_head(layer, upload.head)
 
         def work(opened: Collection) -> dict[str, Any]:
             saved = save_model(
                 opened,
                 head,
-                evidence=shown,
+                evidence=evidence_report,
                 encoder=upload.encoder,
                 parent=upload.parent,
                 record=record,
                 **options,
             )
-            kept = opened.store.model(saved.version).record
-            return summary(saved, kept, kept["left_out"])
+            saved_record = opened.store.model(saved.version).record
+            return summary(saved, saved_record, saved_record["left_out"])
 
         task = self._done("save", collection, work)
         clean_up(layer)
@@ -164,10 +164,12 @@ class LocalUpkeep:
 
     def migrate(self, collection: str, *, encoder: str | None = None) -> Task:
         """Encode a collection anew by the next encoder, and switch when that is done."""
-        there = self.engine.next_encoder.identity.name
+        encoder_name = self.engine.next_encoder.identity.name
         self.engine.collection(collection)
-        if encoder is not None and encoder != there:
-            raise Conflict(f"encoder={encoder!r}: this engine moves collections to {there!r}; open another")
+        if encoder is not None and encoder != encoder_name:
+            raise Conflict(
+                f"encoder={encoder!r}: this engine moves collections to {encoder_name!r}; open another"
+            )
 
         def work(_: Collection) -> dict[str, Any]:
             return self.engine.migrate(collection).to_dict()

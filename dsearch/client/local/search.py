@@ -157,14 +157,14 @@ class LocalSearch:
         **options: Unpack[DifferentiableOptions],
     ) -> results.Gradients:
         """The gradients of a loss of what `attend` answered; asked as it was, with its stamp."""
-        found = vjp(
+        gradients = vjp(
             self.engine.collection(collection),
             _question(queries, vectors, options),
             context=None if context is None else numbers(context),
             weights=None if weights is None else [row.tolist() for row in ragged(weights)],
             scores=None if scores is None else [row.tolist() for row in ragged(scores)],
         )
-        return found if head else replace(found, head={})
+        return gradients if head else replace(gradients, head={})
 
     def predict(
         self,
@@ -177,9 +177,9 @@ class LocalSearch:
         **options: Unpack[AttendOptions],
     ) -> results.Predictions:
         """A field of the documents, pooled by the attention of each query."""
-        asked = queries if vectors is None else torch.as_tensor(numbers(vectors), dtype=torch.float32)
+        inputs = queries if vectors is None else torch.as_tensor(numbers(vectors), dtype=torch.float32)
         opened = self.engine.collection(collection)
-        return opened.predict([] if asked is None else asked, field=field, evidence=evidence, **options)
+        return opened.predict([] if inputs is None else inputs, field=field, evidence=evidence, **options)
 
 
 def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:
@@ -208,28 +208,28 @@ def record_feedback(collection: Collection, events: Sequence[Mapping[str, Any]])
     if not events:
         raise InvalidRequest("no events; give one or more")
     now = time.time()
-    made = [_made(number, event, collection.feedback, now) for number, event in enumerate(events)]
-    pages = {page.query_id: page for page, _ in made}
-    recorded = collection.feedback.record([*pages.values()], [event for _, event in made])
+    records = [_event_of(number, event, collection.feedback, now) for number, event in enumerate(events)]
+    pages = {page.query_id: page for page, _ in records}
+    recorded = collection.feedback.record([*pages.values()], [event for _, event in records])
     return Recorded(recorded.events, recorded.repeated)
 
 
-def _made(
-    number: int, given: Mapping[str, Any], store: FeedbackStore, now: float
+def _event_of(
+    number: int, content: Mapping[str, Any], store: FeedbackStore, now: float
 ) -> tuple[Impression, Event]:
-    if unknown := [str(name) for name in given if name not in _NAMES]:
+    if unknown := [str(name) for name in content if name not in _NAMES]:
         raise InvalidRequest(f"{number}: unknown field {unknown[0][:80]!r}; use {', '.join(_NAMES)}")
-    if given.get("action_name") not in ACTIONS:
-        raise InvalidRequest(f"{number}.action_name={given.get('action_name')!r}; use {', '.join(ACTIONS)}")
+    if content.get("action_name") not in ACTIONS:
+        raise InvalidRequest(f"{number}.action_name={content.get('action_name')!r}; use {', '.join(ACTIONS)}")
     for name in ("object_id", "user_query"):
-        if not isinstance(given.get(name), str) or not given[name].strip():
-            raise InvalidRequest(f"{number}.{name}={given.get(name)!r}; give text")
-    words, action, document = given["user_query"], given["action_name"], given["object_id"]
-    client, moment = given.get("client_id", ""), given.get("timestamp")
+        if not isinstance(content.get(name), str) or not content[name].strip():
+            raise InvalidRequest(f"{number}.{name}={content.get(name)!r}; give text")
+    words, action, document = content["user_query"], content["action_name"], content["object_id"]
+    client, moment = content.get("client_id", ""), content.get("timestamp")
     query_id = "text-" + _digest([words])
     key = f"client:{client}" if client else ""
     page = store.impression(query_id) or Impression(query_id, words, now, key=key)
-    event_id = given.get("event_id") or _digest([query_id, client, action, document, moment])
+    event_id = content.get("event_id") or _digest([query_id, client, action, document, moment])
     event = Event(
         event_id=event_id,
         query_id=query_id,
@@ -246,12 +246,12 @@ def _made(
 
 def _seconds(number: int, moment: Any) -> float:
     try:
-        given = datetime.fromisoformat(moment)
+        parsed = datetime.fromisoformat(moment)
     except (TypeError, ValueError):
         raise InvalidRequest(
             f"{number}.timestamp={moment!r}; use a time such as 2026-01-31T12:00:00Z"
         ) from None
-    return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def _digest(parts: list[str | None]) -> str:

@@ -28,14 +28,14 @@ class DocumentOperations:
     def collections(self) -> Flow[list[CollectionInfo]]:
         """List every collection that can be opened, by name. `GET /v1/collections`"""
         answer = yield Request("GET", "/v1/collections")
-        found = wire.content_of(answer)["collections"]
-        return [wire.made(CollectionInfo, one) for one in found if "problem" not in one]
+        entries = wire.content_of(answer)["collections"]
+        return [wire.parse(CollectionInfo, entry) for entry in entries if "problem" not in entry]
 
     @operation
     def collection(self, name: str) -> Flow[CollectionInfo]:
         """Describe a collection. `GET /v1/collections/{name}`"""
         answer = yield Request("GET", path_of(name))
-        return wire.made(CollectionInfo, wire.content_of(answer))
+        return wire.parse(CollectionInfo, wire.content_of(answer))
 
     @operation
     def statistics(self, name: str) -> Flow[dict[str, Any]]:
@@ -58,11 +58,11 @@ class DocumentOperations:
         long documents are cut, `{"tokens": 128, "overlap": 16}` or `{"none": True}`; into passages as long as
         the encoder's window when None. `kind` is how keys are kept; compared exactly when None.
         """
-        asked = {"language": language, "passages": passages, "kind": kind}
-        given = {name: value for name, value in asked.items() if value is not None}
-        body = json_of(given) if given else None
+        creation = {"language": language, "passages": passages, "kind": kind}
+        values = {name: value for name, value in creation.items() if value is not None}
+        body = json_of(values) if values else None
         answer = yield Request("PUT", path_of(name), {}, body, writes=True)
-        return wire.made(CollectionInfo, wire.content_of(answer))
+        return wire.parse(CollectionInfo, wire.content_of(answer))
 
     @operation
     def delete_collection(self, name: str) -> Flow[None]:
@@ -80,7 +80,7 @@ class DocumentOperations:
         """Point an alias at a collection, whatever it pointed at. `PUT …/{alias}`"""
         body = json_of({"collection": collection})
         answer = yield Request("PUT", f"/v1/aliases/{quoted(alias)}", {}, body, writes=True)
-        return wire.made(AliasSet, wire.content_of(answer))
+        return wire.parse(AliasSet, wire.content_of(answer))
 
     @operation
     def drop_alias(self, alias: str) -> Flow[None]:
@@ -105,7 +105,7 @@ class DocumentOperations:
                 content = wire.written_before(error)
                 if content is None:
                     raise
-            total = added(total, wire.made(Written, content), before)
+            total = added(total, wire.parse(Written, content), before)
         if total.refused and not total.inserted + total.updated + total.unchanged:
             raise InvalidDocument(
                 f"none of {total.refused} documents can be stored; the first: {total.problems[0].detail}"
@@ -117,29 +117,29 @@ class DocumentOperations:
         """Return one document, read for the task `episode` if one is named. `GET …/documents/{id}`"""
         query = {} if episode is None else {"episode": episode}
         answer = yield Request("GET", path_of(collection, "documents", id), query)
-        return wire.made(Document, wire.content_of(answer))
+        return wire.parse(Document, wire.content_of(answer))
 
     @operation
     def delete(self, collection: str, id: str) -> Flow[Deleted]:
         """Delete one document; gone from every later search on return. `DELETE …/documents/{id}`"""
         answer = yield Request("DELETE", path_of(collection, "documents", id), writes=True)
-        return wire.made(Deleted, wire.content_of(answer))
+        return wire.parse(Deleted, wire.content_of(answer))
 
     @operation
     def delete_many(
         self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
     ) -> Flow[Deleted]:
         """Delete the documents of these ids, or those that match a filter. `POST …/documents/delete`"""
-        asked = {"ids": None if ids is None else list(ids), "filter": filter}
-        answer = yield replace(question(collection, "documents/delete", asked), writes=True)
-        return wire.made(Deleted, wire.content_of(answer))
+        selection = {"ids": None if ids is None else list(ids), "filter": filter}
+        answer = yield replace(question(collection, "documents/delete", selection), writes=True)
+        return wire.parse(Deleted, wire.content_of(answer))
 
     @operation
     def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> Flow[Changed]:
         """Change part of a document's metadata (JSON Merge Patch, RFC 7396). `PATCH …/documents/{id}`"""
         body = json_of({"metadata": changes})
         answer = yield Request("PATCH", path_of(collection, "documents", id), {}, body, writes=True)
-        return wire.made(Changed, wire.content_of(answer))
+        return wire.parse(Changed, wire.content_of(answer))
 
     @operation
     def documents(
@@ -151,10 +151,10 @@ class DocumentOperations:
         filter: Filter | None = None,
     ) -> Flow[DocumentPage]:
         """List documents by id, from `next` of the previous page on. `GET …/documents`"""
-        asked: dict[str, str | int] = {"limit": limit}
+        parameters: dict[str, str | int] = {"limit": limit}
         if cursor is not None:
-            asked["cursor"] = cursor
+            parameters["cursor"] = cursor
         if filter is not None:
-            asked["filter"] = json_of(filter).decode()
-        answer = yield Request("GET", path_of(collection, "documents"), asked)
-        return wire.made(DocumentPage, wire.content_of(answer))
+            parameters["filter"] = json_of(filter).decode()
+        answer = yield Request("GET", path_of(collection, "documents"), parameters)
+        return wire.parse(DocumentPage, wire.content_of(answer))

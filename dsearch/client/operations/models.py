@@ -20,7 +20,7 @@ class ModelOperations:
     def models(self, collection: str) -> Flow[Models]:
         """List every version with its record; v0 is the untrained one. `GET …/models`"""
         answer = yield Request("GET", path_of(collection, "models"))
-        return wire.made(Models, wire.content_of(answer))
+        return wire.parse(Models, wire.content_of(answer))
 
     @operation
     def promote(self, collection: str, version: str, purpose: Purpose | None = None) -> Flow[Promoted]:
@@ -34,14 +34,14 @@ class ModelOperations:
         chosen = {} if purpose is None else {"purpose": purpose}
         path = path_of(collection, "models", version, "promote")
         answer = yield Request("POST", path, chosen, writes=True)
-        return wire.made(Promoted, wire.content_of(answer))
+        return wire.parse(Promoted, wire.content_of(answer))
 
     @operation
     def rollback(self, collection: str, purpose: Purpose = "search") -> Flow[Promoted]:
         """Make the version live again that answered before for a purpose. `POST …/models/rollback`"""
         path = path_of(collection, "models", "rollback")
         answer = yield Request("POST", path, {"purpose": purpose}, writes=True, repeatable=False)
-        return wire.made(Promoted, wire.content_of(answer))
+        return wire.parse(Promoted, wire.content_of(answer))
 
     @operation
     def rollback_rows(self, collection: str, sequence: int) -> Flow[RowsDropped]:
@@ -53,7 +53,7 @@ class ModelOperations:
         """
         posted = question(collection, "models/rollback-rows", {"sequence": sequence})
         answer = yield replace(posted, repeatable=False, writes=True)
-        return wire.made(RowsDropped, wire.content_of(answer))
+        return wire.parse(RowsDropped, wire.content_of(answer))
 
     @operation
     def remember(
@@ -75,7 +75,7 @@ class ModelOperations:
         body = {"queries": queries, "judgements": judgements, "accept": accept}
         posted = question(collection, "models/remember", body)
         answer = yield replace(posted, repeatable=False, writes=True)
-        return wire.made(Remembered, wire.content_of(answer))
+        return wire.parse(Remembered, wire.content_of(answer))
 
     @operation
     def delete_model(self, collection: str, version: str) -> Flow[None]:
@@ -102,7 +102,7 @@ class ModelOperations:
         chosen = {} if parent is None else {"parent": parent}
         body = head_file(tensors, None)
         answer = yield Request("POST", path_of(collection, "heads"), chosen, body, TENSORS)
-        return wire.made(DraftAdded, wire.content_of(answer))
+        return wire.parse(DraftAdded, wire.content_of(answer))
 
     @operation
     def drop_draft(self, collection: str, draft: str) -> Flow[None]:
@@ -135,4 +135,4 @@ class ModelOperations:
             repeatable=False,
             writes=True,
         )
-        return wire.made(ModelAdded, wire.content_of(answer))
+        return wire.parse(ModelAdded, wire.content_of(answer))

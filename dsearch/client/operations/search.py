@@ -49,7 +49,7 @@ class SearchOperations:
         """Search with many queries in one state. `POST …/search/batch`"""
         answer = yield question(collection, "search/batch", {"queries": list(queries), **options})
         results = wire.content_of(answer)["results"]
-        return [wire.search_result(query, one) for query, one in zip(queries, results, strict=True)]
+        return [wire.search_result(query, answer) for query, answer in zip(queries, results, strict=True)]
 
     @operation
     def similar(
@@ -73,7 +73,7 @@ class SearchOperations:
         """Count the documents with each value of these metadata fields. `POST …/facets`"""
         body = {"fields": list(fields), "filter": filter, "limit": limit}
         answer = yield question(collection, "facets", body)
-        return wire.made(Facets, wire.content_of(answer))
+        return wire.parse(Facets, wire.content_of(answer))
 
     @operation
     def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> Flow[Recorded]:
@@ -84,14 +84,14 @@ class SearchOperations:
         """
         body = json_of([dict(event) for event in events])
         answer = yield Request("POST", f"{path_of(collection)}/feedback", {}, body, writes=True)
-        return wire.made(Recorded, wire.content_of(answer))
+        return wire.parse(Recorded, wire.content_of(answer))
 
     @operation
     def own_judgements(self, collection: str, *, client_id: str | None = None) -> Flow[OwnJudgements]:
         """Return the opinions sent with this key or `client_id` as judgements. `GET …/judgements`"""
         query = {} if client_id is None else {"client_id": client_id}
         answer = yield Request("GET", f"{path_of(collection)}/judgements", query)
-        return wire.made(OwnJudgements, wire.content_of(answer))
+        return wire.parse(OwnJudgements, wire.content_of(answer))
 
     @operation
     def queries_to_judge(
@@ -110,10 +110,10 @@ class SearchOperations:
             limit: number of queries, at most 100.
             client_id: whose judged queries are left out.
         """
-        given = {"version": version, "limit": limit, "client_id": client_id}
-        query = {name: value for name, value in given.items() if value is not None}
+        parameters = {"version": version, "limit": limit, "client_id": client_id}
+        query = {name: value for name, value in parameters.items() if value is not None}
         answer = yield Request("GET", f"{path_of(collection)}/judgements/next", query)
-        return wire.made(QueriesToJudge, wire.content_of(answer))
+        return wire.parse(QueriesToJudge, wire.content_of(answer))
 
     @operation
     def report_outcome(
@@ -138,7 +138,7 @@ class SearchOperations:
             {"episode": episode, "useful_ids": list(useful_ids), "success": success, "client_id": client_id}
         )
         answer = yield Request("POST", f"{path_of(collection)}/outcomes", {}, body, writes=True)
-        return wire.made(Recorded, wire.content_of(answer))
+        return wire.parse(Recorded, wire.content_of(answer))
 
     @operation
     def attend(
@@ -202,7 +202,7 @@ class SearchOperations:
         """
         include = ["states", "head"] if head else ["states"]
         body = {**plain(options), "include": include}
-        given = {
+        request = {
             "grad_context": None if context is None else numbers(context),
             "grad_weights": None if weights is None else ragged(weights),
             "grad_scores": None if scores is None else ragged(scores),
@@ -211,11 +211,11 @@ class SearchOperations:
         start = 0
         for part in parts_of(queries, vectors):
             stop = start + counted(part)
-            gradients = {name: rows[start:stop] for name, rows in given.items() if rows is not None}
+            gradients = {name: rows[start:stop] for name, rows in request.items() if rows is not None}
             answer = yield question(collection, "vjp", {**body, **part, **gradients}, TENSORS)
             facts, tensors = wire.tensors_of(answer.content)
             of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
-            parts.append(Gradients(wire.made(Stamp, facts), tensors["states"], of_head))
+            parts.append(Gradients(wire.parse(Stamp, facts), tensors["states"], of_head))
             start = stop
         return joined_gradients(parts)
 
@@ -236,5 +236,5 @@ class SearchOperations:
         body |= {"vectors": None if vectors is None else numbers(vectors)}
         answer = yield question(collection, "predict", body)
         content = wire.content_of(answer)
-        predictions = [wire.prediction(one) for one in content["results"]]
-        return Predictions(wire.made(Stamp, content), predictions, content.get("note"))
+        predictions = [wire.prediction(answer) for answer in content["results"]]
+        return Predictions(wire.parse(Stamp, content), predictions, content.get("note"))

@@ -98,7 +98,7 @@ class TaskOperations:
     def task(self, id: str) -> Flow[Task]:
         """Return a task: its state, progress and result. `GET /v1/tasks/{id}`"""
         answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
-        return wire.made(Task, wire.content_of(answer))
+        return wire.parse(Task, wire.content_of(answer))
 
     @operation
     def wait_for_task(
@@ -123,7 +123,7 @@ class TaskOperations:
         waited_s = 0.0
         while True:
             answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
-            task = wire.made(Task, wire.content_of(answer))
+            task = wire.parse(Task, wire.content_of(answer))
             if on_progress is not None:
                 on_progress(task)
             if task.has_ended:
@@ -187,20 +187,20 @@ class TaskOperations:
         upload, live = upload_of(layer, encoder, parent), ""
         if callable(evidence):
             answer = yield Request("GET", path_of(collection, "models"))
-            models = wire.made(Models, wire.content_of(answer))
+            models = wire.parse(Models, wire.content_of(answer))
             live = models.predict if options.get("purpose") == "predict" else models.live
-        shown = evidence_by(layer, evidence, measure, lambda: live)
+        evidence_report = evidence_by(layer, evidence, measure, lambda: live)
         answer = yield Request(
             "POST",
             path_of(collection, "models", "save"),
             {},
-            model_file(upload, shown, record, options),
+            model_file(upload, evidence_report, record, options),
             TENSORS,
             repeatable=False,
             writes=True,
         )
         clean_up(layer)
-        return wire.made(Task, wire.content_of(answer))
+        return wire.parse(Task, wire.content_of(answer))
 
     @operation
     def evaluate(
@@ -246,13 +246,13 @@ class TaskOperations:
         parameters = {"collection": collection, "state": state, "limit": limit, "cursor": cursor}
         present = {name: value for name, value in parameters.items() if value is not None}
         answer = yield Request("GET", "/v1/tasks", present)
-        return wire.made(TaskPage, wire.content_of(answer))
+        return wire.parse(TaskPage, wire.content_of(answer))
 
     @operation
     def cancel_task(self, id: str) -> Flow[Task]:
         """Cancel a task; its partial work is dropped. `DELETE /v1/tasks/{id}`"""
         answer = yield Request("DELETE", f"/v1/tasks/{quoted(id)}", writes=True)
-        return wire.made(Task, wire.content_of(answer))
+        return wire.parse(Task, wire.content_of(answer))
 
 
 def begun(collection: str, route: str, body: Mapping[str, Any] | None = None) -> Flow[Task]:
@@ -267,4 +267,4 @@ def begun(collection: str, route: str, body: Mapping[str, Any] | None = None) ->
     if body is not None:
         posted = question(collection, route, body)
     answer = yield replace(posted, repeatable=False, writes=True)
-    return wire.made(Task, wire.content_of(answer))
+    return wire.parse(Task, wire.content_of(answer))

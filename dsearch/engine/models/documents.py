@@ -83,11 +83,11 @@ def write_documents(
     by_row = {int(state.rows(np.array([at]))[0]): documents.further[at] for at in documents.further}
     embeddings = documents.embeddings[visible[order]]
     _build(folder / FOLDER, version, FIRST, store, state, rows[order], embeddings, by_row, encoder)
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for path in files_below(folder / FOLDER):
         size, sha256 = file_digest(path)
-        found[path.relative_to(folder).as_posix()] = {"bytes": size, "sha256": sha256}
-    return found
+        entries[path.relative_to(folder).as_posix()] = {"bytes": size, "sha256": sha256}
+    return entries
 
 
 class ModelDocuments:
@@ -102,7 +102,7 @@ class ModelDocuments:
     def __init__(self, store: Store, encoders: ModelEncoders, base: Callable[[], Snapshot]):
         self._store, self._encoders, self._base = store, encoders, base
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _State] = OrderedDict()
+        self._loaded: OrderedDict[str, _State] = OrderedDict()
         self._own: dict[str, bool] = {}
 
     def has(self, version: str) -> bool:
@@ -123,12 +123,12 @@ class ModelDocuments:
         """
         base = self._base()
         with self._lock:
-            state = self._known.get(version)
+            state = self._loaded.get(version)
             if state is None:
-                state = self._known[version] = _State(self._open(version))
-            self._known.move_to_end(version)
-            while len(self._known) > KEPT:
-                self._known.popitem(last=False)
+                state = self._loaded[version] = _State(self._open(version))
+            self._loaded.move_to_end(version)
+            while len(self._loaded) > KEPT:
+                self._loaded.popitem(last=False)
             if state.of != (base.generation.number, base.sequence):
                 state.show(self._beside(version, state, base), base)
             return state.recent[0]
@@ -137,10 +137,10 @@ class ModelDocuments:
         """Return the state of that generation and operation, if it is among the last few."""
         self.snapshot(version)
         with self._lock:
-            known = self._known.get(version)
-            for one in [] if known is None else known.recent:
-                if (one.generation.number, one.sequence) == (generation, sequence):
-                    return one
+            loaded = self._loaded.get(version)
+            for part in [] if loaded is None else loaded.recent:
+                if (part.generation.number, part.sequence) == (generation, sequence):
+                    return part
         return None
 
     def renew(self, version: str) -> int:
@@ -168,13 +168,13 @@ class ModelDocuments:
     def forget(self, version: str) -> None:
         """Release a version's states."""
         with self._lock:
-            self._known.pop(version, None)
+            self._loaded.pop(version, None)
             self._own.pop(version, None)
 
     def close(self) -> None:
         """Release all states."""
         with self._lock:
-            self._known.clear()
+            self._loaded.clear()
 
     def _open(self, version: str) -> Generation:
         folder = self._store.path / "models" / version / FOLDER
@@ -195,9 +195,9 @@ class ModelDocuments:
     def _beside(self, version: str, state: _State, base: Snapshot) -> Snapshot:
         """The state that the version's generation makes with what was written and deleted since."""
         generation = state.generation
-        there = np.sort(base.rows(base.visible()))
-        added = np.setdiff1d(there, generation.rows, assume_unique=True)
-        removed = np.setdiff1d(generation.rows, there, assume_unique=True)
+        rows = np.sort(base.rows(base.visible()))
+        added = np.setdiff1d(rows, generation.rows, assume_unique=True)
+        removed = np.setdiff1d(generation.rows, rows, assume_unique=True)
         fresh = self._fresh(version, state, added, generation.keyword or KeywordIndex.build([]))
         return Snapshot.of(generation, fresh, removed, base.sequence)
 
@@ -214,8 +214,10 @@ class ModelDocuments:
                 state.embeddings[row] = embeddings[place].copy()
                 if place in further:
                     state.further[row] = further[place]
-        kept = [state.embeddings[row] for row in rows.tolist()]
-        stacked = np.stack(kept) if kept else np.zeros((0, self._store.dimension), np.float32)
+        rows_embeddings = [state.embeddings[row] for row in rows.tolist()]
+        stacked = (
+            np.stack(rows_embeddings) if rows_embeddings else np.zeros((0, self._store.dimension), np.float32)
+        )
         passages = {row: state.further[row] for row in rows.tolist() if row in state.further}
         table = passage_table(passages, rows, self._store.dimension)
         return Fresh.of(rows, stacked, self._store.contents(rows), keyword, table)
@@ -249,7 +251,7 @@ def _build(
     further: Mapping[int, Passages],
     encoder: EncoderIdentity,
 ) -> None:
-    there = {row: further[row] for row in rows.tolist() if row in further}
+    present = {row: further[row] for row in rows.tolist() if row in further}
     keys = KeyOptions.of(store)
     Generation.build(
         folder / name,
@@ -257,7 +259,7 @@ def _build(
         sequence=state.sequence,
         rows=rows,
         embeddings=embeddings,
-        passages=[passage_table(there, rows, store.dimension)],
+        passages=[passage_table(present, rows, store.dimension)],
         texts=_contents(store, rows),
         encoder=encoder.to_dict(),
         dense_kind=keys.kind,
@@ -269,17 +271,17 @@ def _build(
 
 def _further_by_row(state: Snapshot) -> dict[int, Passages]:
     """The passages of a state's long documents that can be found, by their rows."""
-    found: dict[int, Passages] = {}
+    passages_of: dict[int, Passages] = {}
     passages = state.passages
     if passages is None:
-        return found
+        return passages_of
     long = np.intersect1d(passages.long, state.visible())
     for at, row in zip(long.tolist(), state.rows(long).tolist(), strict=True):
         numbers = np.flatnonzero(passages.owners == at)
         keys = [at, *(state.positions + numbers).tolist()]
         spans = [span[1:] for key in keys if (span := passages.span_of(key)) is not None]
-        found[row] = Passages(np.array(spans, np.int64), passages.embeddings(numbers))
-    return found
+        passages_of[row] = Passages(np.array(spans, np.int64), passages.embeddings(numbers))
+    return passages_of
 
 
 def _contents(store: Store, rows: Int64[np.ndarray, " documents"]) -> Iterator[str]:

@@ -193,7 +193,7 @@ def way_back(store: Store, purpose: Purpose = "search") -> list[str]:
     served = {
         first,
         UNTRAINED,
-        *(one.version for one in store.models() if retired_part(one.record) is None),
+        *(model.version for model in store.models() if retired_part(model.record) is None),
     }
     pile = [first]
     for version in reversed(store.model_history(purpose)):

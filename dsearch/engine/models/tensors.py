@@ -78,7 +78,9 @@ def parts_from_bytes(
     except (SafetensorError, ValueError, KeyError) as error:
         raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
     changed = {name: tensor for name, tensor in tensors.items() if name.startswith(ENCODER_PREFIX)}
-    head = head_from_tensors({name: one for name, one in tensors.items() if name not in changed}, encoder_dim)
+    head = head_from_tensors(
+        {name: tensor for name, tensor in tensors.items() if name not in changed}, encoder_dim
+    )
     if bool(changed) != (training is not None):
         raise InvalidRequest(
             f"{len(changed)} tensors under {ENCODER_PREFIX!r} and "
@@ -107,8 +109,8 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     """
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float32:
-            given = str(tensor.dtype).removeprefix("torch.")
-            raise InvalidRequest(f"tensor {name[:80]!r} is {given}; send float32")
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise InvalidRequest(f"tensor {name[:80]!r} is {dtype}; send float32")
         if not tensor.isfinite().all():
             raise InvalidRequest(f"tensor {name[:80]!r} has numbers that are not finite; a head has none")
     head = _empty_head(tensors, encoder_dim)
@@ -119,14 +121,16 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     delta = tensors.get("second_stage.token_delta")
     if delta is not None and delta.ndim == 2 and 1 <= len(delta) <= encoder_dim:
         head.second_stage = SecondStage(len(delta))
-    learned = ((name.removeprefix("score."), one) for name, one in tensors.items() if name[:6] == "score.")
+    learned = (
+        (name.removeprefix("score."), tensor) for name, tensor in tensors.items() if name[:6] == "score."
+    )
     head.score = score_of_tensors(learned, encoder_dim) or head.score
     if "output.weight" in tensors:
         head.open_output(len(tensors["output.weight"]) if tensors["output.weight"].ndim else 0)
     expected = head.state_dict()
     if wrong := sorted(set(expected) ^ set(tensors)):
         names = ", ".join(expected)
-        raise InvalidRequest(f"tensors that a head lacks or does not have: {_shown(wrong)}; send {names}")
+        raise InvalidRequest(f"tensors that a head lacks or does not have: {_listing(wrong)}; send {names}")
     for name, tensor in tensors.items():
         if tensor.shape != expected[name].shape:
             raise InvalidRequest(
@@ -212,17 +216,17 @@ def _record(content: bytes) -> dict[str, Any]:
 def _object_of(content: bytes, name: str) -> dict[str, Any]:
     metadata = metadata_of(content)
     try:
-        found = json.loads(metadata.get(name, "{}"))
-        _require_shallow(found, MAX_RECORD_DEPTH)
-        canonical_json(found).encode("utf-8")  # as it is stored: no NaN, no 1e999, no half of a character
+        value = json.loads(metadata.get(name, "{}"))
+        _require_shallow(value, MAX_RECORD_DEPTH)
+        canonical_json(value).encode("utf-8")  # as it is stored: no NaN, no 1e999, no half of a character
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise InvalidRequest(
             f"a {name} that is no JSON object of at most {MAX_RECORD_DEPTH} levels and finite numbers; leave "
             "it out, or give such an object"
         )
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", value)
 
 
 def _require_shallow(value: Any, levels: int) -> None:
@@ -236,6 +240,6 @@ def _require_shallow(value: Any, levels: int) -> None:
         _require_shallow(item, levels - 1)
 
 
-def _shown(names: list[str]) -> str:
-    shown = ", ".join(repr(name[:40]) for name in names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+def _listing(names: list[str]) -> str:
+    listed = ", ".join(repr(name[:40]) for name in names[:5])
+    return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"

@@ -67,19 +67,19 @@ class Legs:
         if self._matches is not None:
             return distinct(self._snapshot.best_of(self._matches, self._candidates))
         batch, heads, _ = folded.shape
-        found: list[Int64[np.ndarray, "batch found"]] = []
+        parts: list[Int64[np.ndarray, "batch found"]] = []
         if self._mode != "keyword":
             if self._snapshot.documents <= self._candidates:
                 return np.tile(self._snapshot.visible(), (batch, 1))
             by_head = self._by_inner_product(folded.detach().float().cpu().numpy())
-            found.append(by_head.reshape(batch, heads * by_head.shape[1]))
+            parts.append(by_head.reshape(batch, heads * by_head.shape[1]))
         if self._texts is not None:
             if self._by_keywords is None:  # the same words in every round
                 self._by_keywords = self._by_words(self._texts)
-            found.append(self._by_keywords)
+            parts.append(self._by_keywords)
         if self._further is not None:
-            found.append(self._further)
-        return distinct(found[0] if len(found) == 1 else np.concatenate(found, axis=1))
+            parts.append(self._further)
+        return distinct(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
 
     def keyword_scores(
         self, positions: Int64[np.ndarray, "batch candidates"]
@@ -148,9 +148,9 @@ def _searched(
     if asking.all():
         return snapshot.dense_candidates(folded, k)
     first = snapshot.visible()[:k]
-    found = snapshot.dense_candidates(folded[asking], k) if asking.any() else np.empty((0, 0), np.int64)
-    candidates = np.full((len(folded), max(found.shape[1], len(first))), NONE, np.int64)
-    candidates[asking, : found.shape[1]] = found
+    dense = snapshot.dense_candidates(folded[asking], k) if asking.any() else np.empty((0, 0), np.int64)
+    candidates = np.full((len(folded), max(dense.shape[1], len(first))), NONE, np.int64)
+    candidates[asking, : dense.shape[1]] = dense
     candidates[~asking, : len(first)] = first
     return candidates
 

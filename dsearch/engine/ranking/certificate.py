@@ -28,7 +28,7 @@ from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 
 def certificate_of(
     layer: SearchLayer,
-    found: SearchOutput,
+    output: SearchOutput,
     states: Float[Tensor, "batch encoder_dim"],
     texts: Sequence[str] | None,
     places: int,
@@ -39,26 +39,26 @@ def certificate_of(
     """
     snapshot = layer.snapshot
     if layer.over == "all" or layer.match is not None:
-        every = torch.ones(len(found.positions), dtype=torch.bool)
-        margin = found.scores.new_full((len(found.positions),), math.inf)
+        every = torch.ones(len(output.positions), dtype=torch.bool)
+        margin = output.scores.new_full((len(output.positions),), math.inf)
         return Certificate(every, margin, "every document was scored")
-    positions = propose(snapshot, found.folded, texts, mode=layer.mode, candidates=layer.candidates)
+    positions = propose(snapshot, output.folded, texts, mode=layer.mode, candidates=layer.candidates)
     proposed = torch.as_tensor(positions != NONE)
     everything = proposed.sum(1) >= snapshot.documents
     if why := _no_bound(layer):
-        return replace(certify(found.scores, places, None), proved=everything, reason=why)
-    by_head = torch.zeros(found.folded.shape[:2])
+        return replace(certify(output.scores, places, None), proved=everything, reason=why)
+    by_head = torch.zeros(output.folded.shape[:2])
     if layer.mode != "keyword":
-        by_head = _score_bound(layer, found, states, positions)
+        by_head = _score_bound(layer, output, states, positions)
     if texts is not None and layer.mode != "dense":
         by_head = by_head + _keyword_bound(layer, texts, positions)
-    if found.recalled is not None:
-        by_head = by_head + layer.memory.most(found.recalled)[:, None] * (1 + 1e-5)
+    if output.recalled is not None:
+        by_head = by_head + layer.memory.most(output.recalled)[:, None] * (1 + 1e-5)
     by_head = by_head.masked_fill(everything[:, None], -math.inf)
     if layer.head.heads == 1:
-        certificate = certify(found.scores, places, by_head[:, 0])
+        certificate = certify(output.scores, places, by_head[:, 0])
     else:
-        certificate = certify(*_of_mixture(layer, found, by_head, places))
+        certificate = certify(*_of_mixture(layer, output, by_head, places))
     # Nothing unseen can be a candidate at all, so fewer hits than places are all that there are.
     nothing = (by_head == -math.inf).all(-1)
     return replace(
@@ -81,7 +81,7 @@ def _no_bound(layer: SearchLayer) -> str | None:
 
 def _score_bound(
     layer: SearchLayer,
-    found: SearchOutput,
+    output: SearchOutput,
     states: Float[Tensor, "batch encoder_dim"],
     positions: Int64[np.ndarray, "batch proposed"],
 ) -> Float[Tensor, "batch heads"]:
@@ -90,10 +90,10 @@ def _score_bound(
     assert isinstance(layer.score, NamedScore)
     assert snapshot.dense_rounding is not None
     low, high = snapshot.embedding_lengths()
-    inner = _inner_products(snapshot, found.folded, positions)
+    inner = _inner_products(snapshot, output.folded, positions)
     inner = inner.masked_fill(torch.as_tensor(positions == NONE)[:, None], -math.inf)
     floor = _kth_largest(inner, layer.candidates)
-    floor = floor + snapshot.dense_rounding * high * length(found.folded)[..., 0]
+    floor = floor + snapshot.dense_rounding * high * length(output.folded)[..., 0]
     smallest, largest = _stretch(head)
     lengths = length(states).expand_as(floor)  # heads turn a query and keep its length
     return layer.score.bound(floor, lengths, low * smallest, high * largest, head.encoder_dim)
@@ -131,7 +131,7 @@ def _keyword_bound(
 
 
 def _of_mixture(
-    layer: SearchLayer, found: SearchOutput, by_head: Float[Tensor, "batch heads"], places: int
+    layer: SearchLayer, output: SearchOutput, by_head: Float[Tensor, "batch heads"], places: int
 ) -> tuple[Float[Tensor, "batch places"], int, Float[Tensor, " batch"]]:
     """The least that each of the first hits can weigh, and the most that any other document can (logarithms).
 
@@ -139,8 +139,8 @@ def _of_mixture(
     lies between that of the candidates and that with all others at their bound.
     """
     temperature, share = layer.temperature, layer.head.mixture.log()
-    seen = torch.as_tensor(found.positions != NONE)
-    logits = (found.raw / temperature).masked_fill(~seen[:, None], -math.inf)
+    seen = torch.as_tensor(output.positions != NONE)
+    logits = (output.raw / temperature).masked_fill(~seen[:, None], -math.inf)
     most = by_head / temperature
     others = (layer.snapshot.documents - seen.sum(1, keepdim=True)).clamp_min(0)
     least_sum = logits.logsumexp(-1)

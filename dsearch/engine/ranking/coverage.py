@@ -24,7 +24,7 @@ from dsearch.types import Mode
 
 
 def covered_mass(
-    found: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None
+    output: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None
 ) -> Float[Tensor, " batch"]:
     """Σ_h m_h Σ_candidates p_h(d): the share of the exact softmax over the corpus that the candidates hold.
 
@@ -34,40 +34,40 @@ def covered_mass(
     a sample in a collection of more than `COVERAGE_DOCUMENTS`: what every document borrows takes minutes.
     """
     snapshot, head = layer.snapshot, layer.head
-    width = found.positions.shape[1]
-    if width and width >= snapshot.documents == (found.positions != NONE).sum(1).min():
-        return torch.ones(len(found.positions))
-    if found.recalled is not None and snapshot.documents > COVERAGE_DOCUMENTS:
+    width = output.positions.shape[1]
+    if width and width >= snapshot.documents == (output.positions != NONE).sum(1).min():
+        return torch.ones(len(output.positions))
+    if output.recalled is not None and snapshot.documents > COVERAGE_DOCUMENTS:
         legs = Legs(snapshot, texts, mode=layer.mode, candidates=layer.candidates)
         scoring = Scoring(snapshot, head, layer.score)
-        remembered = partial(layer.memory.scores, found.recalled)
-        every = Whole(scoring, layer.weighing, legs, found.folded, found.folded, remembered)
-        return every.share(found.raw, found.positions)
+        remembered = partial(layer.memory.scores, output.recalled)
+        every = Whole(scoring, layer.weighing, legs, output.folded, output.folded, remembered)
+        return every.share(output.raw, output.positions)
     temperature = head.temperature
     whole = whole_log_partition(
         snapshot,
-        found.folded,
+        output.folded,
         texts,
         mode=layer.mode,
         keyword_weight=head.keyword_weight,
         temperature=temperature,
-        dense_of_all=found.dense_of_all,
-        keyword_of_all=found.keyword_of_all,
-        memory_of_all=None if found.recalled is None else layer.memory.of_all(found.recalled),
+        dense_of_all=output.dense_of_all,
+        keyword_of_all=output.keyword_of_all,
+        memory_of_all=None if output.recalled is None else layer.memory.of_all(output.recalled),
     )
-    return mass_of(found, whole, temperature=temperature, mixture=head.mixture)
+    return mass_of(output, whole, temperature=temperature, mixture=head.mixture)
 
 
 def mass_of(
-    found: SearchOutput,
+    output: SearchOutput,
     whole: Float[Tensor, "batch heads"],
     *,
     temperature: Float[Tensor, ""],
     mixture: Float[Tensor, " heads"],
 ) -> Float[Tensor, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
-    logits = found.first_raw / temperature
-    missing = found.positions == NONE
+    logits = output.first_raw / temperature
+    missing = output.positions == NONE
     if missing.any():
         logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)
     # No document at all: −inf less −inf. Nothing is covered then.
@@ -101,14 +101,14 @@ def whole_log_partition(
         memory_of_all: γ M of every position; None without a query memory.
     """
     batch, heads, _ = folded.shape
-    known = None
+    log_sum = None
     if dense_of_all is not None and mode != "keyword" and not torch.is_grad_enabled():
-        known = torch.as_tensor(dense_of_all).to(folded) / temperature
+        log_sum = torch.as_tensor(dense_of_all).to(folded) / temperature
     if texts is not None and keyword_weight is not None and mode != "dense":
         every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
         bias = keyword_part(keyword_weight, torch.as_tensor(every).to(folded)) / temperature
-    elif known is not None and snapshot.excluded is None and memory_of_all is None:
-        return known.logsumexp(-1)
+    elif log_sum is not None and snapshot.excluded is None and memory_of_all is None:
+        return log_sum.logsumexp(-1)
     else:
         bias = folded.new_zeros(batch, heads, snapshot.positions)
     if memory_of_all is not None:
@@ -117,8 +117,8 @@ def whole_log_partition(
         bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
     if mode == "keyword":
         return bias.logsumexp(-1)
-    if known is not None:
-        return (known + bias).logsumexp(-1)
+    if log_sum is not None:
+        return (log_sum + bias).logsumexp(-1)
     queries = folded.flatten(0, 1)
     stored = snapshot.generation.embeddings
     if len(snapshot.fresh):

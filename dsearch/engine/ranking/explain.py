@@ -35,12 +35,12 @@ Explain = Callable[[int, int], Explanation]
 
 
 def explainer(
-    found: SearchOutput,
+    output: SearchOutput,
     layer: SearchLayer,
     texts: Sequence[str] | None,
     learned: Callable[[int, int], Learned | None] | None = None,
 ) -> Explain:
-    """Return a function that explains a candidate's score, given the candidate's row and column in `found`.
+    """Return a function that explains a candidate's score, given the candidate's row and column in `output`.
 
     Args:
         found: candidates.
@@ -48,13 +48,13 @@ def explainer(
         texts: texts of the queries.
         learned: function that returns the effect of training on a candidate (search/training_effect.py).
     """
-    of_terms = explained(found, layer.head, layer.temperature)
-    past = _past_queries(found, layer)
+    of_terms = explained(output, layer.head, layer.temperature)
+    past = _past_queries(output, layer)
 
     def explain(query: int, column: int) -> Explanation:
         terms: dict[str, float] = {}
         if texts is not None and layer.mode != "dense":
-            terms = layer.snapshot.keyword_terms(texts[query], int(found.positions[query, column]))
+            terms = layer.snapshot.keyword_terms(texts[query], int(output.positions[query, column]))
         explanation = of_terms(query, column, terms)
         if past is not None:
             explanation = replace(explanation, past_queries=past(query, column))
@@ -66,15 +66,15 @@ def explainer(
 
 
 def explained(
-    found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
+    output: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
 ) -> Callable[[int, int, Mapping[str, float]], Explanation]:
     """As `explainer`, for who has the share of each term in b(q, d) of that candidate."""
-    raw, shares = found.raw, shares_of(found, head, temperature)
-    mixing = torch.zeros_like(found.scores)
+    raw, shares = output.raw, shares_of(output, head, temperature)
+    mixing = torch.zeros_like(output.scores)
     if head.heads > 1:
-        mixing = found.scores - (shares * raw).sum(1)
+        mixing = output.scores - (shares * raw).sum(1)
     of_words = _numbers(head.keyword_weight)
-    dense, keyword, head_weights = map(_numbers, (found.dense, found.keyword, found.head_weights))
+    dense, keyword, head_weights = map(_numbers, (output.dense, output.keyword, output.head_weights))
     of_heads, rest = _numbers(shares), _numbers(mixing)
 
     def explain(query: int, column: int, terms: Mapping[str, float]) -> Explanation:
@@ -85,22 +85,22 @@ def explained(
             terms={term: (of_words * share).tolist() for term, share in terms.items()},
             shares=of_heads[query, :, column].tolist(),
             mixing=float(rest[query, column]),
-            null_weight=None if found.null_weight is None else float(found.null_weight[query]),
-            memory=0.0 if found.memory is None else float(found.memory[query, column]),
-            second_stage=0.0 if found.second is None else float(found.second[query, column]),
+            null_weight=None if output.null_weight is None else float(output.null_weight[query]),
+            memory=0.0 if output.memory is None else float(output.memory[query, column]),
+            second_stage=0.0 if output.second is None else float(output.second[query, column]),
         )
 
     return explain
 
 
-def _past_queries(found: SearchOutput, layer: SearchLayer) -> Callable[[int, int], list[PastQuery]] | None:
+def _past_queries(output: SearchOutput, layer: SearchLayer) -> Callable[[int, int], list[PastQuery]] | None:
     """Return a function that names the past queries behind a candidate's memory part, the largest first."""
-    if found.recalled is None:
+    if output.recalled is None:
         return None
-    recalled = found.recalled
+    recalled = output.recalled
 
     def past(query: int, column: int) -> list[PastQuery]:
-        rows, parts = layer.memory.sources(recalled, query, int(found.positions[query, column]))
+        rows, parts = layer.memory.sources(recalled, query, int(output.positions[query, column]))
         largest: list[int] = np.argsort(-np.abs(parts), kind="stable")[:SHOWN].tolist()
         texts = layer.memory.memory.texts
         return [
@@ -113,10 +113,10 @@ def _past_queries(found: SearchOutput, layer: SearchLayer) -> Callable[[int, int
 
 
 def shares_of(
-    found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
+    output: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
 ) -> Float[Tensor, "batch heads candidates"]:
     """r_h(d): how much of each candidate's weight comes from each head."""
-    raw, mask = found.raw, torch.as_tensor(found.positions != NONE)
+    raw, mask = output.raw, torch.as_tensor(output.positions != NONE)
     partition = partition_by_head(raw, mask, temperature)
     return (raw / temperature - partition[..., None] + head.mixture.log()[:, None]).softmax(1)
 

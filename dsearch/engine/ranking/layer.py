@@ -193,13 +193,13 @@ class SearchLayer(nn.Module):
         with torch.no_grad():
             return self._search(query_states, texts, None, None, pooled=False, tokens=tokens)
 
-    def keys_of(self, found: SearchOutput, most: int) -> Int64[np.ndarray, "batch heads shown"] | None:
+    def keys_of(self, output: SearchOutput, most: int) -> Int64[np.ndarray, "batch heads shown"] | None:
         """The keys that each head took of the first `most` candidates that `ranked` found; None where every
         candidate has but one, or keywords alone rank."""
-        if found.keys is not None:
-            return found.keys[:, :, :most]
+        if output.keys is not None:
+            return output.keys[:, :, :most]
         score = None if self.mode == "keyword" else self.score
-        return Scoring(self.snapshot, self.head, score).best_keys(found.folded, found.positions[:, :most])
+        return Scoring(self.snapshot, self.head, score).best_keys(output.folded, output.positions[:, :most])
 
     def among(
         self,
@@ -298,13 +298,13 @@ class SearchLayer(nn.Module):
             legs, scoring = self._stages(texts, further, embed)
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, legs, scoring, recalled)
-            found = self._attend(
+            attended = self._attend(
                 queries, legs, scoring, recalled, values, among, pooled=pooled, tokens=tokens
             )
             if shares and embed is None and self.over == "candidates":
-                whole = self._whole(queries, found.folded, legs, scoring, recalled)
-                found = found._replace(covered_mass=whole.share(found.first_raw, found.positions))
-            return found
+                whole = self._whole(queries, attended.folded, legs, scoring, recalled)
+                attended = attended._replace(covered_mass=whole.share(attended.first_raw, attended.positions))
+            return attended
 
     def _whole(
         self,
@@ -336,14 +336,16 @@ class SearchLayer(nn.Module):
         scoring: Scoring,
         recalled: Recalled | None,
     ) -> Float[Tensor, "batch heads key_dim"]:
-        found = self._attend(queries, legs, scoring, recalled, least=HOP_CANDIDATES)
-        best = found.positions[:, :HOP_CANDIDATES]
-        head_weights = found.head_weights[..., :HOP_CANDIDATES]
+        attended = self._attend(queries, legs, scoring, recalled, least=HOP_CANDIDATES)
+        best = attended.positions[:, :HOP_CANDIDATES]
+        head_weights = attended.head_weights[..., :HOP_CANDIDATES]
         head_weights = head_weights / head_weights.sum(-1, keepdim=True).clamp_min(1e-30)
         strength = self.head.hop_strength if self.hop_strength is None else self.hop_strength
-        if found.keys is None:
+        if attended.keys is None:
             return refine(queries, head_weights, scoring.keys(best, queries), strength)
-        keys = scoring.keys_taken(found.keys[:, :, :HOP_CANDIDATES], best, queries)  # each head has its own
+        keys = scoring.keys_taken(
+            attended.keys[:, :, :HOP_CANDIDATES], best, queries
+        )  # each head has its own
         return refine(queries.unsqueeze(2), head_weights.unsqueeze(2), keys, strength).squeeze(2)
 
     def _attend(
@@ -369,7 +371,7 @@ class SearchLayer(nn.Module):
             positions = whole.best(max(self.candidates, least))
         else:
             positions = legs.propose(folded)
-        scored = None if pooled else scoring.known(folded, legs, positions)
+        scored = None if pooled else scoring.scores_of_legs(folded, legs, positions)
         if scored is None:
             scored = scoring.scored(queries, folded, positions)
         dense = scored.dense
@@ -383,9 +385,9 @@ class SearchLayer(nn.Module):
         if recalled is not None:
             remembered = self.memory.scores(recalled, positions).to(raw)
             raw = raw + remembered[:, None]
-        there, mask = positions != NONE, None
-        if not (self._reaches_all and there.all()):
-            mask = torch.as_tensor(there).to(raw.device)
+        present, mask = positions != NONE, None
+        if not (self._reaches_all and present.all()):
+            mask = torch.as_tensor(present).to(raw.device)
         if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
             mask = mask & (raw != -torch.inf).any(1)
             positions = np.where(mask.cpu().numpy(), positions, NONE)

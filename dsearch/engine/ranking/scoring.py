@@ -79,7 +79,7 @@ class Scoring(NamedTuple):
     embed: EmbedRows | None = None
     matches: Float32[np.ndarray, "batch positions"] | None = None
 
-    def known(
+    def scores_of_legs(
         self,
         folded: Float[Tensor, "batch heads encoder_dim"],
         legs: Legs,
@@ -102,7 +102,7 @@ class Scoring(NamedTuple):
         folded: Float[Tensor, "batch heads encoder_dim"],
         positions: Int64[np.ndarray, "batch candidates"],
     ) -> Int64[np.ndarray, "batch heads candidates"] | None:
-        """The keys that `known` took of candidates, as `Scored.keys` names them."""
+        """The keys that `scores_of_legs` took of candidates, as `Scored.keys` names them."""
         beside = None if self.score is None else passages_beside(self.snapshot, positions, folded)
         if beside is None:
             return None
@@ -190,9 +190,9 @@ def passages_beside(
     snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
 ) -> PassagesBeside | None:
     """The further passages of these candidates, with the type and device of `like`; None: there are none."""
-    if snapshot.passages is None or (found := snapshot.passages.beside(positions)) is None:
+    if snapshot.passages is None or (passages := snapshot.passages.beside(positions)) is None:
         return None
-    columns, further = found
+    columns, further = passages
     embeddings = torch.as_tensor(snapshot.passages.embeddings(further)).to(like)
     first = np.broadcast_to(np.arange(positions.shape[1], dtype=np.int64), positions.shape)
     owners = torch.as_tensor(np.concatenate([first, columns], axis=1)).to(like.device)
@@ -272,11 +272,11 @@ class Weighing(NamedTuple):
             by_head = POOLINGS[self.pooling](temper(raw, self.temperature), open_)
         nothing = None
         if self.slot and self.head.null_slot is not None:
-            there = _everywhere(raw) if mask is None else mask
+            present = _everywhere(raw) if mask is None else mask
             nothing = null_weights(
                 self.head.null_slot,
                 raw if first is None else first,
-                there,
+                present,
                 self.temperature,
                 self.head.mixture,
             )
@@ -293,11 +293,11 @@ class Weighing(NamedTuple):
         """
         if self.head.heads == 1:
             return raw[:, 0] if mask is None else raw[:, 0].masked_fill(~mask, -torch.inf)
-        there = _everywhere(raw) if mask is None else mask
-        partition = partition_by_head(raw, there, self.temperature)
-        finite = raw.masked_fill(~there[:, None], 0.0)
+        present = _everywhere(raw) if mask is None else mask
+        partition = partition_by_head(raw, present, self.temperature)
+        finite = raw.masked_fill(~present[:, None], 0.0)
         scores = ranking_score(finite, partition, self.temperature, self.head.mixture)
-        return scores.masked_fill(~there, -torch.inf)
+        return scores.masked_fill(~present, -torch.inf)
 
 
 def _everywhere(raw: Float[Tensor, "batch heads candidates"]) -> Bool[Tensor, "batch candidates"]:

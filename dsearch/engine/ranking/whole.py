@@ -304,7 +304,7 @@ class Whole:
             each = [best_above(line, count, -math.inf) for line in lines]
             few = [(line[at], rows[at]) for line, at in zip(lines, each, strict=True)]
             if best is not None:
-                few = [_merged(one, other, count) for one, other in zip(best, few, strict=True)]
+                few = [_merged(first, other, count) for first, other in zip(best, few, strict=True)]
             best = few
         if not best:
             return np.empty((len(self._folded), 0), np.int64)
@@ -354,8 +354,8 @@ def _highest(logits: Float[Tensor, "batch heads some"]) -> Float[Tensor, "batch 
     return logits.amax(-1)
 
 
-def _merged(one: _Few, other: _Few, count: int) -> _Few:
+def _merged(first: _Few, other: _Few, count: int) -> _Few:
     """The largest of two parts, ties by position."""
-    scores, positions = (np.concatenate(pair) for pair in zip(one, other, strict=True))
+    scores, positions = (np.concatenate(pair) for pair in zip(first, other, strict=True))
     order = np.lexsort((positions, -scores))[:count]
     return scores[order], positions[order]

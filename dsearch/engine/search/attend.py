@@ -52,18 +52,18 @@ def attend(
     if certify is not None and certify < 1:
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
     with torch.inference_mode():
-        layer, stamp, states, texts = asked(collection, queries, model, purpose, filter, options)
+        layer, stamp, states, texts = resolve_inputs(collection, queries, model, purpose, filter, options)
         output = layer(states, texts)
         certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
     ids = collection.ids_at(layer.snapshot, output.positions)
     return AttendResult(output, ids, stamp, certificate, coverage_note(layer, output))
 
 
-def coverage_note(layer: SearchLayer, found: SearchOutput) -> str | None:
+def coverage_note(layer: SearchLayer, output: SearchOutput) -> str | None:
     """Say how little of the attention the candidates hold, where it is less than `COVERED_ENOUGH`."""
-    if found.covered_mass is None or not len(found.covered_mass):
+    if output.covered_mass is None or not len(output.covered_mass):
         return None
-    least = float(found.covered_mass.min())
+    least = float(output.covered_mass.min())
     if least >= COVERED_ENOUGH:
         return None
     documents = layer.snapshot.documents
@@ -74,7 +74,7 @@ def coverage_note(layer: SearchLayer, found: SearchOutput) -> str | None:
     )
 
 
-def asked(
+def resolve_inputs(
     collection: CollectionState,
     queries: Queries,
     model: str | None,

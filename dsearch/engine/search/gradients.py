@@ -75,7 +75,7 @@ class GradientQuery:
 
 def attention_parts(
     collection: CollectionState,
-    asked: GradientQuery,
+    query: GradientQuery,
     *,
     include: Container[Part] = (),
     certify: int | None = None,
@@ -96,25 +96,25 @@ def attention_parts(
     """
     if certify is not None and certify < 1:
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
-    layer, stamp, states, texts = _layer(collection, asked)
+    layer, stamp, states, texts = _layer(collection, query)
     with torch.inference_mode():
-        found = layer(states, texts)
-        certificate = None if certify is None else certificate_of(layer, found, states, texts, certify)
-        arrays = {"context": found.context, "weights": found.weights, "scores": _finite(found)}
-        if found.output is not None:
-            arrays["output"] = found.output
-        if found.covered_mass is not None:
-            arrays["covered_mass"] = found.covered_mass
-        if found.null_weight is not None:
-            arrays["null_weight"] = found.null_weight
+        output = layer(states, texts)
+        certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
+        arrays = {"context": output.context, "weights": output.weights, "scores": _finite(output)}
+        if output.output is not None:
+            arrays["output"] = output.output
+        if output.covered_mass is not None:
+            arrays["covered_mass"] = output.covered_mass
+        if output.null_weight is not None:
+            arrays["null_weight"] = output.null_weight
         if "parts" in include:
-            arrays |= {"dense": found.dense, "keyword": found.keyword, "head_weights": found.head_weights}
-            if found.memory is not None:
-                arrays["memory"] = found.memory
+            arrays |= {"dense": output.dense, "keyword": output.keyword, "head_weights": output.head_weights}
+            if output.memory is not None:
+                arrays["memory"] = output.memory
         if largest_bytes is not None:
-            _check_size(found, layer.head.heads, include, largest_bytes)
+            _check_size(output, layer.head.heads, include, largest_bytes)
         if "keys" in include or "values" in include:
-            embeddings = torch.as_tensor(embeddings_found(layer, found)).to(states)
+            embeddings = torch.as_tensor(embeddings_found(layer, output)).to(states)
             embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
             if "keys" in include:
                 arrays["keys"] = layer.head.keys(embeddings)
@@ -125,9 +125,9 @@ def attention_parts(
     # need `vjp` for the gradient.
     # And over all documents the weights depend on scores that no answer lists.
     alone = layer.hops == 1 and layer.over == "candidates"
-    if "slopes" in include and alone and found.null_weight is None and found.recalled is None:
-        arrays["slopes"] = slopes_of(layer, states, found)
-    ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, found.positions)]
+    if "slopes" in include and alone and output.null_weight is None and output.recalled is None:
+        arrays["slopes"] = slopes_of(layer, states, output)
+    ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, output.positions)]
     certificates = None
     if certificate is not None:
         certificates = [Proof(bool(proved), certificate.reason) for proved in certificate.proved]
@@ -139,16 +139,16 @@ def attention_parts(
         temperature,
         mixture,
         certificates=certificates,
-        candidates=None if found.documents is None else found.documents.tolist(),
-        note=coverage_note(layer, found),
-        draft=asked.draft,
+        candidates=None if output.documents is None else output.documents.tolist(),
+        note=coverage_note(layer, output),
+        draft=query.draft,
         **numbers,
     )
 
 
 def vjp(
     collection: CollectionState,
-    asked: GradientQuery,
+    query: GradientQuery,
     *,
     context: Float[np.ndarray, "batch value_dim"] | None = None,
     weights: Sequence[Sequence[float]] | None = None,
@@ -171,26 +171,26 @@ def vjp(
     """
     if context is None and weights is None and scores is None:
         raise InvalidRequest("no gradient given; give that of context, weights or scores")
-    layer, stamp, states, texts = _layer(collection, asked)
+    layer, stamp, states, texts = _layer(collection, query)
     states = states.detach().clone().requires_grad_()
     with torch.enable_grad():  # it may be asked in a backward, where there is none
-        found = layer(states, texts)
+        attended = layer(states, texts)
     outputs, upstream = list[Tensor](), list[Tensor]()
     if context is not None:
-        given = torch.as_tensor(context, dtype=states.dtype)
-        if given.shape != found.context.shape:
-            shape, wanted = list(given.shape), list(found.context.shape)
+        cotangent = torch.as_tensor(context, dtype=states.dtype)
+        if cotangent.shape != attended.context.shape:
+            shape, wanted = list(cotangent.shape), list(attended.context.shape)
             raise DimensionMismatch(f"a gradient of contexts of shape {shape}; use {wanted}")
-        outputs.append(found.context)
-        upstream.append(given)
+        outputs.append(attended.context)
+        upstream.append(cotangent)
     for name, rows in (("weights", weights), ("scores", scores)):
         if rows is not None:
-            outputs.append(found.weights if name == "weights" else found.scores)
-            upstream.append(_padded(name, rows, found.positions).to(states))
+            outputs.append(attended.weights if name == "weights" else attended.scores)
+            upstream.append(_padded(name, rows, attended.positions).to(states))
     head = dict(layer.head.named_parameters())
     # A choice of one document and a match are flat: nothing has a gradient then.
     smooth = [at for at, output in enumerate(outputs) if output.requires_grad]
-    gradients = [torch.zeros_like(one) for one in (states, *head.values())]
+    gradients = [torch.zeros_like(tensor) for tensor in (states, *head.values())]
     if smooth:
         gradients = torch.autograd.grad(
             [outputs[at] for at in smooth],
@@ -204,13 +204,13 @@ def vjp(
 
 
 def _layer(
-    collection: CollectionState, asked: GradientQuery
+    collection: CollectionState, query: GradientQuery
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
     """Return the layer that answers, its stamp, and its input."""
-    if asked.states is None and asked.texts is None and asked.ids is None:
+    if query.states is None and query.texts is None and query.ids is None:
         raise InvalidRequest("neither states nor texts nor ids; give at least one")
-    model, stamp = asked.model, asked.stamp
-    draft = None if asked.draft is None else collection.drafts.get(asked.draft, asked.owner)
+    model, stamp = query.model, query.stamp
+    draft = None if query.draft is None else collection.drafts.get(query.draft, query.owner)
     if draft is not None:
         if (model or draft.parent) != draft.parent or (stamp and stamp.model != draft.parent):
             raise InvalidRequest(
@@ -219,29 +219,29 @@ def _layer(
         model = draft.parent
     if stamp is not None and model not in (None, stamp.model):
         raise InvalidRequest(f"model={model!r} with a stamp of {stamp.model!r}; leave the model out")
-    version = model or (collection.answering(asked.purpose) if stamp is None else stamp.model)
+    version = model or (collection.answering(query.purpose) if stamp is None else stamp.model)
     snapshot = collection.snapshot_for(version) if stamp is None else collection.snapshot_at(stamp)
     head = (
         draft.head
         if draft is not None
         else _head(collection, version, snapshot.sequence, stamped=stamp is not None)
     )
-    if asked.dtype == "float64":
+    if query.dtype == "float64":
         head = copy.deepcopy(head).double()
-    mode = asked.options.get("mode", "hybrid")
-    states = asked.states if asked.ids is None else collection.states_of(asked.ids, snapshot)
-    if asked.texts is None and mode == "hybrid":
+    mode = query.options.get("mode", "hybrid")
+    states = query.states if query.ids is None else collection.states_of(query.ids, snapshot)
+    if query.texts is None and mode == "hybrid":
         mode = "dense"
-    options: LayerOptions = {**asked.options, "mode": mode}
+    options: LayerOptions = {**query.options, "mode": mode}
     if states is None:
         require_field(options)
-    layer = collection.layer_over(collection.narrowed(snapshot, asked.filter), head, options)
+    layer = collection.layer_over(collection.narrowed(snapshot, query.filter), head, options)
     if states is None:
-        assert asked.texts is not None
+        assert query.texts is not None
         mode = mode if layer.match is None else "keyword"  # texts are compared, not embeddings
-        states = collection.query_states(asked.texts, mode, version)
+        states = collection.query_states(query.texts, mode, version)
     stamp = Stamp(snapshot.generation.number, version, snapshot.sequence)
-    return layer, stamp, states.to(_TYPES[asked.dtype]), asked.texts
+    return layer, stamp, states.to(_TYPES[query.dtype]), query.texts
 
 
 def _head(collection: CollectionState, version: str, sequence: int, *, stamped: bool) -> Head:
@@ -254,10 +254,10 @@ def _head(collection: CollectionState, version: str, sequence: int, *, stamped: 
         raise
 
 
-def _check_size(found: SearchOutput, heads: int, include: Container[Part], largest_bytes: int) -> None:
-    batch, count = found.positions.shape
+def _check_size(output: SearchOutput, heads: int, include: Container[Part], largest_bytes: int) -> None:
+    batch, count = output.positions.shape
     arrays = ("keys" in include) + ("values" in include) + heads * ("slopes" in include)
-    size = arrays * batch * count * found.folded.shape[-1] * found.folded.element_size()
+    size = arrays * batch * count * output.folded.shape[-1] * output.folded.element_size()
     if size > largest_bytes:
         raise InvalidRequest(
             f"{batch} queries of {count} candidates with {arrays} arrays of vectors are {size} bytes; "
@@ -265,9 +265,9 @@ def _check_size(found: SearchOutput, heads: int, include: Container[Part], large
         )
 
 
-def _finite(found: SearchOutput) -> Float[Tensor, "batch candidates"]:
+def _finite(output: SearchOutput) -> Float[Tensor, "batch candidates"]:
     """Scores with 0 instead of −∞ behind the last candidate: JSON has no infinity."""
-    return found.scores.masked_fill(torch.as_tensor(found.positions == NONE), 0.0)
+    return output.scores.masked_fill(torch.as_tensor(output.positions == NONE), 0.0)
 
 
 def _padded(
@@ -291,30 +291,30 @@ _AT_ONCE = 65_536  # candidates: 100 MB a head at 384 numbers
 
 
 def slopes_of(
-    layer: SearchLayer, states: Float[Tensor, "batch encoder_dim"], found: SearchOutput
+    layer: SearchLayer, states: Float[Tensor, "batch encoder_dim"], output: SearchOutput
 ) -> Float[Tensor, "batch heads candidates encoder_dim"]:
     """Return the derivative of each head's dense score of each candidate with respect to the query state."""
-    batch, heads, count = found.dense.shape
+    batch, heads, count = output.dense.shape
     pairs = batch * count
     slopes = states.new_zeros(pairs, heads, states.shape[1])
     if layer.mode != "keyword" and pairs:
-        every = embeddings_found(layer, found)
+        every = embeddings_found(layer, output)
         embeddings = every.transpose(0, 2, 1, 3).reshape(pairs, -1, states.shape[1])
         for start in range(0, pairs, _AT_ONCE):
             part = slice(start, min(start + _AT_ONCE, pairs))
             of_query = torch.arange(part.start, part.stop) // count
             slopes[part] = _of_pairs(layer, states[of_query], torch.as_tensor(embeddings[part]))
     slopes = slopes.reshape(batch, count, heads, -1).transpose(1, 2)
-    return slopes.masked_fill(torch.as_tensor(found.positions == NONE)[:, None, :, None], 0.0)
+    return slopes.masked_fill(torch.as_tensor(output.positions == NONE)[:, None, :, None], 0.0)
 
 
 def embeddings_found(
-    layer: SearchLayer, found: SearchOutput
+    layer: SearchLayer, output: SearchOutput
 ) -> Float32[np.ndarray, "batch any_heads candidates encoder_dim"]:
     """The embedding by which each candidate was found, by head where heads may have taken different ones."""
-    if found.keys is None:
-        return layer.snapshot.embeddings(found.positions)[:, None]
-    return layer.snapshot.key_embeddings(found.keys)
+    if output.keys is None:
+        return layer.snapshot.embeddings(output.positions)[:, None]
+    return layer.snapshot.key_embeddings(output.keys)
 
 
 def _of_pairs(

@@ -37,22 +37,22 @@ class HitPage:
     score_threshold: float | None = None
     weight_threshold: float | None = None
 
-    def reached(self, found: SearchOutput) -> Int64[np.ndarray, " batch"]:
+    def reached(self, output: SearchOutput) -> Int64[np.ndarray, " batch"]:
         """Count the candidates of each query that reach the thresholds; these are the first ones."""
-        reach = found.positions != NONE
+        reach = output.positions != NONE
         if self.score_threshold is None and self.weight_threshold is None:
             return reach.sum(axis=1)
         if self.score_threshold is not None:
-            reach = reach & (_numbers(found.scores) >= self.score_threshold)
+            reach = reach & (_numbers(output.scores) >= self.score_threshold)
         if self.weight_threshold is not None:
-            reach = reach & (_numbers(found.weights) >= self.weight_threshold)
+            reach = reach & (_numbers(output.weights) >= self.weight_threshold)
         return np.logical_and.accumulate(reach, axis=1).sum(axis=1)
 
 
 def hits_of(
-    found: SearchOutput,
+    output: SearchOutput,
     layer: SearchLayer,
-    kept: KeptDocuments,
+    documents_of: KeptDocuments,
     page: HitPage,
     *,
     explain: Explain | None = None,
@@ -61,14 +61,14 @@ def hits_of(
     duplicates: Sequence[Int64[np.ndarray, " hits"]] | None = None,
 ) -> list[list[Hit]]:
     """Build the hits of each query, ranks counted from 1; all documents are read in one pass."""
-    stops = np.minimum(page.reached(found), page.offset + page.limit).tolist()
-    rows = layer.snapshot.rows(found.positions[:, : max(stops, default=0)])
-    shown = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
-    documents = kept.of(np.concatenate([*shown, np.empty(0, np.int64)]))
-    weights, scores = _numbers(found.weights), _numbers(found.scores)
-    passage_of = _passages_shown(found, layer, max(stops, default=0))
+    stops = np.minimum(page.reached(output), page.offset + page.limit).tolist()
+    rows = layer.snapshot.rows(output.positions[:, : max(stops, default=0)])
+    page_rows = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
+    documents = documents_of.of(np.concatenate([*page_rows, np.empty(0, np.int64)]))
+    weights, scores = _numbers(output.weights), _numbers(output.scores)
+    passage_of = _passages_shown(output, layer, max(stops, default=0))
     hits: list[list[Hit]] = []
-    for query, (row, stop) in enumerate(zip(shown, stops, strict=True)):
+    for query, (row, stop) in enumerate(zip(page_rows, stops, strict=True)):
         of_row = zip(
             range(page.offset, stop),
             row.tolist(),
@@ -102,32 +102,32 @@ def hits_of(
 
 
 def _passages_shown(
-    found: SearchOutput, layer: SearchLayer, most: int
+    output: SearchOutput, layer: SearchLayer, most: int
 ) -> Callable[[int, int, Document], Passage | None]:
     """The passage that each of the first candidates was taken for; of several heads by that which adds most
     to its weight."""
     passages = layer.snapshot.passages
-    keys = layer.keys_of(found, most)
+    keys = layer.keys_of(output, most)
     if keys is None or passages is None:
         return lambda query, column, document: None
     if layer.head.heads == 1:
         heads = np.zeros((len(keys), most), np.int64)
     else:
-        heads = _numbers(found.head_weights[..., :most] * layer.head.mixture[:, None]).argmax(axis=1)
+        heads = _numbers(output.head_weights[..., :most] * layer.head.mixture[:, None]).argmax(axis=1)
 
-    def shown(query: int, column: int, document: Document) -> Passage | None:
+    def passage_at(query: int, column: int, document: Document) -> Passage | None:
         span = passages.span_of(int(keys[query, heads[query, column], column]))
         if span is None:
             return None
         ordinal, start, end = span
         return Passage(ordinal, start, end, document.text[start:end])
 
-    return shown
+    return passage_at
 
 
 def results_of(
     named: Sequence[tuple[str, PageRequest]],
-    found: SearchOutput,
+    output: SearchOutput,
     hits: Sequence[list[Hit]],
     summaries: Sequence[AttentionSummary],
     page: HitPage,
@@ -137,31 +137,31 @@ def results_of(
 
     How long they took whoever began knows.
     """
-    reached = page.reached(found).tolist()
+    reached = page.reached(output).tolist()
     return [
         SearchResult(
             query=query,
-            hits=shown,
+            hits=page_hits,
             stamp=stamp,
             attention=summary,
             took_ms=math.nan,
             next_cursor=place.after(page.limit, stamp) if more > page.offset + page.limit else None,
         )
-        for (query, place), shown, summary, more in zip(named, hits, summaries, reached, strict=True)
+        for (query, place), page_hits, summary, more in zip(named, hits, summaries, reached, strict=True)
     ]
 
 
-def summaries_of(found: SearchOutput, mass: Float[Tensor, " batch"] | None) -> list[AttentionSummary]:
+def summaries_of(output: SearchOutput, mass: Float[Tensor, " batch"] | None) -> list[AttentionSummary]:
     """Summarise the attention of each query; `mass` is its share of the exact softmax."""
     covered = None if mass is None else _numbers(mass)
-    spread = _numbers(entropy(found.weights))
-    counts = (found.positions != NONE).sum(axis=1)
+    spread = _numbers(entropy(output.weights))
+    counts = (output.positions != NONE).sum(axis=1)
     return [
         AttentionSummary(
             candidates=int(counts[query]),
             entropy=abs(float(spread[query])),  # of a one-hot distribution it comes as −0
             covered_mass=None if covered is None else float(covered[query]),
-            null_weight=None if found.null_weight is None else float(found.null_weight[query]),
+            null_weight=None if output.null_weight is None else float(output.null_weight[query]),
         )
         for query in range(len(counts))
     ]
@@ -178,10 +178,10 @@ def highlighter(index: KeywordIndex, texts: Sequence[str] | None) -> ShowPieces:
         if texts is None:
             return []
         words = texts[query]
-        found: list[Highlight] = []
+        highlights: list[Highlight] = []
         if spans := index.highlights(words, document.title):
-            found.append(Highlight("title", 0, document.title, spans))
+            highlights.append(Highlight("title", 0, document.title, spans))
         text = document.text[:SCANNED_CHARACTERS]
-        return found + fragments(text, index.highlights(words, text))
+        return highlights + fragments(text, index.highlights(words, text))
 
     return pieces

@@ -56,18 +56,18 @@ class Cursor:
         Raises:
             InvalidCursor: it did not come from an answer, or from the answer to another question.
         """
-        found = _parts(text) if len(text) <= MAX_CURSOR_CHARACTERS else None
-        if found is None or not _fit(found):
+        parts = _parts(text) if len(text) <= MAX_CURSOR_CHARACTERS else None
+        if parts is None or not _fit(parts):
             raise InvalidCursor(
                 f"cursor={text[:80]!r}; use the next_cursor of an answer, or none for the first page"
             )
-        _, generation, model, sequence, offset, candidates, asked = found
-        if asked != question:
+        _, generation, model, sequence, offset, candidates, request_digest = parts
+        if request_digest != question:
             raise InvalidCursor(
                 "cursor: it belongs to another search; repeat query, filter, mode and all other options of "
                 "the first page (limit, explain, highlight and coverage may differ)"
             )
-        return cls(Stamp(generation, model, sequence), offset, candidates, asked)
+        return cls(Stamp(generation, model, sequence), offset, candidates, request_digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class PageRequest:
             return cls(digest, offset, candidates or max(CANDIDATES, limit + offset))
         if offset:
             raise InvalidRequest(f"cursor and offset={offset}; give one of the two")
-        found = Cursor.parse(cursor, digest)
-        return cls(digest, found.offset, found.candidates, found.stamp)
+        parsed = Cursor.parse(cursor, digest)
+        return cls(digest, parsed.offset, parsed.candidates, parsed.stamp)
 
     @classmethod
     def of_batch(cls, queries: Sequence[str], chosen: SearchOptions, filter: object) -> list[PageRequest]:

@@ -24,7 +24,7 @@ from dsearch.attention import normalise
 from dsearch.attention import predict as mean_and_spread
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.search.attend import Queries, asked, coverage_note
+from dsearch.engine.search.attend import Queries, coverage_note, resolve_inputs
 from dsearch.engine.search.field_values import Kind, kind_of_all
 from dsearch.engine.search.learned_values import LearnedValues
 from dsearch.engine.search.predict_whole import PooledField, predicted_from_all
@@ -53,26 +53,27 @@ def predict(
     if evidence < 0:
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
     with torch.inference_mode():
-        layer, stamp, states, texts = asked(collection, queries, model, purpose, filter, options)
+        layer, stamp, states, texts = resolve_inputs(collection, queries, model, purpose, filter, options)
         learned = LearnedValues.of(collection, stamp, layer.head, field)
         if layer.over == "all":
             pooled = _from_all(collection, layer, states, texts, field, evidence, learned)
             return Predictions(stamp, pooled)
-        found = layer(states, texts)
-        values = _values(collection, layer, found.positions, field, learned)
+        output = layer(states, texts)
+        values = _values(collection, layer, output.positions, field, learned)
         has = torch.tensor([[value is not None for value in line] for line in values], dtype=torch.bool)
-        weights = layer.weighing.weighed(found.raw, has.reshape(found.positions.shape)).mixed
+        weights = layer.weighing.weighed(output.raw, has.reshape(output.positions.shape)).mixed
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
-    ids = collection.ids_at(layer.snapshot, found.positions)
+    ids = collection.ids_at(layer.snapshot, output.positions)
     predictions = [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)]
     if learned is not None:
-        predictions = [learned.marked(one) for one in predictions]
-    if found.covered_mass is not None:
-        shares = found.covered_mass.tolist()
+        predictions = [learned.marked(prediction) for prediction in predictions]
+    if output.covered_mass is not None:
+        shares = output.covered_mass.tolist()
         predictions = [
-            replace(one, covered_mass=share) for one, share in zip(predictions, shares, strict=True)
+            replace(prediction, covered_mass=share)
+            for prediction, share in zip(predictions, shares, strict=True)
         ]
-    return Predictions(stamp, predictions, coverage_note(layer, found))
+    return Predictions(stamp, predictions, coverage_note(layer, output))
 
 
 def _values(
@@ -115,7 +116,7 @@ def _from_all(
         values = learned.at(snapshot, at)
     column = PooledField.of(values, at, snapshot.positions, named, field)
     predictions = predicted_from_all(layer.whole(states, texts), column, len(at), evidence, ids)
-    return predictions if learned is None else [learned.marked(one) for one in predictions]
+    return predictions if learned is None else [learned.marked(prediction) for prediction in predictions]
 
 
 def _predicted(
@@ -123,21 +124,21 @@ def _predicted(
     values: Sequence[Any],
     weights: Float[Tensor, " candidates"],
     field: str,
-    shown: int,
+    most_shown: int,
 ) -> FieldPrediction:
     pooled = [
         Evidence(id, float(share), value)
         for id, value, share in zip(ids, values, weights.numpy(), strict=True)
         if value is not None
     ]
-    kind = kind_of_all(((str, one.id, one.value) for one in pooled), field)
+    kind = kind_of_all(((str, document.id, document.value) for document in pooled), field)
     mean, spread = _mean_and_spread(pooled, kind) if kind in ("number", "vector") else (None, None)
     return FieldPrediction(
         kind=kind,
         mean=mean,
         spread=spread,
         labels=_labels(pooled) if kind == "label" else None,
-        evidence=sorted(pooled, key=lambda one: -one.weight)[:shown],
+        evidence=sorted(pooled, key=lambda document: -document.weight)[:most_shown],
         candidates=len(pooled),
         without_field=sum(id != "" for id in ids) - len(pooled),
     )
@@ -146,8 +147,10 @@ def _predicted(
 def _mean_and_spread(
     pooled: Sequence[Evidence], kind: Kind | None
 ) -> tuple[float | list[float], float | list[float]]:
-    weights = torch.tensor([[one.weight for one in pooled]], dtype=torch.float64)
-    numbers = torch.tensor([one.value for one in pooled], dtype=torch.float64).reshape(len(pooled), -1)
+    weights = torch.tensor([[document.weight for document in pooled]], dtype=torch.float64)
+    numbers = torch.tensor([document.value for document in pooled], dtype=torch.float64).reshape(
+        len(pooled), -1
+    )
     predicted = mean_and_spread(normalise(weights), numbers)
     mean, spread = (part[0].numpy().tolist() for part in predicted)
     return (mean, spread) if kind == "vector" else (mean[0], spread[0])
@@ -155,6 +158,6 @@ def _mean_and_spread(
 
 def _labels(pooled: Sequence[Evidence]) -> dict[str | bool, float]:
     shares: dict[str | bool, float] = {}
-    for one in pooled:
-        shares[one.value] = shares.get(one.value, 0.0) + one.weight
+    for document in pooled:
+        shares[document.value] = shares.get(document.value, 0.0) + document.weight
     return dict(sorted(shares.items(), key=lambda share: -share[1]))

@@ -122,7 +122,7 @@ class _Sums:
         parts = (weights.sum(1), first, second, reached)
         old = self._parts
         self._parts = (
-            parts if old is None else tuple(one + other for one, other in zip(old, parts, strict=True))
+            parts if old is None else tuple(part + other for part, other in zip(old, parts, strict=True))
         )
         at = torch.as_tensor(rows).expand(weights.shape)
         if self._best is not None:
@@ -148,7 +148,9 @@ class _Sums:
                 ]
                 if column.kind == "label":
                     order: list[int] = np.argsort(-first, kind="stable")[:MAX_LABELS].tolist()
-                    labels = {column.labels[one]: float(first[one] / total) for one in order if first[one]}
+                    labels = {
+                        column.labels[place]: float(first[place] / total) for place in order if first[place]
+                    }
                 else:
                     away = first / total
                     centre, variance = self._centre + away, np.maximum(second / total - away**2, 0)

@@ -50,7 +50,7 @@ class Asked:
     tokens: list[QueryTokens] | None = None
 
 
-def asked(
+def resolve_queries(
     collection: CollectionState,
     queries: Queries,
     options: LayerOptions,
@@ -107,15 +107,15 @@ def asked(
     if mode != "keyword" and pinned.model == live:
         collection.drift.note(live, states.numpy())
     states = states if turn is None else turn(states)
-    found: list[Asked] = []
+    parsed: list[Asked] = []
     for group in groups:
         layer = collection.layers.over(state.holding(group.phrases), head, _with_mode(options, group.mode))
         own = states if len(groups) == 1 else states[group.numbers]
         tokens = None
         if turn is None and layer.stages == 2 and group.texts is not None:
             tokens = tokens_of(collection, group.texts, layer.snapshot)
-        found.append(Asked(group.numbers, layer, own, group.texts, tokens))
-    return found, pinned
+        parsed.append(Asked(group.numbers, layer, own, group.texts, tokens))
+    return parsed, pinned
 
 
 def tokens_of(collection: CollectionState, texts: Sequence[str], state: Snapshot) -> list[QueryTokens]:
@@ -126,7 +126,7 @@ def tokens_of(collection: CollectionState, texts: Sequence[str], state: Snapshot
     """
     require_tokens(state)
     raw = collection.kept_query_tokens.of(collection.encoder, texts)
-    return [query_tokens(one, text, state) for one, text in zip(raw, texts, strict=True)]
+    return [query_tokens(query, text, state) for query, text in zip(raw, texts, strict=True)]
 
 
 def layer_options(options: SearchOptions, candidates: int) -> LayerOptions:
@@ -177,11 +177,11 @@ def grouped(
         operators: whether quotes and signs in a text restrict.
     """
     parsed = [parse_query(query) if operators else ParsedQuery(query) for query in queries]
-    found: dict[tuple[ParsedQuery, bool], list[int]] = {}
+    groups: dict[tuple[ParsedQuery, bool], list[int]] = {}
     for number, query in enumerate(parsed):
         phrases = ParsedQuery("", query.required, query.excluded)
         worded = not query.constrained or _has_words(query.text, mode, tokenizer)
-        found.setdefault((phrases, worded), []).append(number)
+        groups.setdefault((phrases, worded), []).append(number)
     return [
         QueryGroup(
             numbers=numbers,
@@ -189,7 +189,7 @@ def grouped(
             mode=mode if worded else "dense",
             texts=[parsed[number].text for number in numbers] if worded else None,
         )
-        for (phrases, worded), numbers in found.items()
+        for (phrases, worded), numbers in groups.items()
     ]
 
 

@@ -15,7 +15,7 @@ from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.highlights.meaning import meaning_highlighter
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
-from dsearch.engine.search.queries import Asked, asked, layer_options, tokens_of
+from dsearch.engine.search.queries import Asked, layer_options, resolve_queries, tokens_of
 from dsearch.engine.search.training_effect import learned
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
@@ -31,7 +31,7 @@ def search(collection: CollectionState, queries: Sequence[str], chosen: SearchOp
     places = PageRequest.of_batch(queries, chosen, tree)
     if not places:
         return []
-    groups, stamp = asked(
+    groups, stamp = resolve_queries(
         collection,
         queries,
         layer_options(chosen, places[0].candidates),
@@ -69,31 +69,36 @@ def answered(
     layer, texts = group.layer, group.texts
     page = HitPage(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
     with torch.inference_mode():
-        found = layer.ranked(group.states, texts, group.tokens)
+        output = layer.ranked(group.states, texts, group.tokens)
         covers = chosen.covers(layer.snapshot.positions)
-        mass = covered_mass(found, layer, texts) if covers else None
-        summaries = summaries_of(found, mass)
+        mass = covered_mass(output, layer, texts) if covers else None
+        summaries = summaries_of(output, mass)
         calibration = None
         if texts is not None and chosen.mode == "hybrid" and not turned:
             calibration = collection.calibrations.of(stamp.model)
-        estimated = [] if calibration is None else confidences(found, layer, calibration)
-        found, duplicates = arranged(
-            found, layer, page.reached(found), chosen, collection.kept_fields.of, collection.kept_documents.of
+        estimated = [] if calibration is None else confidences(output, layer, calibration)
+        output, duplicates = arranged(
+            output,
+            layer,
+            page.reached(output),
+            chosen,
+            collection.kept_fields.of,
+            collection.kept_documents.of,
         )
         explain = None
         if chosen.explain:
             change = None
-            if found.second is None:  # the parent's ranking has none
+            if output.second is None:  # the parent's ranking has none
                 change = learned(
-                    collection, stamp.model, found, layer, group.states, texts, chosen, turned=turned
+                    collection, stamp.model, output, layer, group.states, texts, chosen, turned=turned
                 )
-            explain = explainer(found, layer, texts, change)
+            explain = explainer(output, layer, texts, change)
         by_words = chosen.highlight_by == "words"
         meaning = None
         if chosen.highlight and not by_words and texts is not None:
             meaning = meaning_highlighter(layer, tokens_of(collection, texts, layer.snapshot))
         hits = hits_of(
-            found,
+            output,
             layer,
             collection.kept_documents,
             page,
@@ -103,7 +108,7 @@ def answered(
             duplicates=duplicates,
         )
         named = [(queries[number], places[number]) for number in group.numbers]
-        results = results_of(named, found, hits, summaries, page, stamp)
+        results = results_of(named, output, hits, summaries, page, stamp)
         if calibration is None:
             return results
         return [replace(result, confidence=of) for result, of in zip(results, estimated, strict=True)]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dsearch.attention.scores import length, unit
 from dsearch.engine.search.pagination import PageRequest
-from dsearch.engine.search.queries import asked, layer_options
+from dsearch.engine.search.queries import layer_options, resolve_queries
 from dsearch.engine.search.search import answered
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.state import CollectionState
@@ -63,7 +63,7 @@ def similar(
         candidates=chosen.candidates,
     )
     examples = _Examples(collection.store, like, unlike)
-    groups, stamp = asked(
+    groups, stamp = resolve_queries(
         collection,
         torch.zeros(1, collection.store.dimension) if query is None else [query],
         layer_options(chosen, place.candidates),
@@ -121,8 +121,8 @@ def _whole(
 ) -> Float[np.ndarray, "documents encoder_dim"]:
     """One embedding a document: of a long one the mean of its passages', at length 1 like the others."""
     embeddings = state.embeddings(positions)
-    one: Int64[np.ndarray, "one documents"] = positions.reshape(1, -1)
-    beside = None if state.passages is None else state.passages.beside(one)
+    single: Int64[np.ndarray, "one documents"] = positions.reshape(1, -1)
+    beside = None if state.passages is None else state.passages.beside(single)
     if state.passages is None or beside is None:
         return embeddings
     owners, further = beside

@@ -27,7 +27,7 @@ Tell = Callable[[int, int], Learned | None]
 def learned(
     collection: CollectionState,
     version: str,
-    found: SearchOutput,
+    output: SearchOutput,
     layer: SearchLayer,
     states: Float[Tensor, "batch encoder_dim"],
     texts: Sequence[str] | None,
@@ -35,7 +35,7 @@ def learned(
     *,
     turned: bool = False,
 ) -> Tell | None:
-    """Return a function for the effect of training on a candidate, given its row and column in `found`.
+    """Return a function for the effect of training on a candidate, given its row and column in `output`.
 
     None if the effect is undefined: for the untrained model, for a model with its own documents (whose
     embeddings differ), with a learned score, and for one with its own query encoder if likeness `turned` the
@@ -54,7 +54,7 @@ def learned(
     same = collection.encoder_identity_of(version) == collection.encoder_identity_of(ancestor)
     if not same and (turned or texts is None):
         return None
-    asked = states if same else collection.query_states(texts or [], layer.mode, ancestor)
+    earlier_states = states if same else collection.query_states(texts or [], layer.mode, ancestor)
     parent = SearchLayer(
         layer.snapshot,
         collection.head(ancestor),
@@ -63,17 +63,17 @@ def learned(
         hops=chosen.hops,
         hop_strength=chosen.hop_strength,
     )
-    before = parent.among(asked, texts, found.positions)
+    before = parent.among(earlier_states, texts, output.positions)
     lessons = None if layer.mode == "keyword" else collection.lessons_of(version)
-    now_dense, now_keyword = _parts(found, layer)
+    now_dense, now_keyword = _parts(output, layer)
     then_dense, then_keyword = _parts(before, parent)
 
     def tell(query: int, column: int) -> Learned:
-        position = found.positions[query, column]
+        position = output.positions[query, column]
         then = int(np.flatnonzero(before.positions[query] == position)[0])  # the same candidates
         pulled = None
         if lessons is not None:
-            at = found.positions[query : query + 1, column : column + 1]
+            at = output.positions[query : query + 1, column : column + 1]
             embedding = layer.snapshot.embeddings(at)[0, 0]
             row = int(layer.snapshot.rows(at)[0, 0])
             pulled = lessons.of(states[query].detach().cpu().numpy(), embedding, row)
@@ -84,20 +84,20 @@ def learned(
             rank=then + 1,
             dense=float(now_dense[query, column] - then_dense[query, then]),
             keyword=float(now_keyword[query, column] - then_keyword[query, then]),
-            memory=_memory_at(found, query, column) - _memory_at(before, query, then),
+            memory=_memory_at(output, query, column) - _memory_at(before, query, then),
             lessons=pulled,
         )
 
     return tell
 
 
-def _memory_at(found: SearchOutput, query: int, column: int) -> float:
-    return 0.0 if found.memory is None else float(found.memory[query, column])
+def _memory_at(output: SearchOutput, query: int, column: int) -> float:
+    return 0.0 if output.memory is None else float(output.memory[query, column])
 
 
 def _parts(
-    found: SearchOutput, layer: SearchLayer
+    output: SearchOutput, layer: SearchLayer
 ) -> tuple[Float[Tensor, "batch candidates"], Float[Tensor, "batch candidates"]]:
     """Dense and keyword part of each score: the heads', by how much of the weight comes from each."""
-    shares = shares_of(found, layer.head, layer.temperature)
-    return (shares * found.dense).sum(1), (shares * found.keyword).sum(1)
+    shares = shares_of(output, layer.head, layer.temperature)
+    return (shares * output.dense).sum(1), (shares * output.keyword).sum(1)

@@ -102,7 +102,7 @@ def _at(value: Any, keys: Sequence[str]) -> Any:
     return None if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType]
 
 
-def with_match(kept: KeptFields, snapshot: Snapshot, options: dict[str, Any]) -> dict[str, Any]:
+def with_match(fields: KeptFields, snapshot: Snapshot, options: dict[str, Any]) -> dict[str, Any]:
     """Replace `match_field` and `ignore_case` by the score that compares the field in this snapshot.
 
     Raises:
@@ -117,7 +117,7 @@ def with_match(kept: KeptFields, snapshot: Snapshot, options: dict[str, Any]) ->
                 f"match_field={field!r} with score={score!r}; only {', '.join(FIELD_SCORES)} compare a field"
             )
         rows = snapshot.rows(np.arange(snapshot.positions))
-        values = kept.of(rows, field, own=True)
+        values = fields.of(rows, field, own=True)
         plain["score"] = FieldMatch(score, field, values, ignore_case=ignore_case)
         plain["mode"] = "dense"  # neither vectors nor keywords have a part
     elif isinstance(score, str) and score in FIELD_SCORES[1:]:

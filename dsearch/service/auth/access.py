@@ -79,18 +79,18 @@ class Access:
     def _holder(self, scope: Scope) -> ApiKey | None:
         # A look at the file's time; it is read when it changed. Once required, always required: removing the
         # file while the service runs opens nothing.
-        made = self._keys.made
-        self._required = self._required or made
+        have_keys = self._keys.has_keys
+        self._required = self._required or have_keys
         if not self._required:
             return None
-        if made and not self._keys.opening:
+        if have_keys and not self._keys.opening:
             raise KeyMissing(
                 "every key of this service was revoked; let it answer this machine without keys again "
                 "(dsearch keys clear, and a restart), or make a new one where it runs",
                 hint=MAKE_ONE,
             )
-        given = Headers(scope=scope).get("authorization", "")
-        kind, _, text = given.partition(" ")
+        header = Headers(scope=scope).get("authorization", "")
+        kind, _, text = header.partition(" ")
         if kind.lower() != "bearer" or not text.strip():
             raise KeyMissing(
                 "no API key; send one as `Authorization: Bearer ds_…`, or make one", hint=MAKE_ONE

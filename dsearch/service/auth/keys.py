@@ -99,7 +99,7 @@ class ApiKeys:
         return list(self._read().values())
 
     @property
-    def made(self) -> bool:
+    def has_keys(self) -> bool:
         """True if any key was ever created; raises as `list`."""
         return bool(self._read())
 
@@ -135,8 +135,8 @@ class ApiKeys:
         with self._lock, self._alone():
             keys = self._load()
             if id not in keys:
-                known = ", ".join(keys) or "none yet"
-                raise NotFound(f"no key {id[:80]!r}; there are: {known}")
+                names = ", ".join(keys) or "none yet"
+                raise NotFound(f"no key {id[:80]!r}; there are: {names}")
             old = keys[id]
             key = ApiKey(old.id, old.name, old.scope, old.created, "", old.revoked or _now())
             self._write({**keys, id: key})
@@ -158,18 +158,18 @@ class ApiKeys:
                 sync_folder(path.parent)
         return len(keys)
 
-    def holder(self, given: str) -> ApiKey | None:
-        """The key that `given` is, or None.
+    def holder(self, secret: str) -> ApiKey | None:
+        """The key that `secret` is, or None.
 
         Raises:
             CorruptData: the file is not what was written.
         """
         keys = self._read()
-        matched = _KEY.fullmatch(given)
-        known = keys.get(matched[1]) if matched else None
+        matched = _KEY.fullmatch(secret)
+        key = keys.get(matched[1]) if matched else None
         # Compared even where no such key exists: the time taken does not tell which ids do.
-        same = hmac.compare_digest(_digest(given), known.sha256 if known and known.sha256 else _NOBODY)
-        return known if same and known and known.sha256 else None
+        same = hmac.compare_digest(_digest(secret), key.sha256 if key and key.sha256 else _NOBODY)
+        return key if same and key and key.sha256 else None
 
     def _alone(self) -> FileLock:
         """Two commands that change the file at once take turns."""
@@ -233,7 +233,7 @@ def _parse(path: Path) -> tuple[dict[str, ApiKey], int]:
             raise ValueError(f"format {content['format']}")
         if set(content) != {"format", "keys"} and content.pop("digest") != _content_digest(content):
             raise ValueError("it is not what was written")
-        keys = [ApiKey(**one) for one in content["keys"]]
+        keys = [ApiKey(**record) for record in content["keys"]]
         if any(key.scope not in SCOPES for key in keys):
             raise ValueError("an unknown scope")
         return {key.id: key for key in keys}, content.get("sequence", 0)

@@ -21,7 +21,7 @@ _BY_QUERY = ("context", "output", "weights", "scores", "keys", "values", *_BY_HE
 
 
 def attend(
-    catalogue: Catalogue, name: str, asked: AttendRequest, owner: str, largest_bytes: int
+    catalogue: Catalogue, name: str, request: AttendRequest, owner: str, largest_bytes: int
 ) -> Attention:
     """Attention of the queries, with what was asked for.
 
@@ -30,70 +30,70 @@ def attend(
         InvalidRequest: mode "keyword" with vectors alone, an answer above `largest_bytes`.
         ModelNotFound, Gone, Conflict.
     """
-    with catalogue.whole(name, encoder=_encodes(asked)) as collection:
+    with catalogue.whole(name, encoder=_encodes(request)) as collection:
         return attention_parts(
             collection,
-            asked.asked(collection.store.dimension, owner),
-            include=set(asked.include),
-            certify=asked.certify,
+            request.to_query(collection.store.dimension, owner),
+            include=set(request.include),
+            certify=request.certify,
             largest_bytes=largest_bytes,
         )
 
 
-def vjp(catalogue: Catalogue, name: str, asked: VjpRequest, owner: str) -> Gradients:
+def vjp(catalogue: Catalogue, name: str, request: VjpRequest, owner: str) -> Gradients:
     """Gradients with respect to the query states and the head.
 
     Raises:
         As `attend`; and for gradients that do not fit what was asked.
     """
-    with catalogue.whole(name, encoder=_encodes(asked)) as collection:
+    with catalogue.whole(name, encoder=_encodes(request)) as collection:
         return vjp_of(
             collection,
-            asked.asked(collection.store.dimension, owner),
-            context=_context(collection, asked),
-            weights=asked.grad_weights,
-            scores=asked.grad_scores,
+            request.to_query(collection.store.dimension, owner),
+            context=_context(collection, request),
+            weights=request.grad_weights,
+            scores=request.grad_scores,
         )
 
 
-def attended_arrays(found: Attention) -> dict[str, np.ndarray]:
+def attended_arrays(attention: Attention) -> dict[str, np.ndarray]:
     """The arrays of an answer, each for all queries, zeros behind a query's last candidate."""
-    arrays = {name: getattr(found, name) for name in (*_BY_QUERY, "mixture")}
+    arrays = {name: getattr(attention, name) for name in (*_BY_QUERY, "mixture")}
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def attended_facts(found: Attention) -> dict[str, Any]:
+def attended_facts(attention: Attention) -> dict[str, Any]:
     """Return the fields of an answer that are not arrays."""
     facts: dict[str, Any] = {
-        **stamped(found.stamp),
-        "hops": found.hops,
-        "temperature": found.temperature,
-        "ids": found.ids,
-        "candidates": found.candidates,
-        "note": found.note,
-        "draft": found.draft,
+        **stamped(attention.stamp),
+        "hops": attention.hops,
+        "temperature": attention.temperature,
+        "ids": attention.ids,
+        "candidates": attention.candidates,
+        "note": attention.note,
+        "draft": attention.draft,
     }
-    return facts if found.certificates is None else facts | {"certificates": found.certificates}
+    return facts if attention.certificates is None else facts | {"certificates": attention.certificates}
 
 
-def attended_json(found: Attention) -> dict[str, Any]:
+def attended_json(attention: Attention) -> dict[str, Any]:
     """An answer in JSON: a result for each query, its lists as long as it has candidates."""
     return {
-        **stamped(found.stamp),
-        "hops": found.hops,
-        "temperature": found.temperature,
-        "mixture": found.mixture,
-        "note": found.note,
-        "draft": found.draft,
-        "results": [_result(found, query) for query in range(len(found.ids))],
+        **stamped(attention.stamp),
+        "hops": attention.hops,
+        "temperature": attention.temperature,
+        "mixture": attention.mixture,
+        "note": attention.note,
+        "draft": attention.draft,
+        "results": [_result(attention, query) for query in range(len(attention.ids))],
     }
 
 
-def _result(found: Attention, query: int) -> dict[str, Any]:
-    ids = found.ids[query]
+def _result(attention: Attention, query: int) -> dict[str, Any]:
+    ids = attention.ids[query]
     result: dict[str, Any] = {"ids": ids}
     for name in _BY_QUERY:
-        array = getattr(found, name)
+        array = getattr(attention, name)
         if array is None:
             continue
         row = array[query]
@@ -105,23 +105,23 @@ def _result(found: Attention, query: int) -> dict[str, Any]:
         elif name not in ("context", "output"):
             row = row[: len(ids)]
         result[name] = np.ascontiguousarray(row)
-    if found.candidates is not None:
-        result["candidates"] = found.candidates[query]
-    if found.certificates is not None:
-        result["certificate"] = found.certificates[query]
+    if attention.candidates is not None:
+        result["candidates"] = attention.candidates[query]
+    if attention.certificates is not None:
+        result["certificate"] = attention.certificates[query]
     return result
 
 
-def _context(collection: Collection, asked: VjpRequest) -> np.ndarray | None:
-    if asked.grad_context is None:
+def _context(collection: Collection, request: VjpRequest) -> np.ndarray | None:
+    if request.grad_context is None:
         return None
-    return matrix("grad_context", asked.grad_context, collection.store.dimension)
+    return matrix("grad_context", request.grad_context, collection.store.dimension)
 
 
-def _encodes(asked: Differentiable) -> bool:
+def _encodes(request: Differentiable) -> bool:
     return (
-        asked.queries is not None
-        and asked.vectors is None
-        and asked.mode != "keyword"
-        and asked.match_field is None
+        request.queries is not None
+        and request.vectors is None
+        and request.mode != "keyword"
+        and request.match_field is None
     )

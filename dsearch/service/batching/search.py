@@ -59,38 +59,38 @@ class Searches:
             return collection.answer(items, self.options)
 
 
-def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str, Any]:
+def predict(catalogue: Catalogue, name: str, request: PredictRequest) -> dict[str, Any]:
     """The answer to a `predict` request, less what the route adds.
 
     Raises:
         DimensionMismatch: vectors of another length than the collection's embeddings.
         InvalidRequest: a field that cannot be pooled, a width for a score that has none.
     """
-    with catalogue.whole(name, encoder=_encodes(asked)) as collection:
+    with catalogue.whole(name, encoder=_encodes(request)) as collection:
         predicted = collection.predict(
-            _queries(asked, collection),
-            field=asked.field,
-            evidence=asked.evidence,
-            filter=asked.tree(),
-            **asked.attention_options(),
+            _queries(request, collection),
+            field=request.field,
+            evidence=request.evidence,
+            filter=request.tree(),
+            **request.attention_options(),
         )
     return predicted_json(predicted)
 
 
 def predicted_json(predicted: Predictions) -> dict[str, Any]:
     """An answer in JSON: a result for each query."""
-    answers = [prediction_answer(one) for one in predicted.predictions]
+    answers = [prediction_answer(prediction) for prediction in predicted.predictions]
     return {**stamped(predicted.stamp), "note": predicted.note, "results": answers}
 
 
-def _encodes(asked: PredictRequest) -> bool:
-    return asked.queries is not None and asked.mode != "keyword" and asked.match_field is None
+def _encodes(request: PredictRequest) -> bool:
+    return request.queries is not None and request.mode != "keyword" and request.match_field is None
 
 
-def _queries(asked: AttendFields, collection: Collection) -> list[str] | torch.Tensor:
-    if asked.ids is not None:
-        return collection.states_of(asked.ids)
-    return asked.queries if asked.queries is not None else _states(asked.vectors or [], collection)
+def _queries(request: AttendFields, collection: Collection) -> list[str] | torch.Tensor:
+    if request.ids is not None:
+        return collection.states_of(request.ids)
+    return request.queries if request.queries is not None else _states(request.vectors or [], collection)
 
 
 def _states(vectors: Sequence[Sequence[float]], collection: Collection) -> torch.Tensor:

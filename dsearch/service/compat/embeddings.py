@@ -33,7 +33,7 @@ from dsearch.service.compat.named_models import ModelName, NamedModel
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.state import TheService
-from dsearch.service.wire.fields import Given, allowed, shown
+from dsearch.service.wire.fields import Given, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 
@@ -159,7 +159,7 @@ async def create_embeddings(body: EmbeddingsRequest, service: TheService) -> Res
     """Embed texts by the query or document side of a collection's model (OpenAI's API)."""
     model = NamedModel.of(body.model)
     if model.side and body.input_type not in (None, model.side):
-        raise InvalidRequest(f"input_type={body.input_type!r} and model={shown(body.model)}; leave one out")
+        raise InvalidRequest(f"input_type={body.input_type!r} and model={repr_of(body.model)}; leave one out")
     side: Role = model.side or body.input_type or "document"
     inputs = _inputs(body.input)
     characters = sum(len(item) for item in inputs)
@@ -214,7 +214,7 @@ async def get_model_name(id: str, service: TheService) -> Response:
     for item in await service.read(partial(_models, service.catalogue)):
         if item["id"] == plain:
             return json_answer({**item, "id": id})
-    raise ModelNotFound(f"no model {shown(id)}; GET /v1/models lists those that there are")
+    raise ModelNotFound(f"no model {repr_of(id)}; GET /v1/models lists those that there are")
 
 
 def _models(catalogue: Catalogue) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dsearch.encoder.encoder import Role
 from dsearch.errors import InvalidRequest
-from dsearch.service.wire.fields import allowed, shown
+from dsearch.service.wire.fields import allowed, repr_of
 
 _NAMED = re.compile(r"([^@:\s]+)(?:@(v[0-9]{1,9}))?(?::(query|document))?")
 _USE = "use COLLECTION, COLLECTION@VERSION or COLLECTION@VERSION:query, such as papers@v3 (GET /v1/models)"
@@ -41,7 +41,7 @@ class NamedModel:
         """
         matched = _NAMED.fullmatch(name)
         if matched is None:
-            raise InvalidRequest(f"model={shown(name)}; {_USE}")
+            raise InvalidRequest(f"model={repr_of(name)}; {_USE}")
         side: Role | None = "query" if matched[3] == "query" else "document" if matched[3] else None
         return cls(matched[1], matched[2], side)
 

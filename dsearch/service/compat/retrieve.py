@@ -187,6 +187,6 @@ async def _only(collection: str | None, service: Service) -> str:
         return collection
     names = await service.read(service.catalogue.names)
     if len(names) != 1:
-        there = ", ".join(names[:20]) or "none"
-        raise InvalidRequest(f"collection is missing; name one: ?collection=NAME; there are: {there}")
+        choices = ", ".join(names[:20]) or "none"
+        raise InvalidRequest(f"collection is missing; name one: ?collection=NAME; there are: {choices}")
     return names[0]

@@ -20,7 +20,7 @@ from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.search import QueryText
 from dsearch.service.state import TheService
-from dsearch.service.wire.fields import Given, allowed, shown
+from dsearch.service.wire.fields import Given, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import parse_filter
@@ -288,7 +288,7 @@ def _native(filter: Any, where: str = "filters", depth: int = 0) -> dict[str, An
         name = key.replace("\\", "\\\\").replace(".", "\\.")
         name = f"\\{name}" if name in ("and", "or", "not") else name
         return {name: {kind: filter["value"]}}
-    raise InvalidRequest(f"{where}={shown(filter)}; use {_FILTER}, with type {', '.join(_COMPARISONS)}")
+    raise InvalidRequest(f"{where}={repr_of(filter)}; use {_FILTER}, with type {', '.join(_COMPARISONS)}")
 
 
 def _store(info: CollectionInfo) -> dict[str, Any]:

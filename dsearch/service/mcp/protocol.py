@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from dsearch.errors import DsearchError, InvalidRequest, ScopeTooNarrow
 from dsearch.service.mcp.tools import TOOLS, AgentTool, Caller
 from dsearch.service.state import Service
-from dsearch.service.wire.fields import shown
+from dsearch.service.wire.fields import repr_of
 from dsearch.service.wire.problems import field_errors
 from dsearch.version import __version__
 
@@ -58,7 +58,7 @@ def protocol_server(service: Service, caller_of: CallerOf) -> Server[Any]:
         except DsearchError as error:
             return _refusal(str(error))
         except Exception:
-            _log.exception("tool %s failed", shown(call.name))
+            _log.exception("tool %s failed", repr_of(call.name))
             return _refusal("an unexpected error; the server's log has it")
         content = answer.model_dump(mode="json")
         text = TextContent(type="text", text=orjson.dumps(content).decode())
@@ -85,7 +85,7 @@ async def _call(service: Service, name: str, arguments: dict[str, Any], caller: 
     usable = [tool for tool in TOOLS.values() if caller.may(tool)]
     tool = TOOLS.get(name)
     if tool is None:
-        raise InvalidRequest(f"no tool {shown(name)}; use {', '.join(item.name for item in usable)}")
+        raise InvalidRequest(f"no tool {repr_of(name)}; use {', '.join(item.name for item in usable)}")
     if tool not in usable:
         raise ScopeTooNarrow(
             f"this API key has scope {caller.scope}; {name} needs {tool.scope} "

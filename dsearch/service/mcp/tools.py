@@ -25,7 +25,7 @@ from dsearch.service.collections import Catalogue
 from dsearch.service.feedback import record_outcome
 from dsearch.service.schemas.search import DocumentGiven, EpisodeName, QueryText
 from dsearch.service.state import Service
-from dsearch.service.wire.fields import Given, allowed, shown
+from dsearch.service.wire.fields import Given, allowed, repr_of
 from dsearch.types import Document, Hit
 
 MAX_FOUND = 50
@@ -222,7 +222,7 @@ async def _search(service: Service, call: SearchInput, caller: Caller) -> FoundD
 async def _fetch(service: Service, call: FetchInput, caller: Caller) -> FetchedDocument:
     name, _, id = call.id.partition("/")
     if not id:
-        raise InvalidRequest(f"id={shown(call.id)}; use the id of a result of search, such as papers/d17")
+        raise InvalidRequest(f"id={repr_of(call.id)}; use the id of a result of search, such as papers/d17")
     document = await service.read(partial(_stored, service.catalogue, name, id))
     if call.episode is not None:
         service.episodes.add_reading(caller.key, call.episode, name, id)
@@ -243,7 +243,7 @@ async def _report_outcome(service: Service, call: OutcomeInput, caller: Caller) 
     searched = service.episodes.collections(caller.key, call.episode)
     if strange := next((name for name in useful if name not in searched), None):
         raise InvalidRequest(
-            f"useful_ids has {shown(f'{strange}/{useful[strange][0]}')}, which no search of this episode "
+            f"useful_ids has {repr_of(f'{strange}/{useful[strange][0]}')}, which no search of this episode "
             "showed; give ids of its results"
         )
     outcomes = {name: TaskOutcome(useful.get(name, ()), call.success) for name in searched}

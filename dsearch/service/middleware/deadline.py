@@ -94,9 +94,9 @@ class Deadline:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given, bodiless = _headers(scope)
+        header, bodiless = _headers(scope)
         loop = asyncio.get_running_loop()
-        token = _present.set(loop.time() + self._timeout_s(scope, given))
+        token = _present.set(loop.time() + self._timeout_s(scope, header))
         client = _Client(receive, send, loop)
         if bodiless:
             await client.read_on()  # the route does not, so a disconnect would go unnoticed
@@ -110,27 +110,27 @@ class Deadline:
             client.forget()
             _present.reset(token)
 
-    def _timeout_s(self, scope: Scope, given: str | None) -> float:
-        if given is None and _ONE_QUERY.fullmatch(scope["path"]):
+    def _timeout_s(self, scope: Scope, header: str | None) -> float:
+        if header is None and _ONE_QUERY.fullmatch(scope["path"]):
             return self.query_timeout_s
         reads = needed_scope(scope["method"], scope["path"]) == "read"
-        if given is None:
+        if header is None:
             return READ_TIMEOUT_S if reads else WRITE_TIMEOUT_S
         most_ms = round(1000 * (MAX_READ_TIMEOUT_S if reads else MAX_WRITE_TIMEOUT_S))
-        if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= most_ms):
-            raise InvalidRequest(f"{HEADER}: {given[:80]}; use whole milliseconds from 1 to {most_ms}")
-        return int(given) / 1000
+        if not (header.isascii() and header.isdigit() and len(header) < 10 and 1 <= int(header) <= most_ms):
+            raise InvalidRequest(f"{HEADER}: {header[:80]}; use whole milliseconds from 1 to {most_ms}")
+        return int(header) / 1000
 
 
 def _headers(scope: Scope) -> tuple[str | None, bool]:
     """The time that a request gives itself, and whether it has no body; names come in lower case."""
-    given, bodiless = None, True
+    header, bodiless = None, True
     for name, value in scope["headers"]:
         if name == b"x-timeout-ms":
-            given = value.decode("latin-1") if given is None else given
+            header = value.decode("latin-1") if header is None else header
         elif (name == b"content-length" and value != b"0") or name == b"transfer-encoding":
             bodiless = False
-    return given, bodiless
+    return header, bodiless
 
 
 class _Client:

@@ -89,8 +89,8 @@ class Guard:
             place.leave()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host, origin, given = _looked_at(scope)
-        request_id = given if _GIVEN_ID.fullmatch(given) else new_id()
+        host, origin, sent_id = _looked_at(scope)
+        request_id = sent_id if _GIVEN_ID.fullmatch(sent_id) else new_id()
         answering = _Answering(scope, send, request_id, self._leaving)
         token = logs.request_id.set(request_id)
         self._metrics.begun()
@@ -184,11 +184,11 @@ class _Answering:
 
 def _looked_at(scope: Scope) -> tuple[str, str | None, str]:
     """Host, Origin and X-Request-Id, the first of each; names come in lower case."""
-    found: dict[bytes, str] = {}
+    headers: dict[bytes, str] = {}
     for name, value in scope["headers"]:
         if name in _LOOKED_AT:
-            found.setdefault(name, value.decode("latin-1"))
-    return found.get(b"host", ""), found.get(b"origin"), found.get(b"x-request-id", "")
+            headers.setdefault(name, value.decode("latin-1"))
+    return headers.get(b"host", ""), headers.get(b"origin"), headers.get(b"x-request-id", "")
 
 
 def _name(host: str) -> str:

@@ -262,6 +262,10 @@ def _send_at_once(transport: Any) -> None:
 
 
 def _evict(connections: set[PatientProtocol]) -> None:
-    waiting = [(one.waiting_since, one) for one in connections if one.waiting_since is not None]
+    waiting = [
+        (connection.waiting_since, connection)
+        for connection in connections
+        if connection.waiting_since is not None
+    ]
     if waiting:
-        min(waiting, key=lambda one: one[0])[1].transport.abort()
+        min(waiting, key=lambda pair: pair[0])[1].transport.abort()

@@ -90,8 +90,8 @@ def require_type(request: Request, types: tuple[str, ...]) -> str:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise UnsupportedMediaType(f"Content-Encoding: {encoding[:80]}; send the body uncompressed")
-    given = request.headers.get("content-type", "")
-    media_type = given.partition(";")[0].strip().lower()
+    content_type = request.headers.get("content-type", "")
+    media_type = content_type.partition(";")[0].strip().lower()
     if media_type not in types:
-        raise UnsupportedMediaType(f"Content-Type: {given[:80] or 'none'}; use {' or '.join(types)}")
+        raise UnsupportedMediaType(f"Content-Type: {content_type[:80] or 'none'}; use {' or '.join(types)}")
     return media_type

@@ -50,9 +50,9 @@ class Rounds(selectors.DefaultSelector):
             self._sleep(rest)
             if timeout is not None:
                 timeout -= rest
-        found = super().select(timeout)
+        events = super().select(timeout)
         self._looked = self._clock()
-        return found
+        return events
 
 
 def event_loop(crowded: Callable[[], bool]) -> asyncio.AbstractEventLoop:

@@ -40,9 +40,9 @@ async def list_aliases(service: TheService) -> Response:
         *(InvalidJson, BodyTooLarge, UnsupportedMediaType),
     ),
 )
-async def set_alias(alias: str, asked: AliasRequest, service: TheService) -> Response:
+async def set_alias(alias: str, body: AliasRequest, service: TheService) -> Response:
     """Point an alias at a collection, whatever it pointed at. The change is atomic."""
-    set_to = partial(service.catalogue.set_alias, alias, asked.collection)
+    set_to = partial(service.catalogue.set_alias, alias, body.collection)
     return json_answer(await service.writing.run(set_to))
 
 

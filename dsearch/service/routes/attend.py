@@ -52,7 +52,7 @@ _PROBLEMS = documented(
 
 
 @router.post("/attend", response_model=AttendAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
-async def attend(collection: str, asked: AttendRequest, request: Request, service: TheService) -> Response:
+async def attend(collection: str, body: AttendRequest, request: Request, service: TheService) -> Response:
     """Compute attention for texts or query states: context, weights, scores and ids.
 
     With `Accept: application/x-safetensors` the numbers come as tensors, and the rest as JSON in `answer` of
@@ -61,7 +61,7 @@ async def attend(collection: str, asked: AttendRequest, request: Request, servic
     started = time.perf_counter()
     tensors = wants_tensors(request)
     largest = MAX_TENSOR_BYTES if tensors else MAX_JSON_VECTOR_BYTES
-    work = partial(attention_of, service.catalogue, collection, asked, asker(request), largest)
+    work = partial(attention_of, service.catalogue, collection, body, asker(request), largest)
     parts = await service.searching.run(work)
     took = {"took_ms": _ms_since(started)}
     if tensors:
@@ -70,25 +70,25 @@ async def attend(collection: str, asked: AttendRequest, request: Request, servic
 
 
 @router.post("/vjp", response_model=VjpAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
-async def vjp(collection: str, asked: VjpRequest, request: Request, service: TheService) -> Response:
+async def vjp(collection: str, body: VjpRequest, request: Request, service: TheService) -> Response:
     """Differentiate an answer of `attend`: repeat its request, with its stamp and your loss's gradient.
 
     The server keeps nothing between the two. A state that was replaced since is `gone` (410): attend again.
     """
     started = time.perf_counter()
-    found = await service.searching.run(
-        partial(gradients_of, service.catalogue, collection, asked, asker(request))
+    gradients = await service.searching.run(
+        partial(gradients_of, service.catalogue, collection, body, asker(request))
     )
-    facts = stamped(found.stamp) | {"took_ms": _ms_since(started)}
-    states = {"states": np.ascontiguousarray(found.states)} if "states" in asked.include else {}
-    head = found.head if "head" in asked.include else {}
+    facts = stamped(gradients.stamp) | {"took_ms": _ms_since(started)}
+    states = {"states": np.ascontiguousarray(gradients.states)} if "states" in body.include else {}
+    head = gradients.head if "head" in body.include else {}
     if wants_tensors(request):
         return tensors_answer(states | {f"head.{name}": tensor for name, tensor in head.items()}, facts)
     # orjson writes arrays as they lie in memory, and those of no dimension as numbers alone
-    shown = {
+    content = {
         name: np.ascontiguousarray(tensor) if tensor.ndim else tensor[()] for name, tensor in head.items()
     }
-    return json_answer(facts | states | ({"head": shown} if head else {}))
+    return json_answer(facts | states | ({"head": content} if head else {}))
 
 
 def _ms_since(started: float) -> float:

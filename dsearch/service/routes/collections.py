@@ -44,14 +44,14 @@ async def get_collection(collection: str, service: TheService) -> Response:
     | {201: {"model": CollectionInfo, "description": "It was made."}},
 )
 async def create_collection(
-    collection: str, service: TheService, asked: CreateRequest | None = None
+    collection: str, service: TheService, body: CreateRequest | None = None
 ) -> Response:
     """Create a collection for the server's encoder; an existing one is unchanged. No body is needed."""
     make = partial(service.catalogue.create, collection)
-    if asked is not None:
-        cut = asked.passages
+    if body is not None:
+        cut = body.passages
         passages = None if cut is None else PassageOptions(cut.tokens, cut.overlap, none=cut.none)
-        make = partial(make, asked.language, passages, asked.kind)
+        make = partial(make, body.language, passages, body.kind)
     created = await service.writing.run(make)
     described = await service.read(partial(service.catalogue.describe, collection))
     return json_answer(described, 201 if created else 200)

@@ -100,11 +100,11 @@ async def upsert_documents(collection: str, request: Request, service: TheServic
         return await _upsert_stream(collection, request, service)
     read = await read_json(request)
     try:
-        given = await run_in_threadpool(_ARRAY.validate_python, read)
+        items = await run_in_threadpool(_ARRAY.validate_python, read)
     except ValidationError as error:
         raise RequestValidationError(in_body(error)) from None
-    documents = [one.document() for one in given]
-    characters = sum(len(one.text) + len(one.title) for one in documents)
+    documents = [item.document() for item in items]
+    characters = sum(len(document.text) + len(document.title) for document in documents)
     written = await service.writing.run(
         partial(_upsert, service.catalogue, collection, documents), characters=characters
     )
@@ -136,12 +136,12 @@ async def _upsert_stream(collection: str, request: Request, service: Service) ->
     "", response_model=DocumentPage, responses=documented(CollectionNotFound, InvalidCursor, InvalidRequest)
 )
 async def list_documents(
-    collection: str, service: TheService, asked: Annotated[ListParameters, Query()]
+    collection: str, service: TheService, parameters: Annotated[ListParameters, Query()]
 ) -> Response:
     """List documents by id. Pages are shorter than `limit` if texts are long; follow `next`."""
-    tree = tree_of(asked.filter)
+    tree = tree_of(parameters.filter)
     read = service.catalogue.call(
-        calls.list_documents, collection, limit=asked.limit, cursor=asked.cursor, filter=tree
+        calls.list_documents, collection, limit=parameters.limit, cursor=parameters.cursor, filter=tree
     )
     return json_answer(await service.read(read))
 
@@ -187,9 +187,9 @@ _BODIES = documented(InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMedia
 
 
 @router.post("/delete", response_model=Deleted, responses=documented(CollectionNotFound) | _BODIES)
-async def delete_documents(collection: str, asked: DeleteRequest, service: TheService) -> Response:
+async def delete_documents(collection: str, body: DeleteRequest, service: TheService) -> Response:
     """Delete the documents of these ids, or those that match a filter; gone on return."""
-    delete = service.catalogue.write(calls.delete_documents, collection, ids=asked.ids, filter=asked.tree())
+    delete = service.catalogue.write(calls.delete_documents, collection, ids=body.ids, filter=body.tree())
     return json_answer(await service.writing.run(delete))
 
 
@@ -198,7 +198,7 @@ async def delete_documents(collection: str, asked: DeleteRequest, service: TheSe
     response_model=Changed,
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidDocument) | _BODIES,
 )
-async def change_metadata(collection: str, id: str, asked: PatchRequest, service: TheService) -> Response:
+async def change_metadata(collection: str, id: str, body: PatchRequest, service: TheService) -> Response:
     """Change part of a document's metadata (JSON Merge Patch, RFC 7396); its text and embedding stay."""
-    change = service.catalogue.write(calls.change_metadata, collection, id, asked.metadata)
+    change = service.catalogue.write(calls.change_metadata, collection, id, body.metadata)
     return json_answer(await service.writing.run(change))

@@ -43,17 +43,17 @@ class FacetsParameters(Given):
     response_model=Facets,
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType),
 )
-async def count_facets(collection: str, asked: FacetsRequest, service: TheService) -> Response:
+async def count_facets(collection: str, body: FacetsRequest, service: TheService) -> Response:
     """Count the documents with each value of the metadata's fields, among those that match a filter."""
-    return await _counted(service, collection, asked.fields, asked.tree(), asked.limit)
+    return await _counted(service, collection, body.fields, body.tree(), body.limit)
 
 
 @router.get("", response_model=Facets, responses=documented(CollectionNotFound, InvalidRequest, InvalidJson))
 async def count_facets_by_url(
-    collection: str, asked: Annotated[FacetsParameters, Query()], service: TheService
+    collection: str, parameters: Annotated[FacetsParameters, Query()], service: TheService
 ) -> Response:
     """Count values as above, with the request in the URL."""
-    return await _counted(service, collection, asked.field, tree_of(asked.filter), asked.limit)
+    return await _counted(service, collection, parameters.field, tree_of(parameters.filter), parameters.limit)
 
 
 async def _counted(

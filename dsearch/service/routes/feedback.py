@@ -47,7 +47,7 @@ async def feedback(collection: str, events: Events, request: Request, service: T
     reacts to are not stored.
     """
     work = Feedback(service.catalogue, service.impressions, collection, asker(request), events)
-    recorded = await service.feedback.run(work, characters=sum(len(one.object_id) for one in events))
+    recorded = await service.feedback.run(work, characters=sum(len(event.object_id) for event in events))
     return json_answer(recorded)
 
 

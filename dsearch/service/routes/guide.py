@@ -58,11 +58,11 @@ async def _guide(request: Request) -> Response:
         text = guide(topic)
     except NotFound as error:
         return problem_of(error)
-    title = next(one.title for one in listed if one.topic == topic)
+    title = next(entry.title for entry in listed if entry.topic == topic)
     links = "".join(
-        f'<li><a href="/guide/{one.topic}"{" aria-current=page" if one.topic == topic else ""}>'
-        f"{escape(one.title)}</a></li>"
-        for one in listed
+        f'<li><a href="/guide/{entry.topic}"{" aria-current=page" if entry.topic == topic else ""}>'
+        f"{escape(entry.title)}</a></li>"
+        for entry in listed
     )
     # On /guide itself a picture's name would lead elsewhere.
     body = _MARKDOWN.render(text).replace('<img src="', '<img src="/guide/')

@@ -30,7 +30,7 @@ _BODY: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binar
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded),
 )
 async def add_draft(
-    collection: str, request: Request, service: TheService, asked: Annotated[AddParameters, Query()]
+    collection: str, request: Request, service: TheService, parameters: Annotated[AddParameters, Query()]
 ) -> Response:
     """Hand a head in for a while: `attend` and `vjp` answer by it where they name it as `draft`.
 
@@ -41,7 +41,7 @@ async def add_draft(
 
     def add() -> DraftAdded:
         with service.catalogue.whole(collection) as opened:
-            return calls.add_draft(opened, body, asked.parent, asker(request))
+            return calls.add_draft(opened, body, parameters.parent, asker(request))
 
     return json_answer(await service.read(add), 201)
 

@@ -68,13 +68,13 @@ class RollbackParameters(Given):
     ),
 )
 async def promote_model(
-    collection: str, version: str, service: TheService, asked: Annotated[PromoteParameters, Query()]
+    collection: str, version: str, service: TheService, parameters: Annotated[PromoteParameters, Query()]
 ) -> Response:
     """Make a version live. Nothing is rebuilt; to undo it, promote `previous` for the same purpose.
 
     A version that learned to predict a field answers predictions, and no searches.
     """
-    change = service.catalogue.write(calls.promote, collection, version, asked.purpose)
+    change = service.catalogue.write(calls.promote, collection, version, parameters.purpose)
     return json_answer(await service.writing.run(change))
 
 
@@ -84,10 +84,10 @@ async def promote_model(
     responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
 )
 async def rollback_model(
-    collection: str, service: TheService, asked: Annotated[RollbackParameters, Query()]
+    collection: str, service: TheService, parameters: Annotated[RollbackParameters, Query()]
 ) -> Response:
     """Make the previously live version of a purpose live again."""
-    change = service.catalogue.write(calls.rollback, collection, asked.purpose)
+    change = service.catalogue.write(calls.rollback, collection, parameters.purpose)
     return json_answer(await service.writing.run(change))
 
 
@@ -97,9 +97,9 @@ async def rollback_model(
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, CorruptData, BodyTooLarge)
     | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
-async def rollback_rows(collection: str, asked: RowsRequest, service: TheService) -> Response:
+async def rollback_rows(collection: str, body: RowsRequest, service: TheService) -> Response:
     """Drop the rows of the query memory that later operations wrote; versions stay."""
-    drop = service.catalogue.write(calls.rollback_rows, collection, asked.sequence)
+    drop = service.catalogue.write(calls.rollback_rows, collection, body.sequence)
     return json_answer(await service.writing.run(drop))
 
 
@@ -109,15 +109,13 @@ async def rollback_rows(collection: str, asked: RowsRequest, service: TheService
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge)
     | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
-async def remember(
-    collection: str, asked: RememberRequest, request: Request, service: TheService
-) -> Response:
+async def remember(collection: str, body: RememberRequest, request: Request, service: TheService) -> Response:
     """Add judged queries to the memory of the live version, at once and without training.
 
     Later searches that resemble one of them find its documents. To undo it, roll back the rows.
     """
     insert = service.catalogue.write(
-        _remember, collection, asked.queries, asked.judgements, accept=asked.accept, key=asker(request)
+        _remember, collection, body.queries, body.judgements, accept=body.accept, key=asker(request)
     )
     return json_answer(await service.writing.run(insert))
 
@@ -186,7 +184,7 @@ async def get_head(collection: str, version: str, service: TheService) -> Respon
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded),
 )
 async def add_model(
-    collection: str, request: Request, service: TheService, asked: Annotated[AddParameters, Query()]
+    collection: str, request: Request, service: TheService, parameters: Annotated[AddParameters, Query()]
 ) -> Response:
     """Add a head that was trained elsewhere as a new version. It is not live: promote it.
 
@@ -194,7 +192,7 @@ async def add_model(
     object, is kept with it.
     """
     body = await head_body(collection, request, service)
-    add = service.catalogue.write(calls.add_head, collection, body, asked.parent)
+    add = service.catalogue.write(calls.add_head, collection, body, parameters.parent)
     return json_answer(await service.writing.run(add), 201)
 
 
@@ -220,15 +218,15 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
 
     def read() -> dict[str, Any]:
         try:
-            asked = SaveRequest.model_validate(request_of_file(body))
+            save = SaveRequest.model_validate(request_of_file(body))
         except ValidationError as error:
             raise RequestValidationError(in_body(error)) from None
-        given = asked.to_dict()
-        parts_from_bytes(body, described.encoder["dimension"], given["encoder"])  # refused now if no model
-        if given["parent"] is not None:
+        fields = save.to_dict()
+        parts_from_bytes(body, described.encoder["dimension"], fields["encoder"])  # refused now if no model
+        if fields["parent"] is not None:
             with service.catalogue.using(collection) as opened:
-                opened.store.model(given["parent"])
-        return {**given, "content": base64.b64encode(body).decode()}
+                opened.store.model(fields["parent"])
+        return {**fields, "content": base64.b64encode(body).decode()}
 
     task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})

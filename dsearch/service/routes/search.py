@@ -61,32 +61,32 @@ _QUESTIONS = (
 
 
 @router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS)
-async def search(collection: str, asked: SearchRequest, request: Request, service: TheService) -> Response:
+async def search(collection: str, body: SearchRequest, request: Request, service: TheService) -> Response:
     """Search for the documents that a query attends to most."""
-    return await _search(collection, asked.query, asked, asker(request), service)
+    return await _search(collection, body.query, body, asker(request), service)
 
 
 @router.get("/search", response_model=SearchAnswer, responses=_READS)
 async def search_by_url(
-    collection: str, asked: Annotated[SearchParameters, Query()], request: Request, service: TheService
+    collection: str, parameters: Annotated[SearchParameters, Query()], request: Request, service: TheService
 ) -> Response:
     """Search with a query in the URL."""
-    return await _search(collection, asked.query, asked, asker(request), service)
+    return await _search(collection, parameters.query, parameters, asker(request), service)
 
 
 @router.post("/search/batch", response_model=BatchAnswer, responses=_QUESTIONS)
 async def search_batch(
-    collection: str, asked: BatchRequest, request: Request, service: TheService
+    collection: str, body: BatchRequest, request: Request, service: TheService
 ) -> Response:
     """Search with many queries in one state."""
     started = time.perf_counter()
-    searches = Searches(service.catalogue, collection, asked.options())
-    characters = sum(map(len, asked.queries))
-    results = await service.searching.run(partial(searches, asked.queries), characters=characters)
+    searches = Searches(service.catalogue, collection, body.options())
+    characters = sum(map(len, body.queries))
+    results = await service.searching.run(partial(searches, body.queries), characters=characters)
     service.metrics.searched(collection, results)
     took_ms = _ms_since(started)
     key = asker(request)
-    answers = [_shown(collection, result, took_ms, asked, key, service) for result in results]
+    answers = [_answer_of(collection, result, took_ms, body, key, service) for result in results]
     return json_answer({"took_ms": took_ms, "results": answers})
 
 
@@ -95,10 +95,10 @@ async def search_batch(
     response_model=PredictAnswer,
     responses=_QUESTIONS | documented(InvalidRequest, DimensionMismatch),
 )
-async def predict(collection: str, asked: PredictRequest, service: TheService) -> Response:
+async def predict(collection: str, body: PredictRequest, service: TheService) -> Response:
     """Predict a field of the documents, pooled by attention: mean and spread, or shares of labels."""
     started = time.perf_counter()
-    answer = await service.searching.run(partial(prediction_of, service.catalogue, collection, asked))
+    answer = await service.searching.run(partial(prediction_of, service.catalogue, collection, body))
     return json_answer(answer | {"took_ms": _ms_since(started)})
 
 
@@ -107,10 +107,10 @@ async def _search(collection: str, query: str, options: SearchFields, key: str, 
     searches = Searches(service.catalogue, collection, options.options())
     result = await service.searching.submit(searches, query, characters=len(query))
     service.metrics.searched(collection, [result])
-    return json_answer(_shown(collection, result, _ms_since(started), options, key, service))
+    return json_answer(_answer_of(collection, result, _ms_since(started), options, key, service))
 
 
-def _shown(
+def _answer_of(
     collection: str, result: SearchResult, took_ms: float, options: SearchFields, key: str, service: Service
 ) -> dict[str, Any]:
     """The answer, remembered for the feedback that may come."""
@@ -131,18 +131,18 @@ def _ms_since(started: float) -> float:
     | documented(InvalidRequest, InvalidCursor, InvalidJson, Gone)
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, EncoderUnavailable),
 )
-async def similar(collection: str, asked: SimilarRequest, service: TheService) -> Response:
+async def similar(collection: str, body: SimilarRequest, service: TheService) -> Response:
     """Search by example: documents like some and unlike others, without these (Rocchio's query)."""
     started = time.perf_counter()
-    characters = 0 if asked.query is None else len(asked.query)
-    find = partial(_similar, service.catalogue, collection, asked)
+    characters = 0 if body.query is None else len(body.query)
+    find = partial(_similar, service.catalogue, collection, body)
     result = await service.searching.run(find, characters=characters)
     service.metrics.searched(collection, [result])
     return json_answer(search_answer(result, round((time.perf_counter() - started) * 1000, 3)))
 
 
-def _similar(catalogue: Catalogue, name: str, asked: SimilarRequest) -> SearchResult:
-    with catalogue.whole(name, encoder=asked.query is not None) as collection:
+def _similar(catalogue: Catalogue, name: str, body: SimilarRequest) -> SearchResult:
+    with catalogue.whole(name, encoder=body.query is not None) as collection:
         return find_similar(
-            collection, asked.like, unlike=asked.unlike, query=asked.query, chosen=asked.options()
+            collection, body.like, unlike=body.unlike, query=body.query, chosen=body.options()
         )

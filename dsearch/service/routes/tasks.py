@@ -44,20 +44,20 @@ _GIVEN = documented(BodyTooLarge, UnsupportedMediaType, InvalidJson)
 @router.post(
     "/collections/{collection}/train", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
 )
-async def train_model(collection: str, asked: TrainRequest, service: TheService) -> Response:
+async def train_model(collection: str, body: TrainRequest, service: TheService) -> Response:
     """Train a new model version, and promote it if held-out queries show that it is better."""
-    return await _take_on(service, "train", collection, asked.to_dict())
+    return await _take_on(service, "train", collection, body.to_dict())
 
 
 @router.post(
     "/collections/{collection}/tune", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
 )
-async def tune_search(collection: str, asked: TuneRequest, service: TheService) -> Response:
+async def tune_search(collection: str, body: TuneRequest, service: TheService) -> Response:
     """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
 
     Kept as a version, which answers if held-out queries say that it is better; later training starts from it.
     """
-    return await _take_on(service, "tune", collection, asked.to_dict())
+    return await _take_on(service, "tune", collection, body.to_dict())
 
 
 @router.post(
@@ -66,25 +66,25 @@ async def tune_search(collection: str, asked: TuneRequest, service: TheService) 
     responses=_TAKEN | _GIVEN,
     response_model=Task,
 )
-async def evaluate_collection(collection: str, asked: EvaluateRequest, service: TheService) -> Response:
+async def evaluate_collection(collection: str, body: EvaluateRequest, service: TheService) -> Response:
     """Score dense, keyword, hybrid and trained search on judgements, side by side."""
-    return await _take_on(service, "evaluate", collection, asked.to_dict())
+    return await _take_on(service, "evaluate", collection, body.to_dict())
 
 
 @router.post(
     "/collections/{collection}/refresh", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
 )
 async def refresh_collection(
-    collection: str, service: TheService, asked: RefreshRequest | None = None
+    collection: str, service: TheService, body: RefreshRequest | None = None
 ) -> Response:
     """Rebuild the index from the stored embeddings, its keys projected by the live model.
 
     It needs no body; one says how keys are kept from now on.
     """
-    given = {} if asked is None else asked.to_dict()
-    if "kind" in given:
-        KeyOptions(given["kind"])  # one that is none is refused now
-    return await _take_on(service, "refresh", collection, given)
+    options = {} if body is None else body.to_dict()
+    if "kind" in options:
+        KeyOptions(options["kind"])  # one that is none is refused now
+    return await _take_on(service, "refresh", collection, options)
 
 
 @router.post("/collections/{collection}/compact", status_code=202, responses=_TAKEN, response_model=Task)
@@ -105,35 +105,35 @@ async def compact_collection(collection: str, service: TheService) -> Response:
     response_model=Task,
 )
 async def migrate_collection(
-    collection: str, service: TheService, asked: MigrateRequest | None = None
+    collection: str, service: TheService, body: MigrateRequest | None = None
 ) -> Response:
     """Encode a collection with the server's `next_encoder` beside the present state, then switch.
 
     Searches go on all the time, writes until the switch, at which some may be told to try again (503).
     Trained models stay behind. It needs no body, and which encoder it is the server's settings say.
     """
-    if asked is not None and asked.encoder is not None and asked.encoder != service.migrates_to:
+    if body is not None and body.encoder is not None and body.encoder != service.migrates_to:
         raise Conflict(
-            f"encoder={asked.encoder!r}: this server moves collections to {service.migrates_to!r}; set "
+            f"encoder={body.encoder!r}: this server moves collections to {service.migrates_to!r}; set "
             "next_encoder in its settings and start it again, or end it and run dsearch migrate"
         )
     return await _take_on(service, "migrate", collection, {})
 
 
 @router.get("/tasks", response_model=TaskPage, responses=documented(InvalidRequest))
-async def list_tasks(service: TheService, asked: Annotated[TaskParameters, Query()]) -> Response:
+async def list_tasks(service: TheService, parameters: Annotated[TaskParameters, Query()]) -> Response:
     """List tasks, the latest first; a thousand ended ones are stored."""
-    before = None if asked.cursor is None else int(asked.cursor)
+    before = None if parameters.cursor is None else int(parameters.cursor)
     find = partial(
         service.tasks.store.list,
-        asked.limit + 1,
+        parameters.limit + 1,
         before=before,
-        collection=asked.collection,
-        state=asked.state,
+        collection=parameters.collection,
+        state=parameters.state,
     )
-    found = await service.read(find)
-    page = found[: asked.limit]
-    more = len(found) > len(page)
+    tasks = await service.read(find)
+    page = tasks[: parameters.limit]
+    more = len(tasks) > len(page)
     return json_answer(
         {"tasks": [task.to_dict() for task in page], "next": str(page[-1].number) if more else None}
     )

@@ -57,7 +57,7 @@ class Differentiable(AttendFields):
             )
         return self
 
-    def asked(self, dimension: int, owner: str = "") -> GradientQuery:
+    def to_query(self, dimension: int, owner: str = "") -> GradientQuery:
         """As the engine takes it, for embeddings of `dimension` numbers; drafts are those of the owner.
 
         Raises:

@@ -37,8 +37,8 @@ def describe(schemas: dict[str, Any]) -> None:
 def described(shape: type) -> tuple[str, dict[str, str]]:
     """The description of a dataclass, and that of each field under `Attributes:` of it and of its base."""
     text, about, names = "", dict[str, str](), list[str]()
-    for one in reversed(shape.__mro__[:-1]):
-        text, _, attributes = (inspect.getdoc(one) or "").partition("\n\nAttributes:\n")
+    for base in reversed(shape.__mro__[:-1]):
+        text, _, attributes = (inspect.getdoc(base) or "").partition("\n\nAttributes:\n")
         for line in attributes.splitlines():
             if line.startswith(" " * 8):
                 about |= {name: f"{about[name]} {line.strip()}" for name in names}
@@ -197,7 +197,7 @@ EXAMPLES: dict[str, Any] = {
     "QueriesToJudge": {
         "model": "v1",
         "against": "v2",
-        "queries": [{"query": "what pools values", "difference": 0.8, "asked": True}],
+        "queries": [{"query": "what pools values", "difference": 0.8, "logged": True}],
     },
     "RowsDropped": {"dropped": 2, "remaining": 5, "sequence": 131},
     "Task": _TASK,

@@ -88,8 +88,8 @@ class DeleteRequest(Filtered):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.ids is None) == (self.filter is None):
-            given = "neither ids nor filter" if self.ids is None else "ids and filter"
-            raise ValueError(f"{given}; give one of the two")
+            selection = "neither ids nor filter" if self.ids is None else "ids and filter"
+            raise ValueError(f"{selection}; give one of the two")
         return self
 
 

@@ -27,8 +27,8 @@ ACTION_NAMES: tuple[str, ...] = get_args(ActionName)
 
 
 def _moment(text: str) -> str:
-    given = datetime.fromisoformat(text)
-    if not 1970 <= given.year <= 9000:
+    moment = datetime.fromisoformat(text)
+    if not 1970 <= moment.year <= 9000:
         raise ValueError("out of range")
     return text
 
@@ -117,8 +117,8 @@ class EventGiven(Given):
         """The time in seconds since 1970, where it was given."""
         if self.timestamp is None:
             return None
-        given = datetime.fromisoformat(self.timestamp)
-        return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(self.timestamp)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 Events = Annotated[list[EventGiven], Field(min_length=1, max_length=MAX_EVENTS)]

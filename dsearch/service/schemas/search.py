@@ -219,9 +219,9 @@ class AttendFields(Filtered):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [name for name in ("queries", "vectors", "ids") if getattr(self, name) is not None]
-        if len(given) != 1:
-            named = " and ".join(given) or "neither queries nor vectors nor ids"
+        kinds = [name for name in ("queries", "vectors", "ids") if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            named = " and ".join(kinds) or "neither queries nor vectors nor ids"
             raise ValueError(f"{named}; give one of queries, vectors and ids")
         return self
 

@@ -236,7 +236,7 @@ class EvaluateRequest(JudgedFields):
     )
 
     @model_validator(mode="after")
-    def _given(self) -> Self:
+    def _check_job(self) -> Self:
         with plain_errors():
             self.job().check()
         return self

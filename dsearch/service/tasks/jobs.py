@@ -112,8 +112,8 @@ def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:
     """The job of a task's request; fields that an earlier version wrote and this one lacks are ignored."""
     names = {field.name for field in dataclasses.fields(job)}
     aliases = {about.alias or name: name for name, (_, about) in options_of(job).items()}
-    given = {aliases.get(name, name): value for name, value in request.items()}
-    return job(**{name: value for name, value in given.items() if name in names})
+    options = {aliases.get(name, name): value for name, value in request.items()}
+    return job(**{name: value for name, value in options.items() if name in names})
 
 
 def _written(folder: Path, learned: JobResult) -> dict[str, Any]:

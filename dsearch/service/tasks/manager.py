@@ -199,7 +199,7 @@ class Tasks:
 
     def _teller(self, task: StoredTask) -> Any:
         """Writes what a task reports down; of progress only now and then, and each stage's last step."""
-        told = {"stage": "", "at": 0.0}
+        latest = {"stage": "", "at": 0.0}
 
         def tell(said: Progress | Note) -> None:
             if isinstance(said, Note):
@@ -207,9 +207,9 @@ class Tasks:
                 return
             now = time.monotonic()
             last = said.total > 0 and said.done >= said.total
-            if said.stage == told["stage"] and now - told["at"] < _TOLD_EVERY_S and not last:
+            if said.stage == latest["stage"] and now - latest["at"] < _TOLD_EVERY_S and not last:
                 return
-            told["stage"], told["at"] = said.stage, now
+            latest["stage"], latest["at"] = said.stage, now
             self.store.say(task, "progress", _progress(said))
 
         return tell
@@ -320,29 +320,29 @@ class TaskWork:
         from dsearch.training import register, register_outcomes, summary
 
         request = job.request
-        told = self._spawned(
+        outcome = self._spawned(
             job, compute, self._open_engine, job.collection, request, job.folder, self._device
         )
         with self._catalogue.writing(job.collection) as collection:
-            made = read_made(job.folder, told["made"], collection)
+            result = read_made(job.folder, outcome["made"], collection)
             registered = register(
                 collection,
-                made.head,
-                {**told["record"], "task": job.task.id},
-                passed=told["passed"],
-                reason=told["reason"],
+                result.head,
+                {**outcome["record"], "task": job.task.id},
+                passed=outcome["passed"],
+                reason=outcome["reason"],
                 promote=request["promote"],
                 accept=request["accept"],
-                parent=told["parent"],
-                encoder=made.encoder,
-                documents=made.documents,
-                lessons=made.lessons,
-                tuned_head=made.tuned_head,
+                parent=outcome["parent"],
+                encoder=result.encoder,
+                documents=result.documents,
+                lessons=result.lessons,
+                tuned_head=result.tuned_head,
             )
-            if told.get("outcomes") is not None and request["promote"]:
+            if outcome.get("outcomes") is not None and request["promote"]:
                 rows = read_rows(job.folder)
-                registered = register_outcomes(collection, rows, told["outcomes"], registered)
-        return summary(registered, told["record"], told["left_out"])
+                registered = register_outcomes(collection, rows, outcome["outcomes"], registered)
+        return summary(registered, outcome["record"], outcome["left_out"])
 
     def _evaluate(self, job: Job) -> dict[str, Any]:
         return self._spawned(job, evaluate_job, self._open_engine, job.collection, job.request)
@@ -363,9 +363,9 @@ class TaskWork:
     def _migrate(self, job: Job) -> dict[str, Any]:
         encoded, started = 0, time.monotonic()
         while True:  # again where too much was written meanwhile
-            made = self._spawned(job, prepare_job, self._open_engine, job.collection)
-            encoded += made["encoded"]
-            prepared = PreparedMigration(made["sequence"], encoded, started)
+            result = self._spawned(job, prepare_job, self._open_engine, job.collection)
+            encoded += result["encoded"]
+            prepared = PreparedMigration(result["sequence"], encoded, started)
             if (done := self._catalogue.finish_migration(job.collection, prepared)) is not None:
                 return done.to_dict()
 

@@ -74,7 +74,7 @@ def write_made(folder: Path, trained: Trained | TrainedValues | TunedSearch | Ju
     }
 
 
-def read_made(folder: Path, told: dict[str, Any], collection: Collection) -> Made:
+def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> Made:
     """Read the output of `write_made`; of documents only those that still exist.
 
     Args:
@@ -83,15 +83,15 @@ def read_made(folder: Path, told: dict[str, Any], collection: Collection) -> Mad
         collection: collection that the model is for.
     """
     heads: dict[str, Head] = {}
-    for name, parts in told["heads"].items():
+    for name, parts in outcome["heads"].items():
         heads[name], _ = head_from_bytes(_tensors_of(folder, name).read_bytes(), collection.store.dimension)
         if parts["memory"]:
             heads[name].memory = memory_from_bytes(_memory_of(folder, name).read_bytes())
     change = None
-    if told["encoder"] is not None:
-        change = EncoderChange(EncoderTraining(**told["encoder"]), load((folder / _ENCODER).read_bytes()))
-    documents = read_encoded(folder, collection.snapshot) if told["documents"] else None
-    lessons = Lessons.from_bytes((folder / _LESSONS).read_bytes()) if told["lessons"] else None
+    if outcome["encoder"] is not None:
+        change = EncoderChange(EncoderTraining(**outcome["encoder"]), load((folder / _ENCODER).read_bytes()))
+    documents = read_encoded(folder, collection.snapshot) if outcome["documents"] else None
+    lessons = Lessons.from_bytes((folder / _LESSONS).read_bytes()) if outcome["lessons"] else None
     return Made(heads[_HEAD], change, documents, lessons, heads.get(_TUNED))
 
 
@@ -168,8 +168,8 @@ def read_encoded(folder: Path, present: Snapshot) -> EncodedDocuments:
     at = present.positions_of(rows)
     embeddings = np.zeros((present.positions, tensors["embeddings"].shape[1]), np.float32)
     embeddings[at[at >= 0]] = tensors["embeddings"][at >= 0]
-    there = present.rows(present.visible())
-    state = present.without(np.setdiff1d(there, rows), present.sequence)
+    present_rows = present.rows(present.visible())
+    state = present.without(np.setdiff1d(present_rows, rows), present.sequence)
     counts = tensors["passages"]
     spans = np.split(tensors["spans"], np.cumsum(counts)[:-1])
     beside = np.split(tensors["further"], np.cumsum(counts - 1)[:-1])

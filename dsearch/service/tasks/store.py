@@ -79,10 +79,10 @@ class TaskStore:
         Raises:
             TaskNotFound.
         """
-        found = self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE id = ?", id)
-        if not found:
+        rows = self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE id = ?", id)
+        if not rows:
             raise TaskNotFound(f"no task {id[:80]!r}; GET /v1/tasks lists those that are kept")
-        return _task(found[0])
+        return _task(rows[0])
 
     def list(
         self,
@@ -107,10 +107,10 @@ class TaskStore:
 
     def request(self, task: StoredTask) -> dict[str, Any]:
         """Return the task's request; empty once the task has ended."""
-        found = self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", task.number)
-        if not found:
+        rows = self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", task.number)
+        if not rows:
             return {}
-        *columns, digest = found[0]
+        *columns, digest = rows[0]
         require_written(columns, digest)
         text = columns[TASK_COLUMNS.index("request")]
         return json.loads(text) if text else {}
@@ -197,11 +197,11 @@ class TaskStore:
         """Cancel a task that was not begun; whether it was."""
         with self._file.changing() as change:
             query = "SELECT number FROM tasks WHERE id = ? AND state = 'queued'"
-            found = change.connection.execute(query, (id,)).fetchone()
-            if found is not None:
+            row = change.connection.execute(query, (id,)).fetchone()
+            if row is not None:
                 changes = "state = 'cancelled', ended = ?, request = NULL"
-                change.update_task(found[0], changes, _now())
-        return found is not None
+                change.update_task(row[0], changes, _now())
+        return row is not None
 
 
 def _task(row: Sequence[Any]) -> StoredTask:

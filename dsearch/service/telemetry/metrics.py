@@ -127,10 +127,10 @@ class Metrics:
 
     def _of(self, metric: AnyMetric, *labels: str) -> AnyMetric:
         """Return the metric for these labels; cached, because the lookup takes longer than counting."""
-        found: Any = self._labelled.get((metric, labels))
-        if found is None:
-            found = self._labelled[metric, labels] = metric.labels(*labels)
-        return found
+        child: Any = self._labelled.get((metric, labels))
+        if child is None:
+            child = self._labelled[metric, labels] = metric.labels(*labels)
+        return child
 
     def read(self, readings: Callable[[], Sequence[Reading]]) -> None:
         """Show, too, what this function says whenever somebody asks."""
@@ -140,10 +140,10 @@ class Metrics:
         """The readings, as Prometheus' registry asks for them."""
         families: dict[str, Metric] = {}
         with self._reading:
-            found = [one for readings in self._readings for one in readings()]
-        found.append(("dsearch_requests_in_flight", "Requests being answered.", {}, self._present))
-        found.append(("dsearch_requests_accepted_total", "Requests that were begun.", {}, self.accepted))
-        for name, description, labels, value in found:
+            every = [family for readings in self._readings for family in readings()]
+        every.append(("dsearch_requests_in_flight", "Requests being answered.", {}, self._present))
+        every.append(("dsearch_requests_accepted_total", "Requests that were begun.", {}, self.accepted))
+        for name, description, labels, value in every:
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             if name not in families:
                 families[name] = kind(name, description, labels=list(labels))

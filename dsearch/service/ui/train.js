@@ -102,7 +102,7 @@ async function suggest(holder, collection, signal) {
       const link = element("a", "", one.query);
       link.href = `#${new URLSearchParams({ c: collection, q: one.query })}`;
       return element("li", "", link, element("span", "quiet",
-        ` ${Math.round(one.difference * 100)} % different${one.asked ? "" : ", made from a document"}`));
+        ` ${Math.round(one.difference * 100)} % different${one.logged ? "" : ", made from a document"}`));
     })));
   } catch (error) {
     if (error.name !== "AbortError") list.replaceChildren(problemElement(error));

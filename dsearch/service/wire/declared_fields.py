@@ -40,9 +40,9 @@ def options_from(declaration: type[Any], *, check: bool = True) -> Callable[[typ
         data = [field.name for field in dataclasses.fields(declaration) if field.name in model.model_fields]
 
         def goes_together(request: Any) -> Any:
-            given = {name: getattr(request, name) for name in (*data, *fields)}
+            values = {name: getattr(request, name) for name in (*data, *fields)}
             with plain_errors():
-                declaration(**given).check()
+                declaration(**values).check()
             return request
 
         validators: dict[str, Any] = {"_goes_together": model_validator(mode="after")(goes_together)}

@@ -42,7 +42,7 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def shown(value: Any) -> str:
+def repr_of(value: Any) -> str:
     """A given value as a message repeats it: as Python writes it, cut when it is long."""
     if isinstance(value, list | dict) and len(value) > SHOWN:
         return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)}"
@@ -57,19 +57,19 @@ class Given(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown(cls, given: Any) -> Any:
-        known = _known(cls)
-        if isinstance(given, dict) and (unknown := [str(name) for name in given if name not in known]):
+    def _refuse_unknown(cls, content: Any) -> Any:
+        names = _field_names(cls)
+        if isinstance(content, dict) and (unknown := [str(name) for name in content if name not in names]):
             raise PydanticCustomError(
                 "unknown_field",
                 "unknown field {unknown}{meant}; use {known}",
                 {
-                    "unknown": ", ".join(shown(name) for name in unknown[:3]),
-                    "meant": _meant(unknown[0], known),
-                    "known": ", ".join(known),
+                    "unknown": ", ".join(repr_of(name) for name in unknown[:3]),
+                    "meant": _meant(unknown[0], names),
+                    "known": ", ".join(names),
                 },
             )
-        return given
+        return content
 
 
 def _meant(name: str, names: Iterable[str]) -> str:
@@ -79,6 +79,6 @@ def _meant(name: str, names: Iterable[str]) -> str:
 
 
 @cache
-def _known(model: type[BaseModel]) -> dict[str, None]:
+def _field_names(model: type[BaseModel]) -> dict[str, None]:
     """The names of its fields, in their order: looked up at every request."""
     return dict.fromkeys(field.alias or name for name, field in model.model_fields.items())

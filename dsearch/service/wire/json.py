@@ -60,21 +60,21 @@ TENSOR_ANSWER: dict[int | str, dict[str, Any]] = {
 _BYTES = 16
 _BLOCK = 256  # ids
 
-_made: list[str] = []
+_spare_ids: list[str] = []
 
 
 def new_id() -> str:
     """Thirty-two hexadecimal digits that nobody has had."""
     try:
-        return _made.pop()  # one step: no two threads get the same
+        return _spare_ids.pop()  # one step: no two threads get the same
     except IndexError:
         digits, each = os.urandom(_BYTES * _BLOCK).hex(), 2 * _BYTES
-        _made.extend(digits[start : start + each] for start in range(each, len(digits), each))
+        _spare_ids.extend(digits[start : start + each] for start in range(each, len(digits), each))
         return digits[:each]
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_made.clear)
+    os.register_at_fork(after_in_child=_spare_ids.clear)
 
 
 MAX_DEPTH = strict_json.MAX_DEPTH

@@ -26,7 +26,7 @@ from dsearch.hints import Command
 from dsearch.service import errors as service_errors
 from dsearch.service.errors import RetryLater
 from dsearch.service.wire.error_shapes import Shape, shape_of
-from dsearch.service.wire.fields import shown
+from dsearch.service.wire.fields import repr_of
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN_ERRORS = 100
@@ -77,21 +77,21 @@ class Problem(BaseModel):
 
 def kinds() -> dict[str, tuple[int, str]]:
     """Every code that an answer can have, with its status and title."""
-    found = {"internal_error": (500, "An unexpected error of the server.")}
-    found["method_not_allowed"] = (405, "The route is there, but not for this method.")
+    statuses = {"internal_error": (500, "An unexpected error of the server.")}
+    statuses["method_not_allowed"] = (405, "The route is there, but not for this method.")
     for kind in _tree(DsearchError):
-        found.setdefault(kind.code, (kind.status, (inspect.getdoc(kind) or "").split("\n")[0]))
-    return dict(sorted(found.items()))
+        statuses.setdefault(kind.code, (kind.status, (inspect.getdoc(kind) or "").split("\n")[0]))
+    return dict(sorted(statuses.items()))
 
 
 def _kind(code: str) -> tuple[int, str]:
     # The tree grows when a module is imported that adds to it; walking it is what an error would cost most.
-    if code not in _known:
-        _known.update(kinds())
-    return _known[code]
+    if code not in _statuses:
+        _statuses.update(kinds())
+    return _statuses[code]
 
 
-_known: dict[str, tuple[int, str]] = {}
+_statuses: dict[str, tuple[int, str]] = {}
 
 
 def error_table() -> str:
@@ -109,14 +109,14 @@ def documented(*kinds_of_error: type[DsearchError]) -> dict[int | str, dict[str,
     by_status: dict[int | str, dict[str, Any]] = {}
     for kind in kinds_of_error:
         title = kinds()[kind.code][1]
-        known = by_status.setdefault(
+        description = by_status.setdefault(
             kind.status,
             {
                 "description": "",
                 "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
             },
         )
-        examples = known["content"][MEDIA_TYPE].setdefault("examples", {})
+        examples = description["content"][MEDIA_TYPE].setdefault("examples", {})
         examples[kind.code] = {
             "value": {
                 "type": f"/problems/{kind.code}",
@@ -126,7 +126,7 @@ def documented(*kinds_of_error: type[DsearchError]) -> dict[int | str, dict[str,
             }
             | {"detail": "…"}
         }
-        known["description"] = ", ".join(f"`{code}`" for code in examples)
+        description["description"] = ", ".join(f"`{code}`" for code in examples)
     return by_status
 
 
@@ -206,12 +206,12 @@ async def _of_validation(request: Request, error: Exception) -> Response:
 
 def in_body(error: ValidationError) -> list[dict[str, Any]]:
     """The errors of a body that a route has validated itself, placed as FastAPI places them."""
-    return [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
+    return [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors(include_url=False)]
 
 
 def field_errors(errors: Sequence[Any]) -> list[dict[str, str]]:
     """pydantic's errors as `{field, detail}`: what was given and what is allowed."""
-    return [_field_error(one) for one in errors]
+    return [_field_error(detail) for detail in errors]
 
 
 def _field_error(error: dict[str, Any]) -> dict[str, str]:
@@ -228,9 +228,9 @@ def _field_error(error: dict[str, Any]) -> dict[str, str]:
         message = f"use {_SHAPES[kind]}"
     said = message[:1].lower() + message[1:]
     if not place:
-        given = f"a {field} of type {_json_type(error.get('input'))}"
-        return {"field": field, "detail": f"{given}; {said}"}
-    return {"field": field, "detail": f"{field}={shown(error.get('input'))}; {said}"}
+        received = f"a {field} of type {_json_type(error.get('input'))}"
+        return {"field": field, "detail": f"{received}; {said}"}
+    return {"field": field, "detail": f"{field}={repr_of(error.get('input'))}; {said}"}
 
 
 def _json_type(value: Any) -> str:
@@ -240,7 +240,7 @@ def _json_type(value: Any) -> str:
 
 async def _of_routing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = shown(request.url.path)
+    path = repr_of(request.url.path)
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.NOT_FOUND:
         return problem("not_found", f"no route {path}; see /docs for those that there are", headers=headers)
@@ -269,10 +269,10 @@ def describe(code: str) -> dict[str, Any]:
     Raises:
         NotFound: no such code.
     """
-    known = kinds()
-    if code not in known:
-        raise NotFound(f"no problem {code[:80]!r}; there are: {', '.join(known)}")
-    status, title = known[code]
+    statuses = kinds()
+    if code not in statuses:
+        raise NotFound(f"no problem {code[:80]!r}; there are: {', '.join(statuses)}")
+    status, title = statuses[code]
     return {"code": code, "status": status, "title": title}
 
 
@@ -313,14 +313,14 @@ def add_headers(start: Message, request_id: str, *, close: bool) -> None:
         request_id: of the request.
         close: whether the connection ends with this answer.
     """
-    given = start["headers"]
-    there = {name.lower() for name, _ in given}
-    if there.isdisjoint(_NAMES):
-        headers = [*given, *UNLESS_GIVEN]
+    pairs = start["headers"]
+    names = {name.lower() for name, _ in pairs}
+    if names.isdisjoint(_NAMES):
+        headers = [*pairs, *UNLESS_GIVEN]
     else:
         replaced = (b"x-request-id", b"connection") if close else (b"x-request-id",)
-        headers = [header for header in given if header[0].lower() not in replaced]
-        headers += [header for header in UNLESS_GIVEN if header[0] not in there]
+        headers = [header for header in pairs if header[0].lower() not in replaced]
+        headers += [header for header in UNLESS_GIVEN if header[0] not in names]
     headers.append((b"x-request-id", request_id.encode("ascii")))
     if close:
         headers.append((b"connection", b"close"))

@@ -72,7 +72,7 @@ class FeedbackFile:
         return self._folder / FEEDBACK_FILE
 
     @property
-    def there(self) -> bool:
+    def exists(self) -> bool:
         """True if there is feedback, or was."""
         return self.path.is_file() or (self._folder / FEEDBACK.file_name).is_file()
 
@@ -150,12 +150,12 @@ class FeedbackFile:
 
     def _watermark(self) -> Watermark:
         """Open and locked; its name is durable."""
-        made = not (self._folder / FEEDBACK.file_name).exists()
+        created = not (self._folder / FEEDBACK.file_name).exists()
         try:
             watermark = Watermark(self._folder, FEEDBACK, replace_unreadable=True, patience_s=_PATIENCE_S)
         except OSError as error:  # nothing was begun: a full disk, no permission
             raise unwritable(self.path, error) from error
-        if made:
+        if created:
             try:
                 self._sync_folder()
             except BaseException:

@@ -68,40 +68,40 @@ def events_of(connection: sqlite3.Connection, query_id: str) -> tuple[Event, ...
     return tuple(_event(*row) for row in rows)
 
 
-def insert_impression(connection: sqlite3.Connection, one: Impression) -> int:
+def insert_impression(connection: sqlite3.Connection, impression: Impression) -> int:
     """Write an impression unless it is there; its fact, 0 when it was.
 
     Raises Conflict when its id names another query.
     """
-    known = find_impression(connection, one.query_id)
-    if known is None:
-        content = one.content()
+    earlier = find_impression(connection, impression.query_id)
+    if earlier is None:
+        content = impression.content()
         digest = digest_of(content)
-        connection.execute("INSERT INTO impression VALUES (?, ?, ?)", (one.query_id, content, digest))
+        connection.execute("INSERT INTO impression VALUES (?, ?, ?)", (impression.query_id, content, digest))
         return content_fact(b"impression", digest)
-    if known.query != one.query:
+    if earlier.query != impression.query:
         raise Conflict(
-            f"query_id={one.query_id!r} names another query already; give each search an id of its own"
+            f"query_id={impression.query_id!r} names another query already; give each search an id of its own"
         )
     return 0
 
 
-def insert_event(connection: sqlite3.Connection, one: Event) -> int:
+def insert_event(connection: sqlite3.Connection, event: Event) -> int:
     """Write an event unless it is there; its fact, 0 when it was.
 
     Raises Conflict when its id names another event.
     """
-    content = one.content()
-    known = connection.execute(
-        "SELECT content FROM event WHERE key = ? AND event_id = ?", (one.key, one.event_id)
+    content = event.content()
+    earlier = connection.execute(
+        "SELECT content FROM event WHERE key = ? AND event_id = ?", (event.key, event.event_id)
     ).fetchone()
-    if known is None:
-        digest = digest_of(content, one.received_s)
-        row = (one.key, one.event_id, one.query_id, one.client_id, one.received_s, content, digest)
+    if earlier is None:
+        digest = digest_of(content, event.received_s)
+        row = (event.key, event.event_id, event.query_id, event.client_id, event.received_s, content, digest)
         connection.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         return content_fact(b"event", digest)
-    if known[0] != content:
-        raise Conflict(f"event_id={one.event_id!r} names another event already; give each an id of its own")
+    if earlier[0] != content:
+        raise Conflict(f"event_id={event.event_id!r} names another event already; give each an id of its own")
     return 0
 
 
@@ -114,10 +114,10 @@ def delete_events(
 ) -> tuple[int, int]:
     """Delete those that meet every condition given: (how many, the sum of their facts)."""
     conditions = {"key = ?": key, "client_id = ?": client_id, "received_s < ?": before_s}
-    given = {text: value for text, value in conditions.items() if value is not None}
-    where = " AND ".join(given) or "1"
+    present = {text: value for text, value in conditions.items() if value is not None}
+    where = " AND ".join(present) or "1"
     digests = connection.execute(
-        f"DELETE FROM event WHERE {where} RETURNING digest", tuple(given.values())
+        f"DELETE FROM event WHERE {where} RETURNING digest", tuple(present.values())
     ).fetchall()
     return len(digests), _facts(b"event", digests)
 
@@ -143,13 +143,13 @@ def require_complete(connection: sqlite3.Connection) -> None:
     """Hold the events against the counts that were kept; raises CorruptData."""
     counted = dict(connection.execute("SELECT key, count(*) FROM event GROUP BY key"))
     # A damaged page can read as NULL or text where a number was written.
-    kept = dict(connection.execute("SELECT key, coalesce(CAST(events AS INTEGER), 0) FROM contributor"))
+    counts = dict(connection.execute("SELECT key, coalesce(CAST(events AS INTEGER), 0) FROM contributor"))
     (lone,) = connection.execute(
         "SELECT count(*) FROM event WHERE query_id NOT IN (SELECT query_id FROM impression)"
     ).fetchone()
-    if counted != kept or lone:
+    if counted != counts or lone:
         raise CorruptData(
-            f"feedback.db holds {sum(counted.values())} events where {sum(kept.values())} were written, "
+            f"feedback.db holds {sum(counted.values())} events where {sum(counts.values())} were written, "
             f"{lone} of them without their page; clear away what is damaged",
             hint=CLEAR_DAMAGED,
         )
@@ -191,7 +191,7 @@ def _facts(kind: bytes, digests: Iterable[tuple[object]]) -> int:
 def _reads(read: Callable[..., object], fields: list[Any]) -> bool:
     try:
         # The digest, which comes last, stays bytes.
-        read(*(one.decode() if isinstance(one, bytes) else one for one in fields[:-1]), fields[-1])
+        read(*(field.decode() if isinstance(field, bytes) else field for field in fields[:-1]), fields[-1])
     except (CorruptData, UnicodeDecodeError):
         return False
     return True
@@ -200,10 +200,10 @@ def _reads(read: Callable[..., object], fields: list[Any]) -> bool:
 def _impression(query_id: str, content: str, digest: bytes) -> Impression:
     if digest_of(content) != digest:
         raise damaged()
-    one = Impression.from_content(content)
-    if one.query_id != query_id:
+    impression = Impression.from_content(content)
+    if impression.query_id != query_id:
         raise damaged()
-    return one
+    return impression
 
 
 def _event(
@@ -211,10 +211,10 @@ def _event(
 ) -> Event:
     if digest_of(content, received_s) != digest:
         raise damaged()
-    one = Event.from_content(content, received_s)
-    if (one.key, one.event_id, one.query_id, one.client_id) != (key, event_id, query_id, client_id):
+    event = Event.from_content(content, received_s)
+    if (event.key, event.event_id, event.query_id, event.client_id) != (key, event_id, query_id, client_id):
         raise damaged()
-    return one
+    return event
 
 
 def damaged() -> CorruptData:
@@ -239,9 +239,9 @@ def read_state(connection: sqlite3.Connection, path: Path) -> MarkedState | None
     """The row of table `state`; None in a file of format 1. Raises UnsupportedFormat, CorruptData."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
     if row is None or row[0] not in (str(OLDEST_FORMAT), str(FORMAT)):
-        found = "unknown" if row is None else row[0]
+        value = "unknown" if row is None else row[0]
         raise UnsupportedFormat(
-            f"{path} has feedback format {found}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
+            f"{path} has feedback format {value}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
             "use the release that wrote it to export it"
         )
     if row[0] == str(OLDEST_FORMAT):

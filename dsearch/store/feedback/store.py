@@ -101,14 +101,14 @@ class FeedbackStore:
         """
         with self._file.writing() as change:
             connection = change.connection
-            change.facts += sum(insert_impression(connection, one) for one in impressions)
+            change.facts += sum(insert_impression(connection, impression) for impression in impressions)
             new: list[Event] = []
             counts: dict[str, int] = {}
-            for one in events:
-                if fact := insert_event(connection, one):
+            for event in events:
+                if fact := insert_event(connection, event):
                     change.facts += fact
-                    new.append(one)
-                    counts[one.key] = counts.get(one.key, 0) + 1
+                    new.append(event)
+                    counts[event.key] = counts.get(event.key, 0) + 1
             for key, count in counts.items():
                 self._count(connection, key, count)
             if new and used_bytes(connection) > self._max_bytes:
@@ -138,7 +138,7 @@ class FeedbackStore:
         Returns:
             How many events (of damaged rows: how many rows) were deleted.
         """
-        if not self._file.there:
+        if not self._file.exists:
             return 0
         everything = key is None and client_id is None and before_s is None
         with self._file.writing(accept_loss=damaged or everything) as change:

@@ -76,7 +76,7 @@ class Graded:
         texts: query → its text as first written; queries that differ only in case or spaces are equal.
         grades: query → document → grade: up to 1 by clicks, 2 by thumbs.
         weights: query → amount of evidence, at most twice the median's.
-        shown: query → documents on its pages with a reaction.
+        displayed: query → documents on its pages with a reaction.
         negatives: documents that a quorum of agents saw for some query and left, and nobody read with profit.
         clicks: number of clicks counted.
         keys: number of contributors.
@@ -87,7 +87,7 @@ class Graded:
     texts: dict[str, str]
     grades: dict[str, dict[str, float]]
     weights: dict[str, float]
-    shown: dict[str, set[str]]
+    displayed: dict[str, set[str]]
     negatives: set[str]
     clicks: int
     keys: int
@@ -127,20 +127,20 @@ def graded_pages(
     options = options or ClickOptions()
     left_out: Counter[str] = Counter()
     texts: dict[str, str] = {}
-    shown: dict[str, set[str]] = defaultdict(set)
+    displayed: dict[str, set[str]] = defaultdict(set)
     pages = list(pages)
     for page in pages:
         name = query_name(page.impression.query)
-        shown[name].update(page.impression.ids)
+        displayed[name].update(page.impression.ids)
         written = texts.setdefault(name, page.impression.query)
         texts[name] = min(written, page.impression.query)
-    given = reactions_of(pages, propensities, options.clip, left_out)
-    everyone = {key for of in given.values() for keys in of.values() for key in keys}
+    clicked = reactions_of(pages, propensities, options.clip, left_out)
+    everyone = {key for of in clicked.values() for keys in of.values() for key in keys}
     quorum = options.quorum or (2 if len(everyone) >= MANY_KEYS else 1)
     if quorum > 1:
-        _leave_out_outsiders(given, left_out)
+        _leave_out_outsiders(clicked, left_out)
     totals: Counter[str] = Counter()
-    for documents in given.values():
+    for documents in clicked.values():
         for key, (factor, clicks) in _within_query(documents).items():
             for of in documents.values():
                 if key in of:
@@ -149,20 +149,20 @@ def graded_pages(
     share = factors_of(totals, options.key_share)
     grades: dict[str, dict[str, float]] = {}
     evidence: dict[str, float] = {}
-    for name, documents in given.items():
-        found, mass = _grades(documents, share, quorum, options.floor, left_out)
-        if found:
-            grades[name], evidence[name] = found, mass
+    for name, documents in clicked.items():
+        document_grades, mass = _grades(documents, share, quorum, options.floor, left_out)
+        if document_grades:
+            grades[name], evidence[name] = document_grades, mass
     middle = float(np.median(list(evidence.values()))) if evidence else 1.0
     weights = {name: _MOST_WEIGHT * mass / (mass + middle) for name, mass in evidence.items()}
-    clicks = sum(one.clicks for of in given.values() for keys in of.values() for one in keys.values())
+    clicks = sum(tally.clicks for of in clicked.values() for keys in of.values() for tally in keys.values())
     counted = {reason: count for reason, count in left_out.items() if count}
     return Graded(
         texts={name: texts[name] for name in grades},
         grades=grades,
         weights=weights,
-        shown={name: shown[name] for name in grades},
-        negatives=set().union(*(_negatives(given[name], quorum) for name in grades)),
+        displayed={name: displayed[name] for name in grades},
+        negatives=set().union(*(_negatives(clicked[name], quorum) for name in grades)),
         clicks=clicks,
         keys=len(everyone),
         quorum=quorum,
@@ -189,14 +189,16 @@ def _negatives(documents: dict[str, dict[str, Reaction]], quorum: int) -> set[st
     return {document for document, of in profits.items() if len(of) >= quorum and not any(of)}
 
 
-def _leave_out_outsiders(given: _Of, left_out: Counter[str]) -> None:
+def _leave_out_outsiders(pages: _Of, left_out: Counter[str]) -> None:
     clicked = {
-        name: {document: [key for key, one in keys.items() if one.clicks] for document, keys in of.items()}
-        for name, of in given.items()
+        name: {
+            document: [key for key, tally in keys.items() if tally.clicks] for document, keys in of.items()
+        }
+        for name, of in pages.items()
     }
     apart = outsiders(clicked)
     left_out["keys that click what hardly anybody else does"] += len(apart)
-    for documents in given.values():
+    for documents in pages.values():
         for keys in documents.values():
             for key in apart & keys.keys():
                 left_out["clicks of these keys"] += keys[key].clicks
@@ -243,9 +245,9 @@ def _add_page(
                 documents[document][key].passed += 1
 
 
-def _weight(event: Event, shown: Impression, propensities: Propensities, clip: float) -> float | None:
+def _weight(event: Event, impression: Impression, propensities: Propensities, clip: float) -> float | None:
     """1 / θ at the position that the document was shown at, which is not for the sender to say."""
-    position = shown.position_of(event.object_id)
+    position = impression.position_of(event.object_id)
     if position is None:
         return None
     return min(1 / float(propensities.at(np.array([position]))[0]), clip)
@@ -255,8 +257,8 @@ def _within_query(documents: dict[str, dict[str, Reaction]]) -> dict[str, tuple[
     """Each key's factor, so that it has at most twice the median key's clicks here; and its clicks."""
     clicks: Counter[str] = Counter()
     for keys in documents.values():
-        for key, one in keys.items():
-            clicks[key] += one.clicks
+        for key, tally in keys.items():
+            clicks[key] += tally.clicks
     clicked = [count for count in clicks.values() if count]
     most = 2 * median_low(clicked) if len(clicked) > 1 else _MOST_OF_ONE
     return {key: (min(1.0, most / count) if count else 1.0, count) for key, count in clicks.items()}
@@ -273,8 +275,8 @@ def _grades(
     clicked: dict[str, float] = {}
     said: dict[str, float] = {}
     for document, keys in documents.items():
-        ups = sum(one.up > 0 for one in keys.values())
-        downs = sum(one.up < 0 for one in keys.values())
+        ups = sum(tally.up > 0 for tally in keys.values())
+        downs = sum(tally.up < 0 for tally in keys.values())
         if ups > downs and ups >= quorum:
             said[document] = ACTIONS["thumbs_up"].grade
             continue
@@ -282,9 +284,9 @@ def _grades(
             left_out["documents called not relevant"] += 1
             continue
         mass = {
-            key: share.get(key, 1.0) * one.mass + (one.up > 0)
-            for key, one in keys.items()
-            if one.up >= 0 and (one.mass or one.up)
+            key: share.get(key, 1.0) * tally.mass + (tally.up > 0)
+            for key, tally in keys.items()
+            if tally.up >= 0 and (tally.mass or tally.up)
         }
         if len(mass) >= quorum:
             total = sum(mass[key] for key in sorted(mass))

@@ -88,7 +88,7 @@ class Examples:
     hidden: list[Int64[np.ndarray, " _"]] | None = None
     reward: Reward | None = None
     source: Literal["judgements", "clicks", "documents"] = "judgements"
-    known: dict[Hashable, Any] | None = field(default=None, repr=False, compare=False)
+    cache: dict[Hashable, Any] | None = field(default=None, repr=False, compare=False)
     negatives: Int64[np.ndarray, " _"] | None = None
 
     def __len__(self) -> int:
@@ -96,15 +96,15 @@ class Examples:
 
     def remembering(self) -> Examples:
         """Return these examples with a cache of results, shared by all their parts."""
-        return self if self.known is not None else replace(self, known={})
+        return self if self.cache is not None else replace(self, cache={})
 
     def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
         """Return `make()`, cached for these examples and all their parts if they have a cache."""
-        if self.known is None:
+        if self.cache is None:
             return make()
-        if name not in self.known:
-            self.known[name] = make()
-        return self.known[name]
+        if name not in self.cache:
+            self.cache[name] = make()
+        return self.cache[name]
 
     def weighed(self, head: Head | None) -> Examples:
         """These over documents whose keywords count as a head has it (k1 and b are its own)."""
@@ -125,7 +125,7 @@ class Examples:
             None if self.hidden is None else [self.hidden[i] for i in which],
             self.reward,
             self.source,
-            self.known,
+            self.cache,
             self.negatives,
         )
 
@@ -156,9 +156,9 @@ def examples_from_judgements(
     ids = {document for documents in sources for document in documents}
     rows = collection.store.rows_of(sorted(ids))
     snapshot = collection.snapshot
-    known = list(rows)
-    positions = snapshot.positions_of(np.array([rows[id] for id in known], np.int64))
-    position_of = {id: int(at) for id, at in zip(known, positions, strict=True) if at >= 0}
+    document_ids = list(rows)
+    positions = snapshot.positions_of(np.array([rows[id] for id in document_ids], np.int64))
+    position_of = {id: int(at) for id, at in zip(document_ids, positions, strict=True) if at >= 0}
     left_out = {"queries without text": 0, "queries without a known positive": 0, "unknown documents": 0}
     texts: list[str] = []
     relevant: list[tuple[np.ndarray, np.ndarray]] = []
@@ -174,15 +174,15 @@ def examples_from_judgements(
             for document, grade in qrels[query].items()
             if grade > 0 and document not in excluded.get(query, ())
         }
-        found = {
+        rows_of_query = {
             position_of[document]: grade for document, grade in positive.items() if document in position_of
         }
-        left_out["unknown documents"] += len(positive) - len(found)
-        if not found:
+        left_out["unknown documents"] += len(positive) - len(rows_of_query)
+        if not rows_of_query:
             left_out["queries without a known positive"] += 1
             continue
         texts.append(text)
-        relevant.append(_arrays(found))
+        relevant.append(_arrays(rows_of_query))
         known_here = sorted(position_of[id] for id in excluded.get(query, ()) if id in position_of)
         hidden.append(np.array(known_here, np.int64))
         taught.append(
@@ -248,13 +248,13 @@ def mined_negatives(
         margin: a candidate above `margin · answer_score` is left out.
         generator: random generator of the draw.
     """
-    found: list[np.ndarray] = []
+    negatives: list[np.ndarray] = []
     for row, answers in enumerate(relevant):
         allowed = ~np.isin(candidates[row], answers) & (candidate_scores[row] < margin * answer_scores[row])
         left = candidates[row][allowed]
         drawn = torch.randperm(len(left), generator=generator)[:count].numpy()
-        found.append(left[drawn])
-    return found
+        negatives.append(left[drawn])
+    return negatives
 
 
 STRENGTHS = (0.0, 0.8, 0.9, 0.95)  # 0: none
@@ -289,14 +289,14 @@ def with_query_keys(
     generator = np.random.default_rng(seed)
     further = dict(documents.further)
     for at in sorted(queries):
-        asked = queries[at]
-        if len(asked) > MOST:
-            asked = sorted(generator.choice(asked, MOST, replace=False).tolist())
-        keys = (strength * states[asked]).astype(np.float32)
-        known = further.get(at) or _whole(documents, store, at, keys.shape[1])
+        own = queries[at]
+        if len(own) > MOST:
+            own = sorted(generator.choice(own, MOST, replace=False).tolist())
+        keys = (strength * states[own]).astype(np.float32)
+        further_keys = further.get(at) or _whole(documents, store, at, keys.shape[1])
         # A query stands for the document from its beginning, as the first passage does.
-        spans = np.concatenate([known.spans, np.repeat(known.spans[:1], len(asked), axis=0)])
-        further[at] = Passages(spans, np.concatenate([known.embeddings, keys]))
+        spans = np.concatenate([further_keys.spans, np.repeat(further_keys.spans[:1], len(own), axis=0)])
+        further[at] = Passages(spans, np.concatenate([further_keys.embeddings, keys]))
     return replace(documents, further=further)
 
 

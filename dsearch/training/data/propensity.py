@@ -53,9 +53,9 @@ class Propensities:
 
     def at(self, positions: Int64[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
         """θ at positions counted from 1."""
-        known = self.values[np.clip(positions, 1, len(self.values)) - 1]
+        propensities = self.values[np.clip(positions, 1, len(self.values)) - 1]
         beyond = np.maximum(positions / len(self.values), 1.0) ** -self.steepness
-        return known * beyond
+        return propensities * beyond
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

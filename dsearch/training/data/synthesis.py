@@ -45,13 +45,13 @@ class SynthesisResult:
     Attributes:
         documents: number of documents that the model has read.
         questions: number of questions that it has written.
-        kept: number of questions that find their document.
+        accepted: number of questions that find their document.
         path: file of the judgements.
     """
 
     documents: int
     questions: int
-    kept: int
+    accepted: int
     path: Path
 
 
@@ -115,14 +115,16 @@ def _judged(collection: Collection, writer: Writer, ids: Sequence[str], within: 
     """A line for each document that is still there."""
     rows = collection.store.rows_of(ids)
     documents = collection.store.documents([rows[id] for id in ids if id in rows])
-    questions = [text.strip() or NO_QUESTION for text in writer.questions([_text(one) for one in documents])]
+    questions = [
+        text.strip() or NO_QUESTION for text in writer.questions([_text(document) for document in documents])
+    ]
     results = collection.search_batch(questions, limit=within, operators=False)
     lines: list[dict[str, Any]] = []
     for document, question, result in zip(documents, questions, results, strict=True):
         ids_in_order = [hit.id for hit in result.hits]
         rank = ids_in_order.index(document.id) + 1 if document.id in ids_in_order else 0
-        kept = rank > 0 and question != NO_QUESTION
-        lines.append({"query": question, "document": document.id, "grade": int(kept), "rank": rank})
+        passes = rank > 0 and question != NO_QUESTION
+        lines.append({"query": question, "document": document.id, "grade": int(passes), "rank": rank})
     return lines
 
 
@@ -132,7 +134,7 @@ def _drawn(collection: Collection, seed: int) -> list[str]:
     after = None
     while page := collection.store.list(after, _PAGE):
         after = page[-1].id
-        ids += [one.id for one in page if len(one.text) >= LEAST_CHARACTERS]
+        ids += [document.id for document in page if len(document.text) >= LEAST_CHARACTERS]
     random.Random(seed).shuffle(ids)
     return ids
 

@@ -122,25 +122,25 @@ def _check_against(
     sound: list[JudgedPair],
     report: DataReport,
 ) -> None:
-    known = collection.store.rows_of(sorted({pair.document for pair in sound}))
-    answered = {pair.query for pair in sound if pair.grade > 0 and pair.document in known}
-    told: set[str] = set()
+    rows = collection.store.rows_of(sorted({pair.document for pair in sound}))
+    answered = {pair.query for pair in sound if pair.grade > 0 and pair.document in rows}
+    reported: set[str] = set()
     for pair in sound:
-        if pair.document not in known:
+        if pair.document not in rows:
             report.add(
                 "unknown documents",
                 f"{pair.place}: document {pair.document!r} is not in collection {collection.name!r}",
             )
-        if pair.query in told:
+        if pair.query in reported:
             continue
-        told.add(pair.query)
+        reported.add(pair.query)
         if not queries.get(pair.query, "").strip():
             report.add(
                 "queries without text", f"{pair.place}: query {pair.query!r} has no text in queries.jsonl"
             )
         elif pair.query not in answered:
             report.add("queries without a positive", f"{pair.place}: nothing answers query {pair.query!r}")
-    for query in sorted(qrels.keys() - told):  # all that was said of it is contradictory
+    for query in sorted(qrels.keys() - reported):  # all that was said of it is contradictory
         report.add(
             "queries without a positive", f"nothing answers query {query!r}: its judgements contradict"
         )

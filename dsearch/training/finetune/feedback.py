@@ -64,11 +64,13 @@ class FromFeedback:
 
     def shown_positions(self) -> list[Int64[np.ndarray, " _"]]:
         """For each example, the positions of what pages with a reaction had."""
-        known = list(self.rows)
-        positions = self.examples.snapshot.positions_of(np.array([self.rows[id] for id in known], np.int64))
-        at = dict(zip(known, positions.tolist(), strict=True))
-        shown = [self.graded.shown[query_name(text)] for text in self.examples.texts]
-        return [np.array(sorted(at[id] for id in ids if id in at), np.int64) for ids in shown]
+        row_list = list(self.rows)
+        positions = self.examples.snapshot.positions_of(
+            np.array([self.rows[id] for id in row_list], np.int64)
+        )
+        at = dict(zip(row_list, positions.tolist(), strict=True))
+        displayed = [self.graded.displayed[query_name(text)] for text in self.examples.texts]
+        return [np.array(sorted(at[id] for id in ids if id in at), np.int64) for ids in displayed]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for the model's file."""
@@ -136,7 +138,7 @@ def examples_from_feedback(
     examples = examples_from_judgements(collection, graded.texts, graded.grades)
     weights = np.array([graded.weights[query_name(text)] for text in examples.texts], np.float32)
     weights /= weights.mean()
-    rows = collection.store.rows_of(sorted(set().union(*graded.shown.values())))
+    rows = collection.store.rows_of(sorted(set().union(*graded.displayed.values())))
     left = np.array([rows[id] for id in sorted(graded.negatives) if id in rows], np.int64)
     negatives = examples.snapshot.positions_of(left)
     negatives = np.unique(negatives[negatives >= 0])

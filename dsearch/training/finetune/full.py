@@ -102,7 +102,7 @@ def finetune_full(
     if stage is not None and processes.first:
         stage.forget_unfinished_metrics()
 
-    def told(epoch: Epoch, student: Student, index: MovingIndex, staleness: float) -> bool:
+    def report(epoch: Epoch, student: Student, index: MovingIndex, staleness: float) -> bool:
         if held_out is not None and before is not None:
             states = student.states(held_out.examples)
             answers = held_out.answers(student.head, states, index.embeddings)
@@ -131,12 +131,12 @@ def finetune_full(
             start=start,
             watch=Watch("train", Together(), keeper),
             processes=processes,
-            on_epoch=told,
+            on_epoch=report,
         )
     except TrainingDiverged as error:
-        if run is not None and error.kept and processes.first:
+        if run is not None and error.good_epoch and processes.first:
             error.add_note(
-                f"the head after epoch {error.kept} is in {run.keep_last_good(error.student.head)}"
+                f"the head after epoch {error.good_epoch} is in {run.keep_last_good(error.student.head)}"
             )
         raise
     student, index = trained.student, trained.index
@@ -152,7 +152,7 @@ def finetune_full(
     crossed, served = None, Served(1.0, student.head.hop_strength.item())
     if held_out is not None and before is not None:
         crossed = _served(held_out, before, student, keyed, options)
-        served = crossed.kept.served or served
+        served = crossed.choice.served or served
         student.head = reweighed(student.head, served.keywords)
     # Both in the order of the halves: query is compared with query.
     now, after = (None, None) if crossed is None else (crossed.now, crossed.after)
@@ -240,8 +240,8 @@ def _encoded(
     for start in range(0, len(visible), _ENCODED_AT_A_TIME):
         some = visible[start : start + _ENCODED_AT_A_TIME]
         documents = collection.store.documents(state.rows(some))
-        embeddings[some], found = encode(encoder, documents, Cutting.of(collection.store))
-        further |= {int(some[place]): passages for place, passages in found.items()}
+        embeddings[some], tokens = encode(encoder, documents, Cutting.of(collection.store))
+        further |= {int(some[place]): passages for place, passages in tokens.items()}
         elapsed_s = time.monotonic() - started
         observer.progress(Progress("encode", start + len(some), len(visible), elapsed_s))
     return EncodedDocuments(state, embeddings, further)

@@ -168,7 +168,7 @@ def finetune(
     checkpoints = checkpoints_of(options.epochs)
     folds = trainings.held_out_folds(checkpoints, trials, memories)
     crossed = cross_fitted(folds, checkpoints=len(checkpoints), seed=options.seed)
-    epochs, served = [0, *checkpoints][crossed.kept.checkpoint], crossed.kept.served
+    epochs, served = [0, *checkpoints][crossed.choice.checkpoint], crossed.choice.served
 
     student = trainings.on_all(epochs, begin)
     if served is not None:

@@ -58,38 +58,38 @@ class NullSlot:
     Attributes:
         level: n; the slot's logit against a Z of 0.
         slope: s.
-        told: calibration and ranking of unanswerable queries, each fold by the slot of the others.
+        measures: calibration and ranking of unanswerable queries, each fold by the slot of the others.
         gain: gain in mean log likelihood, in nats per query, over predicting the share of unanswerable ones.
         opened: True if it predicts better than that share.
     """
 
     level: float
     slope: float
-    told: Answerability
+    measures: Answerability
     gain: float
     opened: bool
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for the model's record."""
         numbers = {"level": self.level, "slope": self.slope, "gain_nats": self.gain, "opened": self.opened}
-        return {**numbers, **self.told.to_dict()}
+        return {**numbers, **self.measures.to_dict()}
 
     def to_text(self) -> str:
         """A line for a terminal."""
-        kept = "null slot" if self.opened else "null slot left out: it says no more than the share of queries"
-        return f"{kept}: {self.told.to_text()}"
+        slot = "null slot" if self.opened else "null slot left out: it says no more than the share of queries"
+        return f"{slot}: {self.measures.to_text()}"
 
 
 def unanswerable_queries(
     queries: Mapping[str, str], qrels: Mapping[str, Mapping[str, float]]
 ) -> dict[str, str]:
     """Queries that were judged, and nothing answers: every grade of theirs is 0 or less."""
-    found = {
+    unanswerable = {
         query: queries.get(query, "").strip()
         for query, grades in qrels.items()
         if grades and max(grades.values()) <= 0
     }
-    return {query: text for query, text in found.items() if text}
+    return {query: text for query, text in unanswerable.items() if text}
 
 
 def learn_null_slot(
@@ -129,18 +129,18 @@ def learn_null_slot(
     evidence = np.zeros(count)
     for number in range(FOLDS):
         part = np.flatnonzero(fold == number)
-        asked = head
+        opened = head
         if train_without is not None:
-            asked = train_without(part[part < len(examples)].tolist())
-        evidence[part] = evidence_of(asked, examples.snapshot, [texts[i] for i in part], every[part])
+            opened = train_without(part[part < len(examples)].tolist())
+        evidence[part] = evidence_of(opened, examples.snapshot, [texts[i] for i in part], every[part])
     crossed = np.zeros(count)
     for number in range(FOLDS):
         part = fold == number
         crossed[part] = _weights(_fit(evidence[~part], wrong[~part]), evidence[part])
     level, slope = _fit(evidence, wrong)
     gain = _likelihood(crossed, wrong) - _likelihood(np.full(count, wrong.mean()), wrong)
-    told = answerability(crossed, wrong)
-    slot = NullSlot(level, slope, told, gain, opened=gain > 0 and slope > 0)
+    measured = answerability(crossed, wrong)
+    slot = NullSlot(level, slope, measured, gain, opened=gain > 0 and slope > 0)
     slotted = copy.deepcopy(head)
     if slot.opened:
         slotted.open_null_slot(level, slope)
@@ -159,9 +159,9 @@ def evidence_of(
     parts: list[Float[np.ndarray, " some"]] = []
     for start in range(0, len(texts), _AT_A_TIME):
         part = slice(start, start + _AT_A_TIME)
-        found = layer(torch.as_tensor(states[part]), list(texts[part]))
-        mask = torch.as_tensor(found.positions != NONE)
-        raw = found.raw
+        output = layer(torch.as_tensor(states[part]), list(texts[part]))
+        mask = torch.as_tensor(output.positions != NONE)
+        raw = output.raw
         parts.append(slot_evidence(raw, mask, head.temperature, head.mixture).double().numpy())
     return np.concatenate([*parts, np.zeros(0)])
 

@@ -135,10 +135,10 @@ class Trainings:
         """Train on all examples, for this number of epochs of the schedule."""
         stage = None if self.run is None else self.run.stage("train")
 
-        def told(epoch: Epoch, student: Student) -> bool:
+        def report(epoch: Epoch, student: Student) -> bool:
             return self._tell("train", stage, epoch, student)
 
-        return self._train(self.examples, "train", stage, epochs, start, told)
+        return self._train(self.examples, "train", stage, epochs, start, report)
 
     def _fold(
         self,
@@ -177,8 +177,8 @@ class Trainings:
         served: dict[Served, Answers] = {}
         if stage is not None:  # what is there of before the run was interrupted
             after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
-            kept = stage.answers_in(_SERVED)
-            served = {Served(*map(float, label.split())): answers for label, answers in kept.items()}
+            by_score = stage.answers_in(_SERVED)
+            served = {Served(*map(float, label.split())): answers for label, answers in by_score.items()}
         beginning = new_head(examples.states.shape[1], options, start)
         learned: list[Student] = []
 
@@ -194,7 +194,7 @@ class Trainings:
             own = replace(held_out.examples, states=student.states(held_out.examples))
             return ranked_examples(own, head.eval())
 
-        def told(epoch: Epoch, student: Student) -> bool:
+        def report(epoch: Epoch, student: Student) -> bool:
             if epoch.number not in checkpoints:
                 return self._tell("validate", stage, epoch, student)
             states = student.states(held_out.examples)
@@ -227,12 +227,12 @@ class Trainings:
             if stage is not None:
                 stage.keep_answers(f"epoch-{epoch.number}", answers)
                 if served:
-                    labels = {" ".join(map(repr, of)): kept for of, kept in served.items()}
+                    labels = {" ".join(map(repr, of)): answers for of, answers in served.items()}
                     stage.keep_answers_in(_SERVED, labels)
             epoch = replace(epoch, before=now.means(), after=answers.means())
             return self._tell("validate", stage, epoch, student)
 
-        self._train(training, "validate", stage, None, start, told)
+        self._train(training, "validate", stage, None, start, report)
         return FoldAnswers(
             now,
             before,
@@ -250,7 +250,7 @@ class Trainings:
         stage: Stage | None,
         epochs: int | None,
         start: Head,
-        told: Callable[[Epoch, Student], bool],
+        report: Callable[[Epoch, Student], bool],
     ) -> Student:
         if stage is not None:
             stage.forget_unfinished_metrics()
@@ -263,13 +263,13 @@ class Trainings:
                 epochs=epochs,
                 device=self.device,
                 watch=Watch(name, self.observer, stage),
-                on_epoch=told,
+                on_epoch=report,
                 task=self.task,
             )
         except TrainingDiverged as error:
-            if self.run is not None and error.kept:
+            if self.run is not None and error.good_epoch:
                 path = self.run.keep_last_good(error.student.head)
-                error.add_note(f"the head after epoch {error.kept} is in {path}")
+                error.add_note(f"the head after epoch {error.good_epoch} is in {path}")
             raise
 
     def _tell(self, name: str, stage: Stage | None, epoch: Epoch, student: Student) -> bool:

@@ -47,13 +47,16 @@ class Comparison:
     ) -> str:
         """For a terminal, with the `show` largest wins and losses."""
         lines = [f"{measure}, {second} against {first}"]
-        for one in self.groups:
-            verdict = "significant" if one.p_value <= 0.05 else "may be chance"
+        for group in self.groups:
+            verdict = "significant" if group.p_value <= 0.05 else "may be chance"
             lines.append(
-                f"  {one.name:<7}{one.queries:>6} queries  {one.first:.4f} → {one.second:.4f}  "
-                f"({one.difference.mean:+.4f} [{one.difference.low:+.4f}, {one.difference.high:+.4f}])  "
-                f"{one.wins} wins, {one.losses} losses, {one.queries - one.wins - one.losses} ties  "
-                f"p = {one.p_value:.4f}: {verdict}"
+                f"  {group.name:<7}{group.queries:>6} queries  "
+                f"{group.first:.4f} → {group.second:.4f}  "
+                f"({group.difference.mean:+.4f} "
+                f"[{group.difference.low:+.4f}, {group.difference.high:+.4f}])  "
+                f"{group.wins} wins, {group.losses} losses, "
+                f"{group.queries - group.wins - group.losses} ties  "
+                f"p = {group.p_value:.4f}: {verdict}"
             )
         wins = [row for row in self.queries if row[2] - row[1] > _SAME][:show]
         losses = [row for row in reversed(self.queries) if row[1] - row[2] > _SAME][:show]
@@ -90,14 +93,14 @@ def compare_values(
         )
     if not first:
         raise InvalidRequest("there is no judged query with a relevant document to compare on")
-    found = []
+    groups_compared = []
     for name, members in {"all": list(first), **(groups or {})}.items():
         queries = [query for query in first if query in set(members)]
         if queries:
-            found.append(_group(name, {q: first[q] for q in queries}, second, queries, seed))
+            groups_compared.append(_group(name, {q: first[q] for q in queries}, second, queries, seed))
     rows = [(query, first[query], second[query]) for query in first]
     rows.sort(key=lambda row: (row[1] - row[2], row[0]))
-    return Comparison(found, rows)
+    return Comparison(groups_compared, rows)
 
 
 def _group(

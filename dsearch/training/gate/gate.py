@@ -165,7 +165,7 @@ class GateReport:
 
     def slice(self, name: str) -> Slice:
         """The slice "all", "seen" or "unseen"."""
-        return next(one for one in self.slices if one.name == name)
+        return next(part for part in self.slices if part.name == name)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for the model's record."""
@@ -180,7 +180,7 @@ class GateReport:
             "canary_overlap": self.canary_overlap,
             **({} if self.changes is None else self.changes.counts()),
             **asdict(self.gate),
-            "slices": [asdict(one) for one in self.slices],
+            "slices": [asdict(part) for part in self.slices],
         }
 
     def to_text(self) -> str:
@@ -188,7 +188,7 @@ class GateReport:
         lines = [f"gate: {self.verdict}: {self.reason}"]
         if self.decision is not None:
             lines.append(f"  {self.decision.to_text()}")
-        lines += [self._line_of(one) for one in self.slices]
+        lines += [self._line_of(part) for part in self.slices]
         required = f"  asked: a gain with p ≤ {self.gate.alpha:g} (one-sided)"
         if self.p_value is not None:
             required += f", is p = {self.p_value:.4f}"
@@ -203,15 +203,14 @@ class GateReport:
             )
         return "\n".join(lines)
 
-    def _line_of(self, one: Slice) -> str:
-        line = f"  {one.name:<7}{one.queries:>5} held-out queries"
-        if one.before is not None and one.after is not None and one.difference is not None:
-            interval = f"[{one.difference.low:+.4f}, {one.difference.high:+.4f}]"
-            line += (
-                f", {self.measure} {one.before:.4f} → {one.after:.4f} ({one.difference.mean:+.4f} {interval})"
-            )
-        if one.harm is not None:
-            line += f"; loses more than {self.gate.margin:g} with probability {one.harm:.2f}"
+    def _line_of(self, part: Slice) -> str:
+        line = f"  {part.name:<7}{part.queries:>5} held-out queries"
+        if part.before is not None and part.after is not None and part.difference is not None:
+            interval = f"[{part.difference.low:+.4f}, {part.difference.high:+.4f}]"
+            gain = f"{part.difference.mean:+.4f} {interval}"
+            line += f", {self.measure} {part.before:.4f} → {part.after:.4f} ({gain})"
+        if part.harm is not None:
+            line += f"; loses more than {self.gate.margin:g} with probability {part.harm:.2f}"
         return line
 
 
@@ -260,7 +259,8 @@ def judge(
     bounding = [seen not in (0, len(before)), seen > 0 and (need_slices or bool(unseen.any()))]
     if measure == MEASURE:
         slices[1:] = [
-            _bounding(one, gate) if bounds else one for one, bounds in zip(slices[1:], bounding, strict=True)
+            _bounding(part, gate) if bounds else part
+            for part, bounds in zip(slices[1:], bounding, strict=True)
         ]
     assert whole.difference is not None
     by_signs = sign_flip_p_value(changes, queries=queries, samples=samples, seed=seed)
@@ -287,12 +287,12 @@ def _slice(
     return Slice(name, len(before), float(before.mean()), float(after.mean()), difference, deviation)
 
 
-def _bounding(one: Slice, gate: Gate) -> Slice:
+def _bounding(part: Slice, gate: Gate) -> Slice:
     """The slice with its probability of harm."""
     mean = SLICE_PRIOR
-    if one.difference is not None and one.deviation is not None:
-        mean = posterior(one.difference.mean, one.deviation, one.queries, SLICE_PRIOR)
-    return replace(one, harm=mean.below(-gate.margin))
+    if part.difference is not None and part.deviation is not None:
+        mean = posterior(part.difference.mean, part.deviation, part.queries, SLICE_PRIOR)
+    return replace(part, harm=mean.below(-gate.margin))
 
 
 def _decided(report: GateReport) -> GateReport:
@@ -323,37 +323,37 @@ def _verdict(report: GateReport) -> tuple[Verdict, str, int | None]:
         return "cannot tell", reason, missing if further is None else max(missing, further)
     if mean <= 0:
         return "refused", f"{change}: it did not rise", None
-    for one in parts:
-        if one.harm is not None and one.harm > gate.harm:
-            fell = one.difference is not None and -one.difference.mean > gate.margin
+    for part in parts:
+        if part.harm is not None and part.harm > gate.harm:
+            fell = part.difference is not None and -part.difference.mean > gate.margin
             verdict = "refused" if fell else "cannot tell"
-            return verdict, _harm(one, gate, measure), _further_of_slice(one, whole.queries, gate)
+            return verdict, _harm(part, gate, measure), _further_of_slice(part, whole.queries, gate)
     if p_value > gate.alpha:
         return "refused", f"{change}: not significant, p = {p_value:.3f} > {gate.alpha:g}", further
     return "passed", f"{change}, p = {p_value:.4f}", None
 
 
-def _harm(one: Slice, gate: Gate, measure: str) -> str:
+def _harm(part: Slice, gate: Gate, measure: str) -> str:
     """Words for a slice that may lose too much."""
     chance = (
-        f"the probability is {one.harm:.2f} that they lose more than {gate.margin:g} (allowed {gate.harm:g})"
+        f"the probability is {part.harm:.2f} that they lose more than {gate.margin:g} (allowed {gate.harm:g})"
     )
-    if one.difference is None:
-        return f"no held-out query is about {one.name} documents; {chance}"
-    moved = f"{one.before:.4f} → {one.after:.4f}"
-    if one.difference.mean < 0:
-        moved = f"falls by {-one.difference.mean:.4f} ({moved})"
-    return f"on {one.name} documents {measure} {moved} over {one.queries} held-out queries; {chance}"
+    if part.difference is None:
+        return f"no held-out query is about {part.name} documents; {chance}"
+    moved = f"{part.before:.4f} → {part.after:.4f}"
+    if part.difference.mean < 0:
+        moved = f"falls by {-part.difference.mean:.4f} ({moved})"
+    return f"on {part.name} documents {measure} {moved} over {part.queries} held-out queries; {chance}"
 
 
-def _further_of_slice(one: Slice, queries: int, gate: Gate) -> int | None:
+def _further_of_slice(part: Slice, queries: int, gate: Gate) -> int | None:
     """Further queries in all after which the slice would no longer be in doubt."""
-    if one.difference is None or one.deviation is None:
+    if part.difference is None or part.deviation is None:
         return None
     further = further_for_slice(
-        one.difference.mean, one.deviation, one.queries, SLICE_PRIOR, gate.margin, gate.harm
+        part.difference.mean, part.deviation, part.queries, SLICE_PRIOR, gate.margin, gate.harm
     )
-    return None if further is None else rounded(further * queries / one.queries)
+    return None if further is None else rounded(further * queries / part.queries)
 
 
 @torch.inference_mode()
@@ -364,9 +364,9 @@ def overlap_of_canaries(
     visible = snapshot.visible()
     if len(visible) < 2:
         return None
-    every, shown = corpus_embeddings(snapshot), torch.as_tensor(visible)
-    corpus, further = every[shown], FurtherPassages.of(snapshot, every)
-    further = None if further is None else further.among(shown)
+    every, some = corpus_embeddings(snapshot), torch.as_tensor(visible)
+    corpus, further = every[some], FurtherPassages.of(snapshot, every)
+    further = None if further is None else further.among(some)
     depth = min(DEPTH, len(visible) - 1)
     drawn = np.random.default_rng(seed).choice(len(visible), min(count, len(visible)), replace=False)
     canaries = torch.as_tensor(np.sort(drawn))

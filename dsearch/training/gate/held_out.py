@@ -205,17 +205,17 @@ class Headroom:
     @property
     def doubts(self) -> list[str]:
         """Why training is unlikely to help; nothing when there is no reason to think so."""
-        found = []
+        reasons = []
         if self.answered_first >= MOST_ANSWERED:
-            found.append(f"{self.answered_first:.0%} of the queries are answered at rank 1 already")
+            reasons.append(f"{self.answered_first:.0%} of the queries are answered at rank 1 already")
         if self.recall_at_100 - self.recall_at_10 < LITTLE_MISSING and self.answered_first > 0.5:
-            found.append("nearly all relevant documents that are found are among the first ten already")
+            reasons.append("nearly all relevant documents that are found are among the first ten already")
         if self.queries < FEW_QUERIES:
-            found.append(
+            reasons.append(
                 f"{self.queries} training queries are too few to train a projection reliably; `dsearch tune` "
                 "fits only keyword weight, k1, b and hop strength and needs a few dozen"
             )
-        return found
+        return reasons
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

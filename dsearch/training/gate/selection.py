@@ -65,11 +65,11 @@ class FoldAnswers:
     queries: Int64[np.ndarray, " queries"] | None = None
     rankings: Callable[[Served], Answered] | None = None
 
-    def of(self, kept: Kept) -> Answers:
+    def of(self, checkpoint: Kept) -> Answers:
         """Answers of the selected checkpoint and settings."""
-        if kept.served is None:
-            return [self.before, *self.after][kept.checkpoint]
-        return self.serving(kept.served)
+        if checkpoint.served is None:
+            return [self.before, *self.after][checkpoint.checkpoint]
+        return self.serving(checkpoint.served)
 
     def serving(self, of: Served) -> Answers:
         """Answers with these settings.
@@ -97,7 +97,7 @@ class CrossFitted:
     by the choice of the *other* folds (of a single fold, each half's by that of the other half).
 
     Attributes:
-        kept: choice by all of them together; the last checkpoint if none was held out.
+        choice: made by all of them together; the last checkpoint if none was held out.
         now: answers of the live model; None if none was held out, like the next two.
         before: answers of the start of training.
         after: answers of the trained model.
@@ -105,7 +105,7 @@ class CrossFitted:
         queries: index of each query among all examples; None if unknown.
     """
 
-    kept: Kept
+    choice: Kept
     now: Answers | None = None
     before: Answers | None = None
     after: Answers | None = None
@@ -123,12 +123,12 @@ def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> Cr
     """
     if not folds:
         return CrossFitted(Kept(checkpoints))
-    kept = chosen(folds)
+    choice = chosen(folds)
     parts = halves(folds[0], seed) if len(folds) == 1 else folds
     numbers = [part.queries for part in parts if part.queries is not None]
     others = [chosen(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
     return CrossFitted(
-        kept,
+        choice,
         joined([part.now for part in parts]),
         joined([part.before for part in parts]),
         joined([part.of(of) for part, of in zip(parts, others, strict=True)]),
@@ -141,16 +141,16 @@ def chosen(folds: list[FoldAnswers]) -> Kept:
     """The checkpoint to keep by these folds; for the last one how to serve it too."""
     before = joined([fold.before for fold in folds])
     after = [joined(list(parts)) for parts in zip(*(fold.after for fold in folds), strict=True)]
-    kept = kept_checkpoint(np.stack([before.all, *(one.all for one in after)]), before.seen)
+    checkpoint = kept_checkpoint(np.stack([before.all, *(answers.all for answers in after)]), before.seen)
     if not folds[0].served:
-        return Kept(kept)
+        return Kept(checkpoint)
     ways = dict.fromkeys(of for fold in folds for of in fold.served)
     served = {of: joined([fold.serving(of) for fold in folds]) for of in ways}
     best = kept_served(served, joined([fold.now for fold in folds]))
-    if kept < len(after):
-        early = [before, *after][kept]
+    if checkpoint < len(after):
+        early = [before, *after][checkpoint]
         if not best.memory or served[best].all.mean() <= early.all.mean():
-            return Kept(kept)
+            return Kept(checkpoint)
     return Kept(len(after), best)
 
 
@@ -161,8 +161,8 @@ def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
         FoldAnswers(
             fold.now.subset(half),
             fold.before.subset(half),
-            [one.subset(half) for one in fold.after],
-            {of: one.subset(half) for of, one in fold.served.items()},
+            [answers.subset(half) for answers in fold.after],
+            {of: answers.subset(half) for of, answers in fold.served.items()},
             None if fold.tuned is None else fold.tuned.subset(half),
             None if fold.queries is None else fold.queries[half],
         )

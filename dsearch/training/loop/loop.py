@@ -38,9 +38,9 @@ class TrainingDiverged(DsearchError):
 
     code = "training_diverged"
 
-    def __init__(self, message: str, *, epoch: int = 0, step: int = 0, kept: int = 0):
+    def __init__(self, message: str, *, epoch: int = 0, step: int = 0, good_epoch: int = 0):
         super().__init__(message)
-        self.epoch, self.step, self.kept = epoch, step, kept
+        self.epoch, self.step, self.good_epoch = epoch, step, good_epoch
         self.student: Any = None
 
 
@@ -251,13 +251,13 @@ class _Run:
         with torch.no_grad():
             for name, parameter in self._learning.items():
                 parameter.copy_(self._good[name])
-        kept = f"it is as it was after epoch {self._good_epoch}" if self._good_epoch else "nothing was kept"
+        state = f"it is as it was after epoch {self._good_epoch}" if self._good_epoch else "nothing was kept"
         raise TrainingDiverged(
-            f"{what} in epoch {self._epoch}, step {self._step} (stage {self._watch.stage}); {kept}. "
+            f"{what} in epoch {self._epoch}, step {self._step} (stage {self._watch.stage}); {state}. "
             f"Use a learning rate below {max(self._rates):g}",
             epoch=self._epoch,
             step=self._step,
-            kept=self._good_epoch,
+            good_epoch=self._good_epoch,
         )
 
     def _copies(self) -> dict[str, Tensor]:
@@ -287,10 +287,10 @@ class _Run:
         self._watch.keeper.keep_checkpoint((tensors, numbers))
 
     def _restore(self) -> None:
-        found = None if self._watch.keeper is None else self._watch.keeper.checkpoint()
-        if found is None:
+        checkpoint = None if self._watch.keeper is None else self._watch.keeper.checkpoint()
+        if checkpoint is None:
             return
-        tensors, numbers = found
+        tensors, numbers = checkpoint
         with torch.no_grad():
             for name, parameter in self._learning.items():
                 parameter.copy_(tensors[f"learned/{name}"])
@@ -307,6 +307,6 @@ class _Run:
         self._sums, self._order = tensors["sums"], tensors.get("order")
         self._epoch, self._step = numbers["epoch"], numbers["step"]
         self._good_epoch = numbers["good_epoch"]
-        kept = "good" if self._step else "learned"
-        self._good = {name: tensors[f"{kept}/{name}"].to(p) for name, p in self._learning.items()}
+        label = "good" if self._step else "learned"
+        self._good = {name: tensors[f"{label}/{name}"].to(p) for name, p in self._learning.items()}
         self._elapsed_before = numbers["elapsed_s"]

@@ -102,8 +102,10 @@ class MovingIndex:
         depth = min(depth, before.shape[1])
         order = scores.topk(depth, dim=1).indices.numpy()
         after = np.take_along_axis(before, order, axis=1)
-        kept = [len(set(a) & set(b)) for a, b in zip(before[:, :depth].tolist(), after.tolist(), strict=True)]
-        return 1 - float(np.mean(kept)) / depth
+        overlap = [
+            len(set(a) & set(b)) for a, b in zip(before[:, :depth].tolist(), after.tolist(), strict=True)
+        ]
+        return 1 - float(np.mean(overlap)) / depth
 
     def state(self) -> dict[str, Tensor]:
         """For a checkpoint."""

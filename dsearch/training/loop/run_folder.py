@@ -94,9 +94,9 @@ class RunFolder:
 
     def forget_metrics_after(self, stage: str, epoch: int) -> None:
         """Drop the lines of epochs that will be trained again."""
-        kept = [line for line in self.metrics() if line["stage"] != stage or line["epoch"] <= epoch]
+        lines = [line for line in self.metrics() if line["stage"] != stage or line["epoch"] <= epoch]
         unfinished = self.path / f".{_METRICS}.writing"
-        unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        unfinished.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
         os.replace(unfinished, self.path / _METRICS)
 
     def keep_last_good(self, head: Head) -> Path:
@@ -122,19 +122,22 @@ class RunFolder:
         if not file.is_file():
             raise InvalidRequest(f"{self.path} holds no run to go on with; leave --resume out to start one")
         try:
-            there = json.loads(file.read_text("utf-8"))
+            recorded = json.loads(file.read_text("utf-8"))
         except ValueError as error:
             raise CorruptData(
                 f"{file}: cannot be read ({error}); delete the folder and train again"
             ) from error
-        if there.pop("finished", False):
+        if recorded.pop("finished", False):
             raise InvalidRequest(f"the run in {self.path} is finished; give another folder for a new one")
-        differing = [key for key in {*described, *there} if described.get(key) != there.get(key)]
+        differing = [key for key in {*described, *recorded} if described.get(key) != recorded.get(key)]
         if differing:
-            told = "; ".join(
-                f"{key} is {there.get(key)!r} there, {described.get(key)!r} here" for key in sorted(differing)
+            differences = "; ".join(
+                f"{key} is {recorded.get(key)!r} there, {described.get(key)!r} here"
+                for key in sorted(differing)
             )
-            raise InvalidRequest(f"{self.path} holds another run: {told}. Repeat its command, or start anew")
+            raise InvalidRequest(
+                f"{self.path} holds another run: {differences}. Repeat its command, or start anew"
+            )
 
     def _write_run(self, content: dict[str, Any]) -> None:
         unfinished = self.path / f".{_RUN}.writing"
@@ -169,8 +172,8 @@ class Stage:
 
     def forget_unfinished_metrics(self) -> None:
         """Drop the lines of epochs after the checkpoint: they will be trained, and told, again."""
-        found = self.checkpoint()
-        self.run.forget_metrics_after(self.name, 0 if found is None else found[1]["epoch"] - 1)
+        checkpoint = self.checkpoint()
+        self.run.forget_metrics_after(self.name, 0 if checkpoint is None else checkpoint[1]["epoch"] - 1)
 
     def checkpoint(self) -> Checkpoint | None:
         """Checkpoint to resume from; None at the start."""
@@ -186,8 +189,8 @@ class Stage:
 
     def several_answers(self, names: Mapping[Key, str]) -> dict[Key, Answers]:
         """Those of them that were kept, by key."""
-        found = {key: self.answers(name) for key, name in names.items()}
-        return {key: of for key, of in found.items() if of is not None}
+        read = {key: self.answers(name) for key, name in names.items()}
+        return {key: of for key, of in read.items() if of is not None}
 
     def answers_in(self, name: str) -> dict[str, Answers]:
         """Answers that were kept together under this name, by label; none where it is not there."""
@@ -209,8 +212,8 @@ class Stage:
         path = self.folder / f"{name}.safetensors"
         unfinished = path.with_name(f".{path.name}.writing")
         arrays = {
-            f"{label}/{part}": np.ascontiguousarray(getattr(one, part))
-            for label, one in answers.items()
+            f"{label}/{part}": np.ascontiguousarray(getattr(answer, part))
+            for label, answer in answers.items()
             for part in _PARTS
         }
         unfinished.write_bytes(save_arrays(arrays))

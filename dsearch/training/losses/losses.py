@@ -45,8 +45,8 @@ def marginal_likelihood(
     Lee et al. 2019 (arXiv:1906.00300), eq. of section 5 (P(a | q) marginalised over evidence); Karpukhin et
     al. 2020 (arXiv:2004.04906) compare it. 0 when all weight is on the relevant documents, however divided.
     """
-    found = log_weights.log_softmax(-1).masked_fill(target == 0, -1e30)
-    return -found.logsumexp(-1).mean()
+    log_shares = log_weights.log_softmax(-1).masked_fill(target == 0, -1e30)
+    return -log_shares.logsumexp(-1).mean()
 
 
 def teacher_divergence(
@@ -60,8 +60,8 @@ def teacher_divergence(
     (arXiv:2208.03299), section 2.2. Depends on differences of logits and of teacher scores alone.
     """
     wanted = teacher.masked_fill(~mask, -1e30).log_softmax(-1)
-    given = log_weights.masked_fill(~mask, -1e30).log_softmax(-1)
-    return (wanted.exp() * (wanted - given)).masked_fill(~mask, 0.0).sum(-1).mean()
+    student = log_weights.masked_fill(~mask, -1e30).log_softmax(-1)
+    return (wanted.exp() * (wanted - student)).masked_fill(~mask, 0.0).sum(-1).mean()
 
 
 def margin_mse(

@@ -113,9 +113,9 @@ class Batch:
         """The documents of these queries, ascending."""
         return self.relevant[self.target > 0].unique()
 
-    def grades_of(self, shown: Int64[Tensor, "batch samples"]) -> Float[Tensor, "batch samples"]:
+    def grades_of(self, sampled: Int64[Tensor, "batch samples"]) -> Float[Tensor, "batch samples"]:
         """The share of the grades at each of these positions."""
-        same = shown[:, :, None] == self.relevant[:, None, :]
+        same = sampled[:, :, None] == self.relevant[:, None, :]
         return (same * self.target[:, None, :]).sum(-1)
 
     def _mixed(
@@ -145,16 +145,16 @@ class FrozenAttention:
 
     def __init__(self, corpus: Float[Tensor, "documents encoder_dim"], draws: int):
         self._corpus = corpus
-        self._known: Exact | None = None
+        self._exact: Exact | None = None
         if draws >= len(corpus):
             parts = [self._of(documents) for documents in corpus.split(_FROZEN_AT_A_TIME)]
-            self._known = Exact(*(torch.cat(column) for column in zip(*parts, strict=True)))
+            self._exact = Exact(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def __call__(self, drawn: Int64[Tensor, " batch"]) -> Exact:
         """Context and log partition of the documents at these positions."""
-        if self._known is None:
+        if self._exact is None:
             return self._of(self._corpus[drawn])
-        return Exact(self._known.context[drawn], self._known.log_partition[drawn])
+        return Exact(self._exact.context[drawn], self._exact.log_partition[drawn])
 
     @torch.no_grad()
     def _of(self, documents: Float[Tensor, "batch encoder_dim"]) -> Exact:
@@ -205,9 +205,9 @@ def by_rewards(batch: Batch) -> Float[Tensor, ""]:
     than what was earned. With judgements at hand, `marginal` is their exact and far quieter form.
     """
     log_weights = batch.log_weights(batch.whole())
-    shown = sample(log_weights.exp(), REWARD_SAMPLES, batch.generator)
-    rewards = batch.grades_of(shown) if batch.reward is None else batch.reward(shown)
-    return reinforce_loss(log_weights, shown, rewards.to(log_weights)).mean()
+    sampled = sample(log_weights.exp(), REWARD_SAMPLES, batch.generator)
+    rewards = batch.grades_of(sampled) if batch.reward is None else batch.reward(sampled)
+    return reinforce_loss(log_weights, sampled, rewards.to(log_weights)).mean()
 
 
 DEFAULT_OBJECTIVE = "listwise"

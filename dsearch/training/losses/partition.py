@@ -117,8 +117,8 @@ class _Sums(NamedTuple):
         most = torch.maximum(self.most, other.most)
         mine, theirs = (self.most - most).exp(), (other.most - most).exp()
 
-        def both(one: Tensor | None, another: Tensor | None) -> Tensor | None:
-            return None if one is None or another is None else one * mine + another * theirs
+        def both(first: Tensor | None, another: Tensor | None) -> Tensor | None:
+            return None if first is None or another is None else first * mine + another * theirs
 
         mass = self.mass * mine + other.mass * theirs
         return _Sums(most, mass, both(self.context, other.context), both(self.shared, other.shared))

@@ -158,11 +158,11 @@ def train_full(
     task = FullTask(examples, contents, options, student, processes)
     course = Course(len(examples), options.batch_size, options.epochs, options.seed)
 
-    def told(epoch: Epoch) -> bool:
+    def report(epoch: Epoch) -> bool:
         return on_epoch is None or on_epoch(epoch, student, task.index, task.staleness())
 
     try:
-        run_course(task, course, watch=watch, on_epoch=told)
+        run_course(task, course, watch=watch, on_epoch=report)
     except TrainingDiverged as error:
         error.student = _finished(student)
         raise

@@ -71,10 +71,10 @@ def train_head(
         InvalidRequest: an objective that learns from a teacher, without a teacher's scores.
     """
 
-    def told(epoch: Epoch, student: Student) -> bool:
+    def report(epoch: Epoch, student: Student) -> bool:
         return on_epoch is None or on_epoch(epoch, student.head)
 
-    return train_student(examples, options, start=start, epochs=epochs, device=device, on_epoch=told).head
+    return train_student(examples, options, start=start, epochs=epochs, device=device, on_epoch=report).head
 
 
 def train_student(
@@ -119,11 +119,11 @@ def train_student(
     steps = (task or _FrozenDocuments)(examples, options, student, device)
     course = Course(len(examples), options.batch_size, options.epochs, options.seed, epochs)
 
-    def told(epoch: Epoch) -> bool:
+    def report(epoch: Epoch) -> bool:
         return on_epoch is None or on_epoch(epoch, student)
 
     try:
-        run_course(steps, course, watch=watch, on_epoch=told)
+        run_course(steps, course, watch=watch, on_epoch=report)
     except TrainingDiverged as error:
         error.student = _finished(student)
         raise
@@ -173,15 +173,17 @@ class _FrozenDocuments(NothingFurther):
         self._corpus = corpus.to(device)
         self._further = None if further is None else further.to(self._corpus.device)
         # What retention holds in place: every passage, as a document of its own.
-        self._kept = self._corpus if self._further is None else self._further.beside(self._corpus)
+        self._retained = self._corpus if self._further is None else self._further.beside(self._corpus)
         self._batches = _Batches(examples, device)
         self._objective = OBJECTIVES[options.objective]
         self._keyword = KeywordScores(examples, device) if options.keywords else None
         self._at_once = options.batch_size
         steps = -(-len(examples) // options.batch_size) * options.epochs
         draws = steps * options.retention_batch if options.retention else 0
-        whole = draws >= len(self._kept)
-        self._frozen = examples.once(("frozen", device, whole), lambda: FrozenAttention(self._kept, draws))
+        whole = draws >= len(self._retained)
+        self._frozen = examples.once(
+            ("frozen", device, whole), lambda: FrozenAttention(self._retained, draws)
+        )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The head's, and the encoder's at a rate of its own."""
@@ -203,11 +205,11 @@ class _FrozenDocuments(NothingFurther):
                 of_part = self._loss(part, generator) * (len(part) / len(batch))
                 of_part.backward()
                 loss += of_part.detach()
-        drawn = torch.randint(len(self._kept), (options.retention_batch,), generator=generator)
-        kept = torch.zeros((), device=self._corpus.device)
+        drawn = torch.randint(len(self._retained), (options.retention_batch,), generator=generator)
+        retained = torch.zeros((), device=self._corpus.device)
         if options.retention:
-            kept = retention(head, self._kept[drawn], self._kept, self._frozen(drawn))
-        losses = descend(loss, kept, head, options)
+            retained = retention(head, self._retained[drawn], self._retained, self._frozen(drawn))
+        losses = descend(loss, retained, head, options)
         if self.trained.encoder is not None:
             torch.nn.utils.clip_grad_norm_(self.trained.encoder.learning(), 1.0)
         return losses
@@ -230,12 +232,12 @@ class _FrozenDocuments(NothingFurther):
 
 
 def descend(
-    loss: Float[Tensor, ""], kept: Float[Tensor, ""], head: Head, options: HeadOptions
+    loss: Float[Tensor, ""], retention: Float[Tensor, ""], head: Head, options: HeadOptions
 ) -> Float[Tensor, " losses"]:
     """Leave the gradients of objective, retention and decay; (objective, retention, all of it)."""
-    total = loss + options.retention * kept + options.decay * head.distance_from_identity()
+    total = loss + options.retention * retention + options.decay * head.distance_from_identity()
     total.backward()
-    return torch.stack([loss, kept, total]).detach()
+    return torch.stack([loss, retention, total]).detach()
 
 
 def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
@@ -313,4 +315,4 @@ class _Batches:
         if reward is None:
             return None
         texts = [self._examples.texts[i] for i in which.tolist()]
-        return lambda shown: torch.as_tensor(reward(texts, shown.cpu().numpy())).to(shown.device)
+        return lambda sampled: torch.as_tensor(reward(texts, sampled.cpu().numpy())).to(sampled.device)

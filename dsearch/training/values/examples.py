@@ -75,12 +75,12 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
     """
     snapshot = collection.snapshot
     visible = snapshot.visible()
-    found: list[Any] = []
+    collected: list[Any] = []
     for start in range(0, len(visible), _READ_AT_A_TIME):
         rows = snapshot.rows(visible[start : start + _READ_AT_A_TIME])
-        found += list(fields_of(collection.store, rows, field))
-    has = np.array([value is not None for value in found], bool)
-    present = [value for value in found if value is not None]
+        collected += list(fields_of(collection.store, rows, field))
+    has = np.array([value is not None for value in collected], bool)
+    present = [value for value in collected if value is not None]
     if len(present) < MIN_DOCUMENTS:
         raise InvalidRequest(
             f"{len(present)} documents of collection {collection.name!r} have the field {field!r}; "
@@ -123,11 +123,11 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
 
 
 def _texts(collection: Collection, positions: Int64[np.ndarray, " documents"]) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
     for start in range(0, len(positions), _READ_AT_A_TIME):
         rows = collection.snapshot.rows(positions[start : start + _READ_AT_A_TIME])
-        found += collection.store.contents(rows)
-    return found
+        texts += collection.store.contents(rows)
+    return texts
 
 
 def _kind(values: Sequence[Any], field: str) -> ValueKind:
@@ -141,8 +141,8 @@ def _kind(values: Sequence[Any], field: str) -> ValueKind:
         else:
             kinds.setdefault(("vector", len(value)), value)
     if len(kinds) > 1:
-        one, other, *_ = (repr(value)[:60] for value in kinds.values())
-        raise InvalidRequest(f"field {field!r} is {one} here and {other} there; make it of one kind")
+        first, other, *_ = (repr(value)[:60] for value in kinds.values())
+        raise InvalidRequest(f"field {field!r} is {first} here and {other} there; make it of one kind")
     return next(iter(kinds))[0]
 
 

@@ -82,7 +82,7 @@ class TrainedValues:
 class _Fold:
     """Held-out examples, their predictions untrained and after each checkpoint, scores of knowing nothing."""
 
-    asked: Int64[np.ndarray, " asked"]
+    queries: Int64[np.ndarray, " queries"]
     nothing: Float[np.ndarray, " asked"]
     scores: Float[np.ndarray, "checkpoints asked"]
     predicted: list[Float32[np.ndarray, "asked value_dim"]]
@@ -136,18 +136,18 @@ def finetune_values(
         measure = "log share of the right vector"
     first, last, nothing = (np.zeros(0) for _ in range(3))
     if folds:
-        kept = _kept(folds)
-        epochs = [0, *checkpoints][kept]
+        checkpoint = _choose_checkpoint(folds)
+        epochs = [0, *checkpoints][checkpoint]
         if len(folds) == 1:
             folds = _halves(folds[0], options.seed)
-        chosen = [_kept(folds[:i] + folds[i + 1 :]) for i in range(len(folds))]
-        asked = np.concatenate([fold.asked for fold in folds])
+        chosen = [_choose_checkpoint(folds[:i] + folds[i + 1 :]) for i in range(len(folds))]
+        queries = np.concatenate([fold.queries for fold in folds])
         first = np.concatenate([fold.scores[0] for fold in folds])
         last = np.concatenate([fold.scores[at] for fold, at in zip(folds, chosen, strict=True)])
         nothing = np.concatenate([fold.nothing for fold in folds])
         predicted = [fold.predicted[at] for fold, at in zip(folds, chosen, strict=True)]
-        before = measures_of_values(examples, asked, np.concatenate([fold.predicted[0] for fold in folds]))
-        after = measures_of_values(examples, asked, np.concatenate(predicted))
+        before = measures_of_values(examples, queries, np.concatenate([fold.predicted[0] for fold in folds]))
+        after = measures_of_values(examples, queries, np.concatenate(predicted))
     head = session.train_on_all(epochs)
     readout: dict[str, Any] = {}
     if head.output is not None:
@@ -200,7 +200,7 @@ class _Session:
         order = np.random.default_rng(options.seed).permutation(count)
         folds: list[_Fold] = []
         for number in range(options.folds):
-            if sum(len(fold.asked) for fold in folds) >= ENOUGH:
+            if sum(len(fold.queries) for fold in folds) >= ENOUGH:
                 break
             folds.append(self._fold(number, np.sort(order[number :: options.folds]), checkpoints))
         return folds
@@ -214,44 +214,49 @@ class _Session:
         others = np.setdiff1d(np.arange(len(examples)), part)
         evidence = np.setdiff1d(np.arange(len(examples.positions)), own[own >= 0])
         pooled = HeldEvidence(data, evidence)
-        asked = part[:MOST] if len(part) <= MOST else _drawn(part, self.options.seed)
-        predicted = {0: pooled.served(self.start.to(data.device), asked)}
+        queries = part[:MOST] if len(part) <= MOST else _drawn(part, self.options.seed)
+        predicted = {0: pooled.served(self.start.to(data.device), queries)}
         self.start.cpu()
         folder = None if self.run is None else self.run.stage(f"fold-{number}").folder
 
-        def told(epoch: Epoch, head: Head) -> None:
+        def report(epoch: Epoch, head: Head) -> None:
             if epoch.number in checkpoints:
-                predicted[epoch.number] = pooled.served(head, asked)
+                predicted[epoch.number] = pooled.served(head, queries)
                 if folder is not None:
                     np.save(folder / f"epoch-{epoch.number}.npy", predicted[epoch.number])
 
         for epoch in checkpoints:  # of before the run was interrupted
             if folder is not None and (folder / f"epoch-{epoch}.npy").is_file():
                 predicted[epoch] = np.load(folder / f"epoch-{epoch}.npy")
-        self._train("validate", f"fold-{number}", others, evidence, None, told)
-        kept = [predicted[epoch] for epoch in (0, *checkpoints)]
+        self._train("validate", f"fold-{number}", others, evidence, None, report)
+        predictions = [predicted[epoch] for epoch in (0, *checkpoints)]
         contrastive = self.options.contrastive
-        scores = np.stack([scores_of_values(examples, asked, one, contrastive=contrastive) for one in kept])
-        always = np.tile(examples.values[evidence].mean(0), (len(asked), 1))
-        nothing = scores_of_values(examples, asked, always, contrastive=contrastive)
-        return _Fold(asked, nothing, scores, kept)
+        scores = np.stack(
+            [
+                scores_of_values(examples, queries, prediction, contrastive=contrastive)
+                for prediction in predictions
+            ]
+        )
+        always = np.tile(examples.values[evidence].mean(0), (len(queries), 1))
+        nothing = scores_of_values(examples, queries, always, contrastive=contrastive)
+        return _Fold(queries, nothing, scores, predictions)
 
     def _train(
         self,
         name: str,
         folder: str,
-        asked: Int64[np.ndarray, " asked"] | None,
+        queries: Int64[np.ndarray, " asked"] | None,
         evidence: Int64[np.ndarray, " documents"] | None,
         epochs: int | None,
-        told: Callable[[Epoch, Head], None] | None,
+        report: Callable[[Epoch, Head], None] | None,
     ) -> Head:
         stage: Stage | None = None if self.run is None else self.run.stage(folder)
         if stage is not None:
             stage.forget_unfinished_metrics()
 
         def tell(epoch: Epoch, head: Head) -> None:
-            if told is not None:
-                told(epoch, head)
+            if report is not None:
+                report(epoch, head)
             if stage is not None:
                 stage.add_metrics(epoch, Student(head))
             self.observer.epoch(name, epoch)
@@ -259,7 +264,7 @@ class _Session:
         return train_on_values(
             self.data,
             self.options,
-            asked=asked,
+            queries=queries,
             evidence=evidence,
             start=self.start,
             epochs=epochs,
@@ -282,17 +287,20 @@ def _in_own_units(head: Head, examples: ValueExamples) -> None:
         head.output.bias.mul_(scale).add_(torch.as_tensor(examples.centre))
 
 
-def _kept(folds: list[_Fold]) -> int:
+def _choose_checkpoint(folds: list[_Fold]) -> int:
     """The checkpoint to keep by these folds, 0 for the untrained head."""
     scores = np.concatenate([fold.scores for fold in folds], axis=1)
     return kept_checkpoint(scores, np.zeros(scores.shape[1], bool))
 
 
 def _halves(fold: _Fold, seed: int) -> list[_Fold]:
-    order = np.random.default_rng(seed).permutation(len(fold.asked))
+    order = np.random.default_rng(seed).permutation(len(fold.queries))
     return [
         _Fold(
-            fold.asked[half], fold.nothing[half], fold.scores[:, half], [one[half] for one in fold.predicted]
+            fold.queries[half],
+            fold.nothing[half],
+            fold.scores[:, half],
+            [prediction[half] for prediction in fold.predicted],
         )
         for half in (np.sort(order[::2]), np.sort(order[1::2]))
     ]

@@ -150,7 +150,7 @@ def _in_blocks(
         return block.masked_fill(itself, -torch.inf)
 
     learned = () if keyword is None else (head.keyword_weight / head.temperature,)
-    found = exact_attention(
+    attended = exact_attention(
         folded.flatten(0, 1),
         corpus,
         values,
@@ -158,4 +158,4 @@ def _in_blocks(
         bias_parameters=learned,
         temperature=head.temperature,
     )
-    return torch.einsum("h,bhv->bv", head.mixture, found.context.unflatten(0, (batch, heads)))
+    return torch.einsum("h,bhv->bv", head.mixture, attended.context.unflatten(0, (batch, heads)))

@@ -51,16 +51,16 @@ class ValueData:
         )
         self.keywords = keywords and bool(examples.texts)
         size = 4 * len(examples) * examples.snapshot.positions
-        self._kept: Float32[np.ndarray, "examples documents"] | None = None
+        self._keyword: Float32[np.ndarray, "examples documents"] | None = None
         if self.keywords and size <= _KEPT_KEYWORD_BYTES:
-            self._kept = self._keyword_scores(np.arange(len(examples)))
+            self._keyword = self._keyword_scores(np.arange(len(examples)))
 
-    def keyword(self, asked: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
+    def keyword(self, queries: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
         """b(q, d) of these examples for all of the evidence."""
-        return self._keyword_scores(asked) if self._kept is None else self._kept[asked]
+        return self._keyword_scores(queries) if self._keyword is None else self._keyword[queries]
 
-    def _keyword_scores(self, asked: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
-        texts = [self.examples.texts[i] for i in asked.tolist()]
+    def _keyword_scores(self, queries: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
+        texts = [self.examples.texts[i] for i in queries.tolist()]
         return self.examples.snapshot.all_keyword_scores(texts)[:, self.examples.positions]
 
 
@@ -88,7 +88,7 @@ class HeldEvidence:
     def predict(
         self,
         head: Head,
-        asked: Int64[Tensor, " batch"],
+        queries: Int64[Tensor, " batch"],
         *,
         nearest: int | None = None,
         contexts: bool = False,
@@ -100,16 +100,16 @@ class HeldEvidence:
         """
         data, keyword = self._data, None
         if data.keywords:
-            scores = data.keyword(asked.numpy())
+            scores = data.keyword(queries.numpy())
             scores = scores if self._which is None else scores[:, self._which]
             keyword = torch.as_tensor(scores).to(data.device)
-        at, learned = asked.to(data.device), head.output is not None
+        at, learned = queries.to(data.device), head.output is not None
         pooled = pooled_values(
             head,
             data.states[at],
             self.corpus,
             self.corpus if learned or contexts else self.values,
-            self._own[asked].to(data.device),
+            self._own[queries].to(data.device),
             keyword=keyword,
             further=self.further,
             nearest=nearest,
@@ -121,17 +121,17 @@ class HeldEvidence:
 
     @torch.inference_mode()
     def served(
-        self, head: Head, asked: Int64[np.ndarray, " asked"]
+        self, head: Head, queries: Int64[np.ndarray, " asked"]
     ) -> Float32[np.ndarray, "asked value_dim"]:
         """Predictions as `predict` of a collection would return them, from the same number of candidates."""
-        parts = torch.as_tensor(asked).split(_AT_A_TIME)
+        parts = torch.as_tensor(queries).split(_AT_A_TIME)
         predictions = [self.predict(head, part, nearest=CANDIDATES).cpu() for part in parts]
         return torch.cat([*predictions, torch.zeros(0, self.values.shape[1])]).numpy()
 
 
 def scores_of_values(
     examples: ValueExamples,
-    asked: Int64[np.ndarray, " asked"],
+    queries: Int64[np.ndarray, " asked"],
     predicted: Float32[np.ndarray, "asked value_dim"],
     *,
     contrastive: bool = False,
@@ -140,7 +140,7 @@ def scores_of_values(
 
     Of a contrastive objective the log share of the right vector among those of all that are asked.
     """
-    wanted = torch.as_tensor(examples.wanted[asked])
+    wanted = torch.as_tensor(examples.wanted[queries])
     if contrastive:
         return -contrastive_loss(torch.as_tensor(predicted), wanted).double().numpy()
     loss = loss_of_values(examples.kind, torch.as_tensor(predicted), wanted)
@@ -150,11 +150,11 @@ def scores_of_values(
 
 def measures_of_values(
     examples: ValueExamples,
-    asked: Int64[np.ndarray, " asked"],
+    queries: Int64[np.ndarray, " asked"],
     predicted: Float32[np.ndarray, "asked value_dim"],
 ) -> dict[str, float]:
     """Reported measures: R² and root mean squared error in the field's units; accuracy and log loss."""
-    wanted = examples.wanted[asked]
+    wanted = examples.wanted[queries]
     if examples.kind == "label":
         loss = log_loss(torch.as_tensor(predicted), torch.as_tensor(wanted))
         right = predicted.argmax(1) == wanted.argmax(1)
@@ -168,7 +168,7 @@ def train_on_values(
     data: ValueData,
     options: ValueOptions,
     *,
-    asked: Int64[np.ndarray, " asked"] | None = None,
+    queries: Int64[np.ndarray, " asked"] | None = None,
     evidence: Int64[np.ndarray, " documents"] | None = None,
     start: Head | None = None,
     epochs: int | None = None,
@@ -191,25 +191,25 @@ def train_on_values(
         TrainingDiverged: NaN or infinity in the loss.
         Cancelled: the watch said so.
     """
-    asked = np.arange(len(data.examples)) if asked is None else asked
-    if len(asked) > options.most_examples:
-        drawn = np.random.default_rng(options.seed).choice(asked, options.most_examples, replace=False)
-        asked = np.sort(drawn)
+    queries = np.arange(len(data.examples)) if queries is None else queries
+    if len(queries) > options.most_examples:
+        drawn = np.random.default_rng(options.seed).choice(queries, options.most_examples, replace=False)
+        queries = np.sort(drawn)
     head = new_head(data.states.shape[1], options, start).to(data.device)
     with torch.no_grad():
         head.hop_strength.zero_()  # documents are asked once
     of_evidence = HeldEvidence(data, evidence)
     if options.values == "learned":
-        open_learned_values(head, of_evidence, data, torch.as_tensor(asked))
-    task = _ValuesOfDocuments(data, of_evidence, asked, options, Student(head))
-    course = Course(len(asked), options.batch_size, options.epochs, options.seed, epochs)
+        open_learned_values(head, of_evidence, data, torch.as_tensor(queries))
+    task = _ValuesOfDocuments(data, of_evidence, queries, options, Student(head))
+    course = Course(len(queries), options.batch_size, options.epochs, options.seed, epochs)
 
-    def told(epoch: Epoch) -> bool:
+    def report(epoch: Epoch) -> bool:
         if on_epoch is not None:
             on_epoch(epoch, head)
         return True
 
-    run_course(task, course, watch=watch, on_epoch=told)
+    run_course(task, course, watch=watch, on_epoch=report)
     return head.cpu().eval()
 
 
@@ -231,14 +231,14 @@ class _ValuesOfDocuments(NothingFurther):
         self,
         data: ValueData,
         evidence: HeldEvidence,
-        asked: Int64[np.ndarray, " asked"],
+        queries: Int64[np.ndarray, " asked"],
         options: ValueOptions,
         student: Student,
     ):
         self.trained = student
         self._data, self._evidence, self._options = data, evidence, options
-        self._asked = torch.as_tensor(asked)
-        steps = -(-len(asked) // options.batch_size) * options.epochs
+        self._queries = torch.as_tensor(queries)
+        steps = -(-len(queries) // options.batch_size) * options.epochs
         draws = steps * options.retention_batch if options.retention else 0
         self._frozen = FrozenAttention(evidence.corpus, draws)
 
@@ -249,8 +249,8 @@ class _ValuesOfDocuments(NothingFurther):
     def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, " losses"]:
         """Error of the pooled values, retention and decay; see values.py."""
         options, head, data = self._options, self.trained.head, self._data
-        asked = self._asked[batch]
-        predicted, wanted = self._evidence.predict(head, asked), data.wanted[asked.to(data.device)]
+        queries = self._queries[batch]
+        predicted, wanted = self._evidence.predict(head, queries), data.wanted[queries.to(data.device)]
         if options.contrastive:
             loss = contrastive_loss(predicted, wanted).mean()
         else:

@@ -244,12 +244,12 @@ def test_one_retired_between_opening_its_folder_and_leasing_it_is_not_opened(
 
 ONE_STATE_LATE = """
 from dsearch.engine.search import search as searching
-asked, before = searching.asked, []
+asked, before = searching.resolve_queries, []
 def late(*given, **named):
     groups, stamp = asked(*given, **named)
     before.append(groups)
     return before[-2:][0], stamp
-searching.asked = late
+searching.resolve_queries = late
 """
 
 

@@ -61,7 +61,7 @@ def test_a_file_that_was_deleted_opens_nothing_and_is_begun_again(keys: ApiKeys)
     key, _ = keys.create("web shop", "read")
     keys.path.unlink()
     with pytest.raises(CorruptData, match=r"keys\.json is missing though 1 changes.*make a new one with:"):
-        _ = again(keys).made
+        _ = again(keys).has_keys
     fresh, made = again(keys).create("other", "read")
     assert again(keys).holder(fresh) == made
     assert again(keys).holder(key) is None
@@ -94,7 +94,7 @@ def test_a_home_that_gave_up_both_files_is_one_without_keys(keys: ApiKeys) -> No
     keys.create("web shop", "read")
     keys.path.unlink()
     keys.path.with_name("keys.mark").unlink()
-    assert not again(keys).made
+    assert not again(keys).has_keys
 
 
 def test_a_file_of_an_earlier_release_is_read_and_gets_its_digest_with_the_next_change(keys: ApiKeys) -> None:

@@ -164,7 +164,7 @@ async def count_toys(collection: str, service: TheService) -> Response:
         from dsearch.results import Toy
 
         answer = yield Request("GET", path_of(collection, "toy"))
-        return wire.made(Toy, wire.content_of(answer))
+        return wire.parse(Toy, wire.content_of(answer))
 ''',
         ),
         Edit(

@@ -45,7 +45,7 @@ def collection(tmp_path: Path) -> Iterator[Collection]:
 def test_questions_that_find_their_document_are_judgements(collection: Collection, tmp_path: Path) -> None:
     path, progress = tmp_path / "questions.jsonl", list[Progress]()
     result = synthesize(collection, WordWriter(), path, within=1, batch_size=5, on_progress=progress.append)
-    assert (result.documents, result.questions, result.kept) == (12, 11, 7)
+    assert (result.documents, result.questions, result.accepted) == (12, 11, 7)
     assert [(one.done, one.total) for one in progress] == [(5, 12), (10, 12), (12, 12)]
     lines = {line["document"]: line for line in map(json.loads, path.read_text().splitlines())}
     assert lines.keys() == {one.id for one in DOCUMENTS}  # not the short one

@@ -47,9 +47,9 @@ def test_it_tells_what_is_absent_from_what_is_there(papers: Collection) -> None:
     states = papers.encoder.encode_queries(ABSENT)
     head, slot = learn_null_slot(Head(32), judged(papers), ABSENT, states)
     assert slot.opened
-    assert slot.told.auroc > 0.85
-    assert slot.told.calibration_error is not None
-    assert slot.told.calibration_error < 0.15
+    assert slot.measures.auroc > 0.85
+    assert slot.measures.calibration_error is not None
+    assert slot.measures.calibration_error < 0.15
     assert slot.gain > 0.2
     assert head.null_slot is not None
     version = papers.add_model(head, {"null_slot": slot.to_dict()})

@@ -61,7 +61,7 @@ def test_a_training_that_remembers_gives_the_same_head_and_report(
     once = finetune(examples, options)
     assert set(asked.values()) == {1}
     assert len({key[:2] for key in asked}) == 1 + len(WEIGHTINGS)
-    assert examples.known is None
+    assert examples.cache is None
     monkeypatch.setattr(Examples, "remembering", lambda self: self)
     always = finetune(examples, options)
     assert max(asked.values()) > 4

@@ -67,6 +67,6 @@ def test_a_divergence_after_a_resume_restores_the_last_whole_epoch(done: int) ->
     again = Sinking(losses=lambda step: float("nan"))
     with pytest.raises(TrainingDiverged) as caught:
         run_course(again, COURSE, watch=Watch(keeper=keeper))
-    assert caught.value.kept == done // 4
+    assert caught.value.good_epoch == done // 4
     assert again.weight == whole_epochs[done // 4]
     assert done % 4 == 0 or first.weight != again.weight

@@ -219,7 +219,7 @@ def test_nan_stops_and_the_last_good_head_stays(
     ) as caught:
         finetune(examples, options, run=run)
     error = caught.value
-    assert (error.epoch, error.step, error.kept) == (3, 2, 2)
+    assert (error.epoch, error.step, error.good_epoch) == (3, 2, 2)
     assert "last-good.safetensors" in error.__notes__[0]
     head = error.student.head
     assert all(torch.isfinite(parameter).all() for parameter in head.parameters())

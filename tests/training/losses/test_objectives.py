@@ -120,7 +120,7 @@ def test_frozen_attention_is_the_same_computed_once_or_each_time(
     head, corpus = opened_head(8, 2), unit(30, 8)
     drawn = torch.tensor([4, 29, 4, 0])
     frozen = objectives.FrozenAttention(corpus, draws)
-    assert (frozen._known is not None) == (draws == 30)
+    assert (frozen._exact is not None) == (draws == 30)
     given = objectives.retention(head, corpus[drawn], corpus, frozen(drawn))
     torch.testing.assert_close(given, objectives.retention(head, corpus[drawn], corpus))
 

@@ -169,7 +169,7 @@ def test_without_leaving_itself_out_the_bandwidth_collapses(signs: Collection) -
 
     def accuracy(of: ValueExamples) -> float:
         data = ValueData(of, keywords=False)
-        head = train_on_values(data, FAST, asked=half, evidence=half)
+        head = train_on_values(data, FAST, queries=half, evidence=half)
         predicted = HeldEvidence(data, half).served(head, rest)
         return float((predicted.argmax(1) == examples.wanted[rest].argmax(1)).mean())
 
