@@ -57,6 +57,7 @@ class SearchKeywords(TypedDict, total=False):
     rerank_candidates: int
     highlight_by: str
     group_by: str | None
+    collapse: bool
     diversity: float
 
 
@@ -156,6 +157,11 @@ class SearchOptions:
         longest=MAX_FIELD_CHARACTERS,
         allowed="a metadata field such as author.name",
     )
+    collapse: bool = option(
+        False,
+        "whether of documents with the same text only the best is shown, with the number of the others among "
+        "the candidates",
+    )
     diversity: float = option(
         0.0,
         "how much a hit that is like an earlier one is put off, 0 to 1 (maximal marginal relevance)",
@@ -178,9 +184,10 @@ class SearchOptions:
             raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
         if not 0 <= self.diversity <= 1:
             raise InvalidRequest(f"diversity={self.diversity}; use a number from 0 to 1")
-        if (self.group_by is not None or self.diversity) and len(queries) > MAX_ARRANGED:
+        if (self.group_by is not None or self.diversity or self.collapse) and len(queries) > MAX_ARRANGED:
             raise InvalidRequest(
-                f"group_by or diversity with {len(queries)} queries; use at most {MAX_ARRANGED} in one call"
+                f"group_by, collapse or diversity with {len(queries)} queries; use at most {MAX_ARRANGED} in "
+                "one call"
             )
         if (self.explain or self.highlight) and len(queries) * self.limit > MAX_DETAILED:
             raise InvalidRequest(

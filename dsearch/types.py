@@ -194,6 +194,7 @@ class Hit:
         explain: parts of the score, if requested.
         highlights: pieces of the document that match the query, if requested.
         passage: of a long document the passage that its similarity comes from.
+        duplicates: number of further candidates with the same text, which collapse leaves out.
     """
 
     rank: int
@@ -206,6 +207,7 @@ class Hit:
     explain: Explanation | None = None
     highlights: list[Highlight] | None = None
     passage: Passage | None = None
+    duplicates: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The members as JSON names them, without those that were not requested; values as they are."""
@@ -224,6 +226,8 @@ class Hit:
             members["highlights"] = self.highlights
         if self.passage is not None:
             members["passage"] = self.passage
+        if self.duplicates:
+            members["duplicates"] = self.duplicates
         return members
 
 

@@ -80,7 +80,8 @@ def tell_waiting(documents: int, collection: str) -> None:
 def _lines(hit: Hit, *, bold: bool) -> str:
     bar = "█" * round(hit.weight * BAR)
     title = hit.title if hit.title != hit.id else ""
-    lines = [f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{BAR}} {hit.id}  {title}".rstrip()]
+    copies = f"  (and {hit.duplicates} of the same text)" if hit.duplicates else ""
+    lines = [f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{BAR}} {hit.id}  {title}".rstrip() + copies]
     if hit.explain is not None:
         lines += [f"     {line}" for line in _explained(hit.score, hit.explain)]
     lines += [f"     {line}" for line in _pieces(hit, bold=bold)]

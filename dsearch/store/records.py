@@ -111,11 +111,11 @@ class MemoryRow:
     """A row of the query memory: a judged query.
 
     Attributes:
-        text: text of the query.
+        text: text of the query; "" where it must not be shown: of outcomes and clicks.
         state: its embedding.
-        grades: grades above 0 by rows of documents.
-        source: "judgements" or "clicks".
-        key: who sent it: the id of an API key; "" without one.
+        grades: grades by rows of documents, one above 0; below 0: seen and left.
+        source: "judgements", or "clicks", which has outcomes too.
+        key: who sent it: the id of an API key, or of a client; "" without one.
         written: operation that wrote it; 0 before.
     """
 

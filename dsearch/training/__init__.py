@@ -37,6 +37,7 @@ from dsearch.training.options import (
 from dsearch.training.registry import (
     Registered,
     register,
+    register_outcomes,
     register_trained,
     starting_version,
 )
@@ -112,6 +113,7 @@ __all__ = [
     "propensities_from_pages",
     "query_options",
     "register",
+    "register_outcomes",
     "register_trained",
     "remember",
     "run_evaluation",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.training_record import Lessons
+from dsearch.store import MemoryRow
+from dsearch.training.finetune.outcomes import remember_rows
 from dsearch.training.gate.sentence import Outcome, sentence_of
 from dsearch.training.remember import SCOPE as REMEMBER
 from dsearch.training.remember import with_inserted
@@ -154,6 +156,25 @@ def register(
     collection.promote(live)
     sentence = sentence_of(tuned["gate"], "tuned")
     return Registered(version, live, parent, f"{reason}; {why}", sentence)
+
+
+def register_outcomes(
+    collection: Collection, rows: Sequence[MemoryRow], record: Mapping[str, Any], registered: Registered
+) -> Registered:
+    """Let rows of feedback answer that passed the gate, unless another version went live meanwhile.
+
+    Args:
+        collection: collection of the model.
+        rows: rows to be written.
+        record: record of their `OutcomeMemory`.
+        registered: outcome of the training that they were judged in.
+    """
+    live = remember_rows(collection, rows, record)
+    if live is None:
+        return registered
+    reason = f"{registered.reason}; rows of past queries: {record['gate']['reason']}"
+    sentence = sentence_of(record["gate"], "remembered")
+    return Registered(registered.version, live, record["live"], reason, sentence)
 
 
 def register_second_stage(

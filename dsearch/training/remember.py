@@ -14,6 +14,7 @@ import numpy as np
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import START_NULL_LEVEL, START_TEMPERATURE, QueryMemory
 from dsearch.engine import Collection
+from dsearch.engine.state.remembered import JUDGEMENTS
 from dsearch.errors import Conflict
 from dsearch.results import Remembered
 from dsearch.store import MemoryRow
@@ -22,7 +23,6 @@ from dsearch.training.memory import MemorySetting
 from dsearch.types import query_name
 
 SCOPE = "remember"  # of the record of such a version
-JUDGEMENTS = "judgements"  # source of rows that training takes up
 DEFAULT = MemorySetting(0.8, START_TEMPERATURE, START_NULL_LEVEL)  # of a memory that no gate admitted
 
 

@@ -19,10 +19,20 @@ from dsearch.errors import InvalidRequest
 from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
-from dsearch.training.finetune.feedback import examples_from_feedback, finetune_from_feedback
+from dsearch.training.finetune.feedback import (
+    TrustedSlice,
+    examples_from_feedback,
+    finetune_from_feedback,
+)
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import Trained, finetune
 from dsearch.training.finetune.null_slot import NullSlot, unanswerable_queries, with_null_slot
+from dsearch.training.finetune.outcomes import (
+    OutcomeMemory,
+    judged_together,
+    remember_outcomes,
+    rows_of_feedback,
+)
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
 from dsearch.training.gate.gate import Gate
 from dsearch.training.loop.observer import Observer
@@ -36,6 +46,7 @@ from dsearch.training.options import (
 )
 from dsearch.training.registry import (
     Registered,
+    register_outcomes,
     register_second_stage,
     register_trained,
     starting_version,
@@ -50,6 +61,7 @@ if TYPE_CHECKING:
     from dsearch.training.loop.distributed import Processes
     from dsearch.training.scopes.head import MakeTask
 
+ROWS_FIRST = "the same feedback as rows of the query memory passed, and answers instead"
 TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
 TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
 
@@ -72,6 +84,7 @@ class JobResult:
         left_out: the number of lines that could not be used, by kind.
         null_slot: the report of the null slot, where one was learned.
         second_stage: trained to follow what goes live; None where the collection keeps no tokens.
+        outcomes: rows of the query memory that feedback is worth; None without any.
     """
 
     result: Trained | TrainedValues | TunedSearch
@@ -80,12 +93,15 @@ class JobResult:
     left_out: Mapping[str, int]
     null_slot: NullSlot | None = None
     second_stage: TrainedStage | None = None
+    outcomes: OutcomeMemory | None = None
 
     def register(self, collection: Collection, job: LearningJob) -> Registered:
         """Keep it as a version, which answers if the gate lets it; with a second stage, if that may too."""
         registered = register_trained(
             collection, self.result, promote=job.promote, accept=job.accept, parent=self.parent
         )
+        if self.outcomes is not None and self.outcomes.gate.passed and job.promote:
+            return register_outcomes(collection, self.outcomes.rows, self.outcomes.record, registered)
         if self.second_stage is None or not self.second_stage.passed or not job.promote:
             return registered
         return register_second_stage(collection, self.second_stage, registered)
@@ -288,7 +304,24 @@ class _TrainingRun:
             observer=self.observer,
             run=self._run(source.examples, options),
         )
-        return JobResult(trained, self.parent, len(source.examples), source.examples.left_out)
+        memory = None
+        if trusted is not None and comparable and job.memory:
+            rows, left_out = rows_of_feedback(collection, source.pages, source.propensities)
+            judging = TrustedSlice.of(source.examples, trusted, options)
+            gate, seed = _gate(job), options.seed
+            memory = remember_outcomes(collection, rows, judging, gate=gate, left_out=left_out, seed=seed)
+        if memory is not None:
+            memory, report = judged_together(memory, trained.gate, seed=options.seed)
+            if memory.gate.passed and report.passed:
+                report = replace(report, verdict="cannot tell", reason=f"{report.reason}; {ROWS_FIRST}")
+            record = {**trained.record, "gate": report.to_dict(), "outcomes": memory.record}
+            trained = replace(trained, gate=report, record=record)
+            self.observer.remark(
+                f"{len(memory.rows)} rows of past queries: {memory.gate.verdict}, {memory.gate.reason}"
+            )
+        return JobResult(
+            trained, self.parent, len(source.examples), source.examples.left_out, outcomes=memory
+        )
 
     def full(self) -> JobResult:
         """Train the encoders of queries and documents."""

@@ -22,6 +22,7 @@ def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() 
         "stages": 2,
         "rerank_candidates": 20,
         "group_by": "year",
+        "collapse": True,
         "diversity": 0.5,
     }
     assert {field.name for field in fields(SearchOptions)} == shown | {"filter", *changed}

@@ -78,6 +78,7 @@ def require_same(found: SearchResult, expected: SearchResult) -> None:
         assert (ours.title, ours.text, ours.metadata) == (theirs.title, theirs.text, theirs.metadata)
         assert ours.highlights == theirs.highlights
         assert ours.passage == theirs.passage
+        assert ours.duplicates == theirs.duplicates
         assert (ours.explain is None) == (theirs.explain is None)
         if ours.explain is not None and theirs.explain is not None:
             assert ours.explain.dense == pytest.approx(theirs.explain.dense, abs=near)

@@ -19,6 +19,9 @@ Only the nearest past queries share the attention: among very many the remote on
 would together outweigh the null key. So its cost hardly grows with their number. Keys are stored in 8 bits,
 rounded once: what is served is what was evaluated.
 
+Rows of outcomes and clicks have contributors, whose share of the attention is bounded (contributors.py).
+Grades below 0 are of documents that were seen and left.
+
 The idea is that of key-value memory networks (Miller et al. 2016, arXiv:1606.03126, eq. 1 to 4) with fixed
 keys and values, and of nearest-neighbour language models (Khandelwal et al. 2020, arXiv:1911.00172), which
 attend to the nearest ones as well.
@@ -35,6 +38,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int8, Int64
 from torch import Tensor, nn
 
+from dsearch.attention.retrieval.contributors import TRUSTED, all_trusted, capped
 from dsearch.attention.scores import unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.products import product
@@ -86,9 +90,10 @@ class QueryMemory(nn.Module):
         rows: rows of these documents in the store.
         of_query: the query of each grade, as an index.
         of_document: the document of each grade, as an index.
-        grades: grades above 0; they are divided by the best of their query.
-        texts: texts of the queries, for explanations; None if they must not be kept.
+        grades: grades other than 0, of each query one above 0; they are divided by the best of their query.
+        texts: texts of the queries, for explanations, "" if one must not be kept; None if none may.
         inserted: true for grades that were added after the memory was fitted; None: for none.
+        contributors: number of the contributor of each query, or `TRUSTED`; None: `TRUSTED` for all.
         strength: γ.
         temperature: τ.
         null_level: c.
@@ -99,7 +104,7 @@ class QueryMemory(nn.Module):
 
     Raises:
         DimensionMismatch: states and embeddings of different lengths.
-        InvalidRequest: a grade that is not above 0; an index out of range; τ not above 0.
+        InvalidRequest: a query without a grade above 0; an index out of range; τ not above 0.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class QueryMemory(nn.Module):
         *,
         texts: Sequence[str] | None = None,
         inserted: Bool[np.ndarray, " grades"] | None = None,
+        contributors: Int64[np.ndarray, " queries"] | None = None,
         strength: float = 0.0,
         temperature: float = START_TEMPERATURE,
         null_level: float = START_NULL_LEVEL,
@@ -121,7 +127,8 @@ class QueryMemory(nn.Module):
             raise DimensionMismatch(
                 f"query states of {states.shape[1]} numbers and documents of {embeddings.shape[1]}"
             )
-        if not ((grades > 0) & (grades < math.inf)).all():
+        judged = np.unique(of_query[grades > 0])
+        if not (np.isfinite(grades) & (grades != 0) & np.isin(of_query, judged)).all():
             raise InvalidRequest("a query memory needs finite grades above 0; give judged queries")
         if not 0 < temperature < math.inf:
             raise InvalidRequest(f"temperature={temperature}; use a number above 0")
@@ -144,6 +151,7 @@ class QueryMemory(nn.Module):
                 "codes": codes,
                 "scales": scales,
                 "rows": rows.astype(np.int64),
+                "contributors": all_trusted(len(states)) if contributors is None else contributors,
                 **by_query(of_query, of_document, grades, later, len(states)),
             },
             texts,
@@ -162,6 +170,7 @@ class QueryMemory(nn.Module):
             self.register_buffer(name, torch.as_tensor(part), persistent=False)
         self.texts = None if texts is None else list(texts)
         self.index, self.lenders = indexes
+        self._capped = bool((self.contributors != TRUSTED).any())
         self._set(setting)
 
     def _set(self, setting: tuple[float, float, float]) -> None:
@@ -180,6 +189,7 @@ class QueryMemory(nn.Module):
     grades: Float[Tensor, " grades"]
     inserted: Bool[Tensor, " grades"]
     starts: Int64[Tensor, " ends"]
+    contributors: Int64[Tensor, " queries"]
 
     @classmethod
     def of_parts(
@@ -232,7 +242,8 @@ class QueryMemory(nn.Module):
         rows, cosines = self._nearest(unit(states), above)
         logits = cosines / self.log_temperature.exp()
         null = (self.null_level / self.log_temperature.exp()).to(logits).expand(len(states), 1)
-        return rows, torch.cat([logits, null], dim=1).softmax(-1)[:, :-1]
+        weights = torch.cat([logits, null], dim=1).softmax(-1)[:, :-1]
+        return rows, capped(weights, self.contributors[rows]) if self._capped else weights
 
     def forward(self, states: Float[Tensor, "batch encoder_dim"], *, above: float | None = None) -> Recalled:
         """Recall past queries, with γ a of each and γ r of the documents; see `attention`."""
@@ -294,18 +305,18 @@ class QueryMemory(nn.Module):
     def extended(self, more: QueryMemory, *, replace: bool = True) -> QueryMemory:
         """Return this memory with the grades of another one, which count as inserted; γ, τ and c stay.
 
-        A query of the same text is one query: its grade of a document is the one of `more`, or without
-        `replace` of this memory. Texts compare
-        without case and repeated blanks. They are kept if both memories keep them. Queries and documents of
-        this memory keep their numbers, so its indexes serve the result as well.
+        A query of the same text and contributor is one query: its grade of a document is the one of `more`,
+        or without `replace` of this memory. Texts compare without case and repeated blanks; they are kept if
+        both memories keep them. Queries of outcomes and clicks compare by their keys. Queries and documents
+        of this memory keep their numbers, so its indexes serve the result as well.
         """
         own, other = self.parts(), more.parts()
         count, documents = len(self), self.documents
         names = {} if self.texts is None or more.texts is None else self._names()
         of_more = np.arange(count, count + len(more))
         if more.texts is not None:
-            for at, text in enumerate(more.texts):
-                of_more[at] = names.setdefault(query_name(text), int(of_more[at]))
+            for at, name in enumerate(more._all_names()):
+                of_more[at] = names.setdefault(name, int(of_more[at]))
         new = np.unique(of_more[of_more >= count])
         of_more = np.where(of_more < count, of_more, count + np.searchsorted(new, of_more))
         place = {row: at for at, row in enumerate(own["rows"].tolist())}
@@ -329,6 +340,7 @@ class QueryMemory(nn.Module):
             "codes": np.concatenate([own["codes"], other["codes"][added]]),
             "scales": np.concatenate([own["scales"], other["scales"][added]]),
             "rows": np.concatenate([own["rows"], other["rows"][added]]),
+            "contributors": np.concatenate([own["contributors"], other["contributors"][chosen]]),
             **by_query(of_query, of_document, grades, inserted, total),
         }
         texts = None
@@ -351,7 +363,7 @@ class QueryMemory(nn.Module):
         queries, of_query = np.unique(numbers["of_query"][pairs], return_inverse=True)
         documents, of_document = np.unique(numbers["of_document"][pairs], return_inverse=True)
         parts = {
-            **{name: numbers[name][queries] for name in ("keys", "key_scales")},
+            **{name: numbers[name][queries] for name in ("keys", "key_scales", "contributors")},
             **{name: numbers[name][documents] for name in ("codes", "scales", "rows")},
             **by_query(of_query, of_document, numbers["grades"][pairs], pairs[pairs], len(queries)),
         }
@@ -363,17 +375,24 @@ class QueryMemory(nn.Module):
         other = QueryMemory.__new__(QueryMemory)
         nn.Module.__init__(other)
         other.texts, other.index, other.lenders = self.texts, self.index, self.lenders
+        other._capped = self._capped
         for name, buffer in self.named_buffers():
             other.register_buffer(name, buffer, persistent=False)
         other._set((strength, temperature, null_level))
         return other
 
-    def _names(self) -> dict[str, int]:
-        """Number of the first query of each text."""
-        names: dict[str, int] = {}
-        for at, text in enumerate(self.texts or ()):
-            names.setdefault(query_name(text), at)
+    def _names(self) -> dict[tuple[str | bytes, int], int]:
+        """Number of the first query of each name."""
+        names: dict[tuple[str | bytes, int], int] = {}
+        for at, name in enumerate(self._all_names()):
+            names.setdefault(name, at)
         return names
+
+    def _all_names(self) -> Iterator[tuple[str | bytes, int]]:
+        """The name of each query: text, or key where the text is not kept, and contributor."""
+        contributors, keys = self.contributors.tolist(), self.keys.numpy()
+        for at, (text, contributor) in enumerate(zip(self.texts or (), contributors, strict=True)):
+            yield (query_name(text) if contributor == TRUSTED else keys[at].tobytes()), contributor
 
 
 def in_eight_bits(

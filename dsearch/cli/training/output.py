@@ -121,6 +121,9 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registere
         report = trained.tuned.gate
         lines.append(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
         lines += [*decision_lines(trained.tuned.record), *leg_lines(trained.tuned.record)]
+    if learned.outcomes is not None:
+        report, count = learned.outcomes.gate, len(learned.outcomes.rows)
+        lines.append(f"{count} rows of past queries from feedback: {report.verdict}: {report.reason}")
     if learned.second_stage is not None:
         lines.append(learned.second_stage.to_text())
         if learned.second_stage.passed and registered.live is not None:
@@ -128,7 +131,8 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registere
     if registered.live is None:
         return [*lines, is_kept(collection, registered.version)]
     if registered.live != registered.version:
-        lines.append(f"{registered.live}, the tuned search, is better than what answered before")
+        named = "the tuned search" if learned.outcomes is None else "with the memory of past queries"
+        lines.append(f"{registered.live}, {named}, is better than what answered before")
     return [*lines, answers_now(collection, registered.live, registered.parent)]
 
 

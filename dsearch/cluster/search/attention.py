@@ -74,6 +74,7 @@ class ShardQuery:
         preview: documents to send with the proposals; used for a single query with a single head.
         past: past queries of the head's memory.
         rerank: second stage; None without.
+        collapse: whether the shards name the texts of candidates.
     """
 
     texts: list[str] | None
@@ -86,6 +87,7 @@ class ShardQuery:
     preview: HitPreview | None = None
     past: PastQueries | None = None
     rerank: RerankQuery | None = None
+    collapse: bool = False
 
     @property
     def words(self) -> list[str] | None:
@@ -108,6 +110,7 @@ class ShardQuery:
             weighting=head.keyword_weighting,
             preview=self.preview if folded.shape[:2] == (1, 1) else None,
             past=self.past,
+            collapse=self.collapse,
         )
 
 
@@ -175,7 +178,7 @@ class ShardedAttention:
             # What every document of a large collection borrows takes minutes.
             query = replace(query, past=past, coverage=query.coverage and past.borrowers)
         for _ in range(hops - 1):
-            before = replace(query, coverage=False, preview=None, rerank=None)
+            before = replace(query, coverage=False, preview=None, rerank=None, collapse=False)
             answer = self._read(queries, head, before, lost)
             # Keys are linear: the key of a mean is the mean of the keys.
             keys = head.keys(pooled(self._pool(answer, head, HOP_CANDIDATES), answer.output.folded))

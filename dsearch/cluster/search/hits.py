@@ -16,6 +16,7 @@ from dsearch.cluster.search.second_stage import delta_of
 from dsearch.cluster.wire.messages import HitPreview, HitRequest, MeaningRequest, QueryText, ShardHit
 from dsearch.engine.ranking.explain import explained
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.search.arrangement import Duplicates
 from dsearch.engine.search.hits import HitPage
 from dsearch.types import Hit, Mode
 
@@ -82,7 +83,14 @@ def preview(page: HitPage, fields: HitFields, shards: int) -> HitPreview | None:
 
 
 def hits_of(
-    answer: ShardedOutput, shards: Shards, head: Head, page: HitPage, fields: HitFields, *, explain: bool
+    answer: ShardedOutput,
+    shards: Shards,
+    head: Head,
+    page: HitPage,
+    fields: HitFields,
+    *,
+    explain: bool,
+    duplicates: Duplicates | None = None,
 ) -> list[list[Hit]]:
     """Build the hits of each query, ranks from 1, with one request per shard for documents still missing.
 
@@ -93,6 +101,7 @@ def hits_of(
         page: requested range of hits.
         fields: fields of the hits.
         explain: whether hits carry the parts of their scores.
+        duplicates: number of candidates that each hit stands for beside itself.
     """
     output, candidates = answer.output, answer.candidates
     stops = np.minimum(page.reached(output), page.offset + page.limit).tolist()
@@ -142,6 +151,7 @@ def hits_of(
                 explain=None if why is None else why(query, column, entry.terms),
                 highlights=entry.highlights,
                 passage=entry.passage,
+                duplicates=0 if duplicates is None else int(duplicates[query][column]),
             )
         )
     return hits

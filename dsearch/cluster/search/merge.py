@@ -7,8 +7,8 @@ parts of the logits, no documents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ class Candidates:
         keys: the shard's number of the key that each head chose, −1 for padding.
         passages: True if any of these documents has more than one key.
         memory: γ M(q, d); None without a query memory.
+        names: names of their texts, −1 without words; None if they were not asked for.
     """
 
     positions: Int64[np.ndarray, "batch candidates"]
@@ -50,6 +51,30 @@ class Candidates:
     keys: Int64[np.ndarray, "batch heads candidates"]
     passages: bool
     memory: Float32[np.ndarray, "batch candidates"] | None = None
+    names: Int64[np.ndarray, "batch candidates"] | None = None
+
+    def arranged(self, orders: Sequence[Int64[np.ndarray, " hits"]]) -> Candidates:
+        """The candidates in these orders; what follows them is padding, −1."""
+        width = self.positions.shape[1]
+        columns = np.zeros((len(orders), width), np.int64)
+        padding = np.ones((len(orders), width), bool)
+        for query, order in enumerate(orders):
+            columns[query, : len(order)] = order
+            padding[query, : len(order)] = False
+
+        def of(numbers: np.ndarray) -> np.ndarray:
+            return np.take_along_axis(numbers, columns if numbers.ndim == 2 else columns[:, None], -1)
+
+        return replace(
+            self,
+            positions=np.where(padding, NONE, of(self.positions)),
+            dense=of(self.dense),
+            keyword=of(self.keyword),
+            shards=np.where(padding, NONE, of(self.shards)),
+            keys=of(self.keys),
+            memory=None if self.memory is None else of(self.memory),
+            names=None if self.names is None else of(self.names),
+        )
 
 
 def merged(
@@ -77,6 +102,11 @@ def merged(
         memory = np.concatenate([scores for scores, _ in parts if scores is not None], axis=1)
         proposable = np.concatenate([of for _, of in parts if of is not None], axis=1)
         leading = np.where(proposable, memory, 0.0)
+    names = None
+    if question.collapse:
+        names = np.concatenate(
+            [of for of in (proposal.names for proposal in every) if of is not None], axis=1
+        )
     chosen = _chosen(positions, dense, keyword, leading, documents, question)
     width = int(chosen.sum(axis=1).max(initial=0))
     order = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # chosen ones first, by position
@@ -94,6 +124,7 @@ def merged(
         keys=taken(keys, NONE),
         passages=any(proposal.keys is not None for proposal in every),
         memory=None if memory is None else taken(memory, 0.0),
+        names=None if names is None else taken(names, NONE),
     )
     return candidates, documents
 
@@ -176,6 +207,7 @@ def ranked(
         keys=np.take_along_axis(candidates.keys, places[:, None], 2),
         passages=candidates.passages,
         memory=None if candidates.memory is None else np.take_along_axis(candidates.memory, places, 1),
+        names=None if candidates.names is None else np.take_along_axis(candidates.names, places, 1),
     )
     output = SearchOutput(
         context=folded.new_zeros(len(folded), 0),

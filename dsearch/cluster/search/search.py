@@ -23,6 +23,7 @@ from dsearch.cluster.search.hits import HitFields, hits_of, preview
 from dsearch.cluster.search.second_stage import RerankQuery, may_rerank
 from dsearch.cluster.wire.messages import QueryText
 from dsearch.encoder import TextTokens
+from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged
 from dsearch.engine.search.hits import HitPage, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import grouped, states_of
@@ -190,6 +191,7 @@ class ShardedSearch:
                     rerank=RerankQuery(
                         chosen.stages, chosen.rerank_candidates, encoded if reranked else None
                     ),
+                    collapse=chosen.collapse,
                 )
                 named = [(queries[number], places[number]) for number in group.numbers]
                 meaning = encoded if by_meaning else None
@@ -225,5 +227,28 @@ class ShardedSearch:
         answer = self._attention.attend(
             states, head, query, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
         )
-        hits = hits_of(answer, self._shards, head, page, fields, explain=chosen.explain)
-        return results_of(named, answer.output, hits, summaries_of(answer.output, answer.mass), page, stamp)
+        summaries = summaries_of(answer.output, answer.mass)
+        duplicates = None
+        if answer.candidates.names is not None:
+            answer, duplicates = _collapsed(answer, page)
+        hits = hits_of(
+            answer, self._shards, head, page, fields, explain=chosen.explain, duplicates=duplicates
+        )
+        return results_of(named, answer.output, hits, summaries, page, stamp)
+
+
+def _collapsed(answer: ShardedOutput, page: HitPage) -> tuple[ShardedOutput, Duplicates]:
+    """The first of the candidates of each text, and how many there are of it beside."""
+    assert answer.candidates.names is not None
+    counts = page.reached(answer.output).tolist()
+    pairs = [
+        collapsed(names[:count])
+        for names, count in zip(answer.candidates.names.tolist(), counts, strict=True)
+    ]
+    orders = [order for order, _ in pairs]
+    arranged = replace(
+        answer,
+        output=rearranged(answer.output, orders),
+        candidates=answer.candidates.arranged(orders),
+    )
+    return arranged, [copies[order] for order, copies in pairs]

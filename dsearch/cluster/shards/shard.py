@@ -39,6 +39,7 @@ from dsearch.cluster.wire.messages import (
 )
 from dsearch.engine.ranking.candidates import Legs
 from dsearch.engine.ranking.coverage import whole_log_partition
+from dsearch.engine.search.arrangement import text_name
 from dsearch.engine.search.hits import highlighter
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.fresh import Fresh
@@ -134,6 +135,7 @@ class Shard:
                 memory=None if past is None else past.scores(positions),
                 by_memory=None if past is None else past.proposable(positions),
                 token_dims=state.token_dims,
+                names=self._names(state, positions) if question.collapse else None,
             )
         preview = question.preview
         return proposal if preview is None else self._with_preview(proposal, question, preview)
@@ -196,6 +198,14 @@ class Shard:
     def gather(self, request: GatherRequest) -> GatherResult:
         """Return embeddings and keyword scores of some documents."""
         return shard_training.gather(self.state, self.manifest.offset, request)
+
+    def _names(
+        self, state: Snapshot, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Int64[np.ndarray, "batch candidates"]:
+        different = np.unique(positions[positions != NONE])
+        documents = self.store.documents(state.rows(different))
+        of_text = np.array([NONE, *map(text_name, documents)], np.int64)
+        return of_text[np.where(positions == NONE, 0, 1 + np.searchsorted(different, positions))]
 
     def _with_preview(self, proposal: Proposal, question: ProposalRequest, preview: HitPreview) -> Proposal:
         """Add documents of the best candidates; with one head, their order here is that of all shards."""

@@ -169,6 +169,7 @@ class ProposalRequest:
         weighting: (k1, b) of the keyword score; None for those of the generation.
         preview: documents to return at once, for a single query of a single head.
         past: past queries of the memory; None without one.
+        collapse: whether to name the candidates' texts.
     """
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -184,6 +185,7 @@ class ProposalRequest:
     weighting: tuple[float, float] | None = None
     preview: HitPreview | None = None
     past: PastQueries | None = None
+    collapse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ class Proposal:
         hits: documents that `preview` requested, by position.
         memory: γ M(q, d); None without a memory.
         by_memory: candidates that its leg may propose.
+        names: names of the candidates' texts, equal where these are, −1 for none; None if not requested.
         lacks_memory: True in place of candidates if the shard does not know the memory.
         token_dims: numbers of a document's token; None in a release without tokens.
     """
@@ -213,6 +216,7 @@ class Proposal:
     hits: dict[int, ShardHit] = field(default_factory=dict)
     memory: Float32[np.ndarray, "batch candidates"] | None = None
     by_memory: Bool[np.ndarray, "batch candidates"] | None = None
+    names: Int64[np.ndarray, "batch candidates"] | None = None
     lacks_memory: bool = False
     token_dims: int | None = None
 

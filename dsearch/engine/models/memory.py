@@ -1,9 +1,9 @@
 """A query memory as a file of a model's folder, or of a training's on its way to the serving process.
 
 Safetensors: past queries (`keys`) and judged documents (`codes`) in 8 bits with a scale for each row, the
-documents' rows in the store, grades with the numbers of their query and document, `setting` (γ, τ, c); the
-texts of the queries as JSON in the metadata, if they may be kept. Format 9 of a model has embeddings in half
-precision.
+documents' rows in the store, grades with the numbers of their query and document, contributors of the
+queries, `setting` (γ, τ, c); the texts of the queries as JSON in the metadata, if they may be kept. Format 9
+of a model has embeddings in half precision.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from dsearch.attention.retrieval.contributors import all_trusted
 from dsearch.attention.retrieval.memory import QueryMemory, by_query
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData, InvalidRequest
@@ -59,11 +60,18 @@ def memory_from_bytes(content: bytes) -> QueryMemory:
 
 def _checked(arrays: dict[str, np.ndarray], texts: list[str] | None) -> dict[str, np.ndarray]:
     queries, documents = len(arrays["keys"]), len(arrays["codes"])
+    arrays = {"contributors": all_trusted(queries), **arrays}
     for name, size in (("of_query", queries), ("of_document", documents)):
         at = arrays[name]
         if len(at) != len(arrays["grades"]) or (len(at) and not 0 <= at.min() <= at.max() < size):
             raise InvalidRequest(f"{name} has an index outside 0 to {size - 1}")
-    sizes = {"key_scales": queries, "scales": documents, "rows": documents, "inserted": len(arrays["grades"])}
+    sizes = {
+        "key_scales": queries,
+        "contributors": queries,
+        "scales": documents,
+        "rows": documents,
+        "inserted": len(arrays["grades"]),
+    }
     if any(len(arrays[name]) != size for name, size in sizes.items()):
         raise InvalidRequest("its parts are of different lengths")
     if texts is not None and len(texts) != queries:

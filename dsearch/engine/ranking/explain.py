@@ -104,7 +104,7 @@ def _past_queries(output: SearchOutput, layer: SearchLayer) -> Callable[[int, in
         largest: list[int] = np.argsort(-np.abs(parts), kind="stable")[:SHOWN].tolist()
         texts = layer.memory.memory.texts
         return [
-            PastQuery(query=None if texts is None else texts[int(rows[at])], part=float(parts[at]))
+            PastQuery(query=None if texts is None else texts[int(rows[at])] or None, part=float(parts[at]))
             for at in largest
             if parts[at]
         ]

@@ -1,4 +1,7 @@
-"""The order and the choice of hits beyond their scores: one hit for each value of a field, and diversity.
+"""The order and the choice of hits beyond their scores: one hit for each text or value of a field, diversity.
+
+Texts are the same if they differ in white space alone; a document without a text is compared by its title.
+Duplicates are found among the candidates that reach the thresholds, so an answer does not depend on its page.
 
 Diversity is maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998): the next hit maximises
 
@@ -11,7 +14,9 @@ holds. Weights and scores of hits are those of the ranking.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,10 +28,13 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.search_options import SearchOptions
+from dsearch.types import Document
 
 POOL = 100
 
 FieldOf = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
+Duplicates = list[Int64[np.ndarray, " hits"]]
+"""For each query and hit, the number of candidates that it stands for beside itself."""
 
 
 def arranged(
@@ -35,7 +43,8 @@ def arranged(
     reached: Int64[np.ndarray, " batch"],
     chosen: SearchOptions,
     field_of: FieldOf,
-) -> SearchOutput:
+    documents_of: Callable[[Int64[np.ndarray, " rows"]], Mapping[int, Document]],
+) -> tuple[SearchOutput, Duplicates | None]:
     """Return the candidates in the order of the hits; those that are no hits come last, as padding.
 
     Args:
@@ -44,26 +53,53 @@ def arranged(
         reached: for each query, number of candidates that reach the thresholds; these are the first ones.
         chosen: options of the search.
         field_of: values of a field by rows, None where it is absent.
+        documents_of: documents by rows.
+
+    Returns the duplicates of each hit, too, if the options collapse them.
 
     Raises:
         InvalidRequest: not a field.
     """
-    if chosen.group_by is None and not chosen.diversity:
-        return output
+    if chosen.group_by is None and not chosen.diversity and not chosen.collapse:
+        return output, None
+    duplicates: Duplicates = []
     orders: list[Int64[np.ndarray, " hits"]] = []
     counts: list[int] = reached.tolist()
     for query, count in enumerate(counts):
         order: Int64[np.ndarray, " hits"] = np.arange(count, dtype=np.int64)
         positions = output.positions[query, :count]
+        copies: Int64[np.ndarray, " hits"] = np.zeros(count, np.int64)
+        if chosen.collapse:
+            rows = layer.snapshot.rows(positions)
+            documents = documents_of(rows)
+            order, copies = collapsed([text_name(documents[row]) for row in rows.tolist()])
         if chosen.group_by is not None:
-            order = order[first_of_each(field_of(layer.snapshot.rows(positions), chosen.group_by))]
+            order = order[first_of_each(field_of(layer.snapshot.rows(positions[order]), chosen.group_by))]
         if chosen.diversity:
             pool: Int64[np.ndarray, " pool"] = order[:POOL]
             scores = output.scores[query].detach().cpu().numpy()[pool]
             embeddings = layer.snapshot.embeddings(positions[pool])
             order = np.concatenate([pool[diverse(scores, embeddings, chosen.diversity)], order[POOL:]])
         orders.append(order)
-    return _taken(output, orders)
+        duplicates.append(copies[order])
+    return rearranged(output, orders), duplicates if chosen.collapse else None
+
+
+def text_name(document: Document) -> int:
+    """A number that equal texts share, `NONE` of a document without words."""
+    words = " ".join(document.text.split() or document.title.split())
+    if not words:
+        return NONE
+    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
+
+
+def collapsed(
+    names: Sequence[int],
+) -> tuple[Int64[np.ndarray, " hits"], Int64[np.ndarray, " candidates"]]:
+    """Indices of the first of equal names, and for every candidate the number of later ones of its name."""
+    order = first_of_each([None if name == NONE else name for name in names])
+    times = Counter(names)
+    return order, np.array([0 if name == NONE else times[name] - 1 for name in names], np.int64)
 
 
 def first_of_each(values: list[Any]) -> Int64[np.ndarray, " hits"]:
@@ -102,7 +138,7 @@ def diverse(
     return np.array(order, np.int64)
 
 
-def _taken(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -> SearchOutput:
+def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -> SearchOutput:
     """The output with its candidates in these orders, padded to its width."""
     width = output.positions.shape[1]
     columns = np.zeros((len(orders), width), np.int64)

@@ -58,6 +58,7 @@ def hits_of(
     explain: Explain | None = None,
     highlight: ShowPieces | None = None,
     meaning: ShowMeaning | None = None,
+    duplicates: Sequence[Int64[np.ndarray, " hits"]] | None = None,
 ) -> list[list[Hit]]:
     """Build the hits of each query, ranks counted from 1; all documents are read in one pass."""
     stops = np.minimum(page.reached(output), page.offset + page.limit).tolist()
@@ -93,6 +94,7 @@ def hits_of(
                     explain=None if explain is None else explain(query, column),
                     highlights=pieces,
                     passage=passage_of(query, column, document),
+                    duplicates=0 if duplicates is None else int(duplicates[query][column]),
                 )
             )
         hits.append(answer)

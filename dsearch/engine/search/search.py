@@ -77,7 +77,14 @@ def answered(
         if texts is not None and chosen.mode == "hybrid" and not turned:
             calibration = collection.calibrations.of(stamp.model)
         estimated = [] if calibration is None else confidences(output, layer, calibration)
-        output = arranged(output, layer, page.reached(output), chosen, collection.kept_fields.of)
+        output, duplicates = arranged(
+            output,
+            layer,
+            page.reached(output),
+            chosen,
+            collection.kept_fields.of,
+            collection.kept_documents.of,
+        )
         explain = None
         if chosen.explain:
             change = None
@@ -99,6 +106,7 @@ def answered(
             explain=explain,
             highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight and by_words else None,
             meaning=meaning,
+            duplicates=duplicates,
         )
         named = [(queries[number], places[number]) for number in group.numbers]
         results = results_of(named, output, hits, summaries, page, stamp)

@@ -10,6 +10,7 @@ Versions with an encoder or documents of their own have no rows but those that t
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import threading
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dsearch.attention.retrieval.contributors import TRUSTED
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine.models.nearest import index_keys
@@ -26,6 +28,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.results import RowsDropped
 from dsearch.store import MemoryRow, Store
 
+JUDGEMENTS = "judgements"  # source of rows that training takes up
 RECENT = 8  # states that a stamp can still name
 _HEADS = 16
 
@@ -167,8 +170,9 @@ def memory_of_rows(store: Store, rows: list[MemoryRow]) -> QueryMemory | None:
     usable: list[MemoryRow] = []
     for row in rows:
         grades = [(place[document], grade) for document, grade in row.grades.items() if document in place]
-        pairs += [(len(usable), at, grade) for at, grade in grades]
-        usable += [row] if grades else []
+        if any(grade > 0 for _, grade in grades):
+            pairs += [(len(usable), at, grade) for at, grade in grades]
+            usable.append(row)
     if not usable:
         return None
     columns: Any = zip(*pairs, strict=True)
@@ -182,7 +186,15 @@ def memory_of_rows(store: Store, rows: list[MemoryRow]) -> QueryMemory | None:
         numbers.astype(np.float32),
         texts=[row.text for row in usable],
         inserted=np.ones(len(pairs), bool),
+        contributors=np.array([contributor_of(row) for row in usable], np.int64),
     )
+
+
+def contributor_of(row: MemoryRow) -> int:
+    """Number of whoever sent a row, the same wherever it is computed; judgements are trusted."""
+    if row.source == JUDGEMENTS:
+        return TRUSTED
+    return int.from_bytes(hashlib.sha256(row.key.encode()).digest()[:7])
 
 
 def _begins(state: _RowsState, earlier: _RowsState) -> bool:

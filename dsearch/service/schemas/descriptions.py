@@ -9,7 +9,7 @@ from typing import Any
 from dsearch import results, types
 from dsearch.service.schemas import answers
 
-_LEFT_OUT = {"Hit": ("explain", "highlights", "passage"), "Deleted": ("missing",)}
+_LEFT_OUT = {"Hit": ("explain", "highlights", "passage", "duplicates"), "Deleted": ("missing",)}
 """Members of results that an answer leaves out where they say nothing."""
 
 

@@ -117,10 +117,14 @@ def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:
 
 
 def _written(folder: Path, learned: JobResult) -> dict[str, Any]:
-    from dsearch.service.tasks.results import write_made
+    from dsearch.service.tasks.results import write_made, write_rows
 
-    result = learned.result
+    result, outcomes = learned.result, learned.outcomes
+    passed = outcomes is not None and outcomes.gate.passed
+    if outcomes is not None and passed:
+        write_rows(folder, outcomes.rows)
     return {
+        "outcomes": outcomes.record if outcomes is not None and passed else None,
         "parent": learned.parent,
         "record": result.record,
         "passed": result.gate.passed,

@@ -10,19 +10,23 @@ first sees them; deleted ones are left out.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors.numpy import load as load_arrays
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load, save
 
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
+from dsearch.engine.models.tensors import metadata_of
 from dsearch.engine.models.training_record import Lessons
-from dsearch.store import Passages
+from dsearch.store import MemoryRow, Passages
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
@@ -89,6 +93,37 @@ def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> 
     documents = read_encoded(folder, collection.snapshot) if outcome["documents"] else None
     lessons = Lessons.from_bytes((folder / _LESSONS).read_bytes()) if outcome["lessons"] else None
     return Made(heads[_HEAD], change, documents, lessons, heads.get(_TUNED))
+
+
+_ROWS = "rows.safetensors"
+
+
+def write_rows(folder: Path, rows: Sequence[MemoryRow]) -> None:
+    """Write rows of the query memory into a run's folder."""
+    tensors = {
+        "states": np.stack([row.state for row in rows]),
+        "counts": np.array([len(row.grades) for row in rows], np.int64),
+        "documents": np.array([document for row in rows for document in row.grades], np.int64),
+        "grades": np.array([grade for row in rows for grade in row.grades.values()], np.float64),
+    }
+    named = [[row.text, row.source, row.key] for row in rows]
+    save_file(tensors, folder / _ROWS, {"rows": json.dumps(named)})
+
+
+def read_rows(folder: Path) -> list[MemoryRow]:
+    """Read the output of `write_rows`."""
+    content = (folder / _ROWS).read_bytes()
+    tensors = load_arrays(content)
+    ends = np.cumsum(tensors["counts"])[:-1]
+    documents, grades = (np.split(tensors[name], ends) for name in ("documents", "grades"))
+    pairs = [
+        dict(zip(of.tolist(), to.tolist(), strict=True)) for of, to in zip(documents, grades, strict=True)
+    ]
+    named = json.loads(metadata_of(content)["rows"])
+    return [
+        MemoryRow(text, state, graded, source, key)
+        for (text, source, key), state, graded in zip(named, tensors["states"], pairs, strict=True)
+    ]
 
 
 def _tensors_of(folder: Path, head: str) -> Path:

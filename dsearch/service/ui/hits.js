@@ -16,6 +16,7 @@ export function hitElement(hit, query) {
   if (where) item.append(element("div", "id", ...where));
   item.append(attention(hit));
   if (hit.text) item.append(...body(hit, query));
+  if (hit.duplicates) item.append(element("p", "parts", `${hit.duplicates} more with the same text`));
   item.append(element("p", "parts", partsInWords(hit)));
   if (hit.explain) item.append(why(hit));
   return item;

@@ -120,7 +120,7 @@ async function searchNow() {
     await showCollection();
     return;
   }
-  const request = { query: words, ...options() };
+  const request = { query: words, collapse: true, ...options() };
   await answered((page, signal) => search(chosen.value, { ...request, ...page }, signal), words);
 }
 

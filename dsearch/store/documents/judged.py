@@ -1,8 +1,8 @@
 """Rows of the query memory: judged queries, written one operation at a time, in table `judged`.
 
-A row has the query's text, its embedding, grades by rows of documents, and where it came
-from. Rows are never changed. A rollback deletes the later ones, and an entry of kind `judged` in the log
-`live` says so; `purge` removes what is left of them in the files.
+A row has the query's text, its embedding, grades by rows of documents, and where it came from. Rows of
+outcomes and clicks have no text. Rows are never changed. A rollback deletes the later ones, and an entry of
+kind `judged` in the log `live` says so; `purge` removes what is left of them in the files.
 
 The table is made with the first row, which raises the format of the collection to 3.
 """
@@ -46,8 +46,9 @@ def insert(operation: Operation, queries: Sequence[MemoryRow], dimension: int) -
     for number, query in enumerate(queries, last + 1):
         if query.state.shape != (dimension,):
             raise DimensionMismatch(f"a query state of shape {list(query.state.shape)}; use [{dimension}]")
-        if not query.grades or not all(0 < grade < math.inf for grade in query.grades.values()):
-            raise InvalidRequest("a judged query needs finite grades above 0")
+        values = query.grades.values()
+        if not all(map(math.isfinite, values)) or max(values, default=0.0) <= 0:
+            raise InvalidRequest("a judged query needs finite grades, one above 0")
         grades = canonical_json({str(row): float(grade) for row, grade in query.grades.items()})
         state = query.state.astype("<f4").tobytes()
         fields = query.text, state, grades, query.source, query.key

@@ -96,7 +96,7 @@ class Graded:
 
 
 @dataclass(slots=True)
-class _Given:
+class Reaction:
     """Actions of one key on one document of one query."""
 
     mass: float = 0.0
@@ -117,7 +117,7 @@ class _Given:
         return self.chosen / pages if pages else None
 
 
-_Of = dict[str, dict[str, dict[str, _Given]]]  # query → document → key
+_Of = dict[str, dict[str, dict[str, Reaction]]]  # query → document → key
 
 
 def graded_pages(
@@ -127,14 +127,14 @@ def graded_pages(
     options = options or ClickOptions()
     left_out: Counter[str] = Counter()
     texts: dict[str, str] = {}
-    clicked: _Of = defaultdict(lambda: defaultdict(lambda: defaultdict(_Given)))
     displayed: dict[str, set[str]] = defaultdict(set)
+    pages = list(pages)
     for page in pages:
         name = query_name(page.impression.query)
         displayed[name].update(page.impression.ids)
         written = texts.setdefault(name, page.impression.query)
         texts[name] = min(written, page.impression.query)
-        _add_page(clicked[name], page, propensities, options.clip, left_out)
+    clicked = reactions_of(pages, propensities, options.clip, left_out)
     everyone = {key for of in clicked.values() for keys in of.values() for key in keys}
     quorum = options.quorum or (2 if len(everyone) >= MANY_KEYS else 1)
     if quorum > 1:
@@ -170,7 +170,17 @@ def graded_pages(
     )
 
 
-def _negatives(documents: dict[str, dict[str, _Given]], quorum: int) -> set[str]:
+def reactions_of(
+    pages: Iterable[Page], propensities: Propensities, clip: float, left_out: Counter[str]
+) -> _Of:
+    """Acts of each key on each document, for each query by its name."""
+    reactions: _Of = defaultdict(lambda: defaultdict(lambda: defaultdict(Reaction)))
+    for page in pages:
+        _add_page(reactions[query_name(page.impression.query)], page, propensities, clip, left_out)
+    return reactions
+
+
+def _negatives(documents: dict[str, dict[str, Reaction]], quorum: int) -> set[str]:
     """Documents of one query that a quorum of agents left, and none read with profit."""
     profits = {
         document: [profit for key in keys.values() if (profit := key.profit) is not None]
@@ -196,7 +206,7 @@ def _leave_out_outsiders(pages: _Of, left_out: Counter[str]) -> None:
 
 
 def _add_page(
-    documents: dict[str, dict[str, _Given]],
+    documents: dict[str, dict[str, Reaction]],
     page: Page,
     propensities: Propensities,
     clip: float,
@@ -243,7 +253,7 @@ def _weight(event: Event, impression: Impression, propensities: Propensities, cl
     return min(1 / float(propensities.at(np.array([position]))[0]), clip)
 
 
-def _within_query(documents: dict[str, dict[str, _Given]]) -> dict[str, tuple[float, int]]:
+def _within_query(documents: dict[str, dict[str, Reaction]]) -> dict[str, tuple[float, int]]:
     """Each key's factor, so that it has at most twice the median key's clicks here; and its clicks."""
     clicks: Counter[str] = Counter()
     for keys in documents.values():
@@ -255,7 +265,7 @@ def _within_query(documents: dict[str, dict[str, _Given]]) -> dict[str, tuple[fl
 
 
 def _grades(
-    documents: dict[str, dict[str, _Given]],
+    documents: dict[str, dict[str, Reaction]],
     share: dict[str, float],
     quorum: int,
     floor: float,

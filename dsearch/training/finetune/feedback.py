@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection as Several
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
@@ -52,6 +52,7 @@ class FromFeedback:
         graded: grades derived from the pages.
         options: options of the conversion.
         rows: document → row in the store, of all documents shown.
+        pages: pages that they derive from.
     """
 
     examples: Examples
@@ -59,6 +60,7 @@ class FromFeedback:
     graded: Graded
     options: ClickOptions
     rows: dict[str, int]
+    pages: Sequence[Page] = ()
 
     def shown_positions(self) -> list[Int64[np.ndarray, " _"]]:
         """For each example, the positions of what pages with a reaction had."""
@@ -145,7 +147,7 @@ def examples_from_feedback(
     examples = replace(
         examples, weights=weights, digest=digest, source="clicks", negatives=negatives if len(left) else None
     )
-    return FromFeedback(examples, propensities, graded, options, dict(rows))
+    return FromFeedback(examples, propensities, graded, options, dict(rows), pages)
 
 
 def finetune_from_feedback(
@@ -220,29 +222,67 @@ def judged_by_trusted(
     if trusted is None:
         return replace(judge(None, None, gate), reason=NO_TRUST)
     options, gate = options or TrainingOptions(), gate or Gate()
-    judging = trusted.examples if isinstance(trusted, FromFeedback) else trusted
-    judged = {query_name(text) for text in examples.texts}
-    seen = np.array([query_name(text) in judged for text in judging.texts])
-    ranking = Ranking(judging, keywords=options.keywords)
+    trusted_slice = TrustedSlice.of(examples, trusted, options)
+    now, then = trusted_slice.answers([before, after])
+    report = judge(now, then, gate, need_slices=False, seed=options.seed)
+    return trusted_slice.bounded(report, before, after)
 
-    def answers(head: Head, pages: list[Int64[np.ndarray, " _"]] | None = None) -> Answers:
-        depth = DEPTH if pages is None else _CONDENSED_FROM
-        top = ranking.top(head, depth, hop_strength=head.hop_strength.item())
-        if pages is not None:
-            pairs = zip(top, pages, strict=True)
-            top = without(top, np.stack([~np.isin(ranked, visible) for ranked, visible in pairs]))
-        values = ndcg_at_10(top[:, :DEPTH], judging.relevant)
-        return Answers(values, seen, np.where(seen, np.nan, values))
 
-    if not isinstance(trusted, FromFeedback):
-        return judge(answers(before), answers(after), gate, need_slices=False, seed=options.seed)
-    pages = trusted.shown_positions()
-    report = judge(answers(before, pages), answers(after, pages), gate, need_slices=False, seed=options.seed)
-    now, then = answers(before).all.mean(), answers(after).all.mean()
-    if report.verdict == "refused" or now - then <= gate.margin:
-        return report
-    reason = f"with documents that were never shown nDCG@10 falls from {now:.4f} to {then:.4f}"
-    return replace(report, verdict="refused", reason=reason)
+@dataclass(frozen=True, slots=True)
+class TrustedSlice:
+    """Queries of whoever is trusted, ranked as they are judged.
+
+    Attributes:
+        examples: the queries.
+        seen: True for those that others reacted to as well.
+        displayed: for each query, positions of what was shown; None where everything was judged.
+        ranking: ranks them.
+    """
+
+    examples: Examples
+    seen: Bool[np.ndarray, " queries"]
+    displayed: list[Int64[np.ndarray, " _"]] | None
+    ranking: Ranking
+
+    @classmethod
+    def of(
+        cls, learned: Examples, trusted: Examples | FromFeedback, options: TrainingOptions
+    ) -> TrustedSlice:
+        """The trusted queries, beside those that are learned from."""
+        judging = trusted.examples if isinstance(trusted, FromFeedback) else trusted
+        names = {query_name(text) for text in learned.texts}
+        seen = np.array([query_name(text) in names for text in judging.texts])
+        displayed = trusted.shown_positions() if isinstance(trusted, FromFeedback) else None
+        return cls(judging, seen, displayed, Ranking(judging, keywords=options.keywords))
+
+    def answers(self, heads: Sequence[Head]) -> list[Answers]:
+        """Answers of heads, without what was never shown where only that was judged."""
+        if self.displayed is None:
+            return [self._answers(self._top(head, DEPTH)) for head in heads]
+        condensed: list[Answers] = []
+        for head in heads:
+            top = self._top(head, _CONDENSED_FROM)
+            pairs = zip(top, self.displayed, strict=True)
+            top = without(top, np.stack([~np.isin(line, visible) for line, visible in pairs]))
+            condensed.append(self._answers(top[:, :DEPTH]))
+        return condensed
+
+    def bounded(self, report: GateReport, before: Head, after: Head) -> GateReport:
+        """The report, refused if rankings with what was never shown fall by more than the margin."""
+        if self.displayed is None or report.verdict == "refused":
+            return report
+        now, then = (self._answers(self._top(head, DEPTH)).all.mean() for head in (before, after))
+        if now - then <= report.gate.margin:
+            return report
+        reason = f"with documents that were never shown nDCG@10 falls from {now:.4f} to {then:.4f}"
+        return replace(report, verdict="refused", reason=reason)
+
+    def _top(self, head: Head, depth: int) -> Int64[np.ndarray, "queries depth"]:
+        return self.ranking.top(head, depth, hop_strength=head.hop_strength.item())
+
+    def _answers(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
+        values = ndcg_at_10(top, self.examples.relevant)
+        return Answers(values, self.seen, np.where(self.seen, np.nan, values))
 
 
 def _of_keys(pages: Iterable[Page], only: Several[str] | None, without: Several[str]) -> Iterator[Page]:

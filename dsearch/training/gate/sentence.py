@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from dsearch.training.gate.held_out import FEW_QUERIES
 
-Outcome = Literal["live", "accepted", "kept", "tuned"]
-"""It answers now, by its merits or by consent; it does not answer; the tuned search beside it does."""
+Outcome = Literal["live", "accepted", "kept", "tuned", "remembered"]
+"""It answers now, by its merits or by consent; it does not answer; the tuned search beside it does;
+it answers by what users and agents did."""
 
 
 def sentence_of(gate: Mapping[str, Any], outcome: Outcome) -> str:
@@ -18,7 +19,9 @@ def sentence_of(gate: Mapping[str, Any], outcome: Outcome) -> str:
         gate: `GateReport.to_dict`, of the version that answers now or would have.
         outcome: what became of the version.
     """
-    named = "The tuned search" if outcome == "tuned" else "The new version"
+    named = {"tuned": "The tuned search", "remembered": "The memory of past queries"}.get(
+        outcome, "The new version"
+    )
     whole = next((part for part in gate.get("slices", ()) if part["name"] == "all"), None)
     if whole is None or not whole["queries"] or whole["difference"] is None:
         return f"No query was held out, so nobody can tell whether it is better: {_end(gate, outcome)}"
@@ -41,7 +44,7 @@ def missing_queries(judged: int) -> int:
 
 
 def _end(gate: Mapping[str, Any], outcome: Outcome) -> str:
-    if outcome in ("live", "tuned"):
+    if outcome in ("live", "tuned", "remembered"):
         return "it is live."
     if outcome == "accepted":
         return "it is live, as you asked."

@@ -93,8 +93,8 @@ def test_a_lost_row_is_damage(store: Store, folder: Path) -> None:
 
 def test_what_cannot_be_a_row_is_refused(store: Store) -> None:
     state = np.zeros(store.dimension, np.float32)
-    for grades in ({}, {1: 0.0}, {1: float("nan")}, {1: float("inf")}):
-        with pytest.raises(InvalidRequest, match="grades above 0"):
+    for grades in ({}, {1: 0.0}, {1: float("nan")}, {1: float("inf")}, {1: -0.2}):
+        with pytest.raises(InvalidRequest, match="one above 0"):
             store.add_judged([MemoryRow("one", state, grades)])
     with pytest.raises(DimensionMismatch):
         store.add_judged([MemoryRow("one", state[:-1], {1: 1.0})])

@@ -1,0 +1,239 @@
+"""`remember_outcomes`: outcomes and clicks as rows of the query memory, behind the gate of trusted queries.
+
+    feedback → rows of each contributor, within caps → checked against the others → γ, τ and c → gate
+
+Where the live version has no memory, γ, τ and c are chosen on the trusted queries, each fold by the others;
+the gate compares the rankings so chosen with those of what answers now. A live memory keeps its setting and
+is judged with the new rows in it. No trusted query is answered by rows of the same query (cosine `ALIKE`).
+
+If the gate passes, the rows become rows of the collection, which a rollback of rows drops again, and the
+version that holds γ, τ and c goes live. If not, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float32
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.engine import Collection
+from dsearch.engine.state.remembered import contributor_of, memory_of_rows
+from dsearch.store import MemoryRow, Page
+from dsearch.training.data.agreement import supported, supports
+from dsearch.training.data.outcomes import graded_queries
+from dsearch.training.data.propensity import Propensities
+from dsearch.training.finetune.feedback import TrustedSlice
+from dsearch.training.gate.decision import SAMPLES, step_down_p_values
+from dsearch.training.gate.gate import CLAIMS, Gate, GateReport, judge
+from dsearch.training.gate.held_out import Answers
+from dsearch.training.memory_values import GRID, MemorySetting
+
+SCOPE = "outcomes"  # of the record of such a version
+SOURCE = "clicks"  # of its rows
+_FOLDS = 10
+_SAME = 1 - 1e-5  # cosine of two embeddings of one text
+_FEWEST = 20  # trusted queries to choose by
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeMemory:
+    """Rows that outcomes and clicks are worth, and the gate's report on them.
+
+    Attributes:
+        rows: rows to be written if it goes live.
+        with_rows: what was judged: the live version's head with the rows.
+        gate: report of the gate.
+        record: all of this as JSON, for the model's file.
+    """
+
+    rows: list[MemoryRow]
+    with_rows: Head
+    gate: GateReport
+    record: dict[str, Any]
+
+
+def rows_of_feedback(
+    collection: Collection, pages: Sequence[Page], propensities: Propensities
+) -> tuple[list[MemoryRow], dict[str, int]]:
+    """Rows of feedback that the collection does not have yet, checked against one another.
+
+    Returns them with how many were left out, by reason.
+    """
+    graded, left_out = graded_queries(pages, propensities)
+    snapshot = collection.snapshot
+    rows_of = collection.store.rows_of(sorted({id for query in graded for id in query.grades}))
+    numbers = np.array([*rows_of.values()], np.int64)
+    here = dict(zip(rows_of, (snapshot.positions_of(numbers) >= 0).tolist(), strict=True))
+    texts = list(dict.fromkeys(query.text for query in graded))
+    before = [row for row in collection.remembered.rows() if row.source == SOURCE]
+    states = dict(zip(texts, _states(collection, texts, before), strict=True))
+    rows: list[MemoryRow] = []
+    for query in graded:
+        grades = {rows_of[id]: grade for id, grade in query.grades.items() if here.get(id, False)}
+        if any(grade > 0 for grade in grades.values()):
+            rows.append(MemoryRow("", states[query.text], grades, SOURCE, query.key))
+    if not rows:
+        return [], left_out
+    contributors = np.array([contributor_of(row) for row in rows], np.int64)
+    support = supports(np.stack([row.state for row in rows]), [row.grades for row in rows], contributors)
+    agree = supported(support, contributors)
+    grades_before = {(row.key, row.state.tobytes()): row.grades for row in before}
+    new = [
+        row
+        for row, agrees in zip(rows, agree.tolist(), strict=True)
+        if agrees and grades_before.get((row.key, row.state.tobytes())) != row.grades
+    ]
+    contradicted = int((~agree).sum())
+    return new, {
+        **left_out,
+        **({"queries that others contradict": contradicted} if contradicted else {}),
+    }
+
+
+def remember_outcomes(
+    collection: Collection,
+    rows: list[MemoryRow],
+    trusted: TrustedSlice,
+    *,
+    gate: Gate | None = None,
+    left_out: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> OutcomeMemory | None:
+    """Choose a memory for the rows and judge it by trusted queries; None if there is nothing to judge.
+
+    Args:
+        collection: collection of the feedback; its live version is compared with.
+        rows: rows of feedback.
+        trusted: queries to choose and to judge by.
+        gate: requirements.
+        left_out: number of queries that gave no row, by reason.
+        seed: random seed of the folds.
+    """
+    started = time.monotonic()
+    live = collection.live_model
+    now = collection.head(live)
+    begins = now.memory is None
+    every = [*collection.remembered.rows(), *rows] if begins else rows
+    memory = memory_of_rows(collection.store, every)
+    if memory is None or not rows:
+        return None
+    (before,) = trusted.answers([now])
+    if now.memory is not None:
+        setting = MemorySetting(*now.memory.setting)
+        with_rows = now.remembering(now.memory.extended(memory)).settle()
+        (after,) = trusted.answers([with_rows])
+    else:
+        heads = [now.remembering(memory.with_setting(*of)).settle() for of in GRID]
+        setting, after = _crossed(before, trusted.answers(heads), seed)
+        with_rows = heads[GRID.index(setting)]
+    report = judge(before, after, gate, need_slices=False, seed=seed)
+    report = trusted.bounded(report, now, with_rows)
+    record = {
+        "scope": SCOPE,
+        "live": live,
+        "examples": len(rows),
+        "contributors": len({row.key for row in rows}),
+        "left_out": dict(left_out or {}),
+        "trusted_queries": len(before),
+        "setting": setting._asdict() if begins else None,
+        "gate": report.to_dict(),
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    return OutcomeMemory(rows, with_rows, report, record)
+
+
+def remember_rows(collection: Collection, rows: Sequence[MemoryRow], record: Mapping[str, Any]) -> str | None:
+    """Let rows answer that passed the gate; the version, or None if another one is live by now.
+
+    Args:
+        collection: collection of the model.
+        rows: rows to be written.
+        record: record of their `OutcomeMemory`.
+    """
+    live = collection.live_model
+    if record["live"] != live:
+        return None
+    head = collection.stored_head(live)
+    if record["setting"] is not None:
+        head = head.remembering(_without_rows(head.encoder_dim, MemorySetting(**record["setting"])))
+    version = collection.add_model(head, record, parent=live)
+    collection.promote(version, after=live)
+    collection.remembered.add(rows)
+    return version
+
+
+def judged_together(
+    memory: OutcomeMemory, of_head: GateReport, gate: Gate | None = None, *, seed: int = 0
+) -> tuple[OutcomeMemory, GateReport]:
+    """The reports on the rows and on a head that learned from the same feedback, tested as two candidates.
+
+    The rows have first claim on α. A head goes live only where the rows do not.
+    """
+    first, second = memory.gate.changes, of_head.changes
+    if first is None or second is None or memory.gate.p_value is None or of_head.p_value is None:
+        return memory, of_head
+    together = np.stack([first.values, second.values])
+    p_values = step_down_p_values(
+        together,
+        (memory.gate.p_value, of_head.p_value),
+        queries=np.arange(together.shape[1]),
+        weights=CLAIMS,
+        samples=SAMPLES,
+        seed=seed,
+    )
+    reports = [
+        report.adjusted(p_value) if report.passed else report
+        for report, p_value in zip((memory.gate, of_head), p_values, strict=True)
+    ]
+    record = {**memory.record, "gate": reports[0].to_dict()}
+    return replace(memory, gate=reports[0], record=record), reports[1]
+
+
+def _crossed(before: Answers, values: Sequence[Answers], seed: int) -> tuple[MemorySetting, Answers]:
+    """The setting by all queries, and answers in which each fold has what the others choose."""
+    gains = np.stack([of.all - before.all for of in values])
+    fold = np.random.default_rng([seed, 3]).permutation(len(before)) % _FOLDS
+    answers = Answers(before.all.copy(), before.seen, before.unseen.copy())
+    for number in range(min(_FOLDS, len(fold))):
+        mine = fold == number
+        best = values[_best(gains[:, ~mine])]
+        answers.all[mine], answers.unseen[mine] = best.all[mine], best.unseen[mine]
+    return GRID[_best(gains)], answers
+
+
+def _best(gains: Float[np.ndarray, "settings queries"]) -> int:
+    """The setting with the largest gain less its standard error."""
+    if gains.shape[1] < _FEWEST:
+        return GRID.index(_CAREFUL)
+    return int((gains.mean(1) - gains.std(1) / np.sqrt(gains.shape[1])).argmax())
+
+
+_CAREFUL = MemorySetting(0.2, 0.05, 0.5)  # where too few queries are trusted to choose by
+
+
+def _without_rows(dimension: int, setting: MemorySetting) -> QueryMemory:
+    """A memory of this setting without rows, to which those of the collection are added."""
+    none = np.zeros(0, np.int64)
+    nothing = np.zeros((0, dimension), np.float32)
+    empty = QueryMemory(nothing, nothing, none, none, none, np.zeros(0, np.float32), texts=[])
+    return empty.with_setting(*setting)
+
+
+def _states(
+    collection: Collection, texts: Sequence[str], before: Sequence[MemoryRow]
+) -> Float32[np.ndarray, "texts encoder_dim"]:
+    """Embeddings of unit length; that of an earlier row of the same text, which another batch gave."""
+    states = collection.encoder.encode_queries(list(texts))
+    states = (states / np.maximum(np.linalg.norm(states, axis=1, keepdims=True), 1e-12)).astype(np.float32)
+    if before and len(states):
+        earlier = np.unique(np.stack([row.state for row in before]), axis=0)
+        cosines = states @ earlier.T
+        same = cosines.max(1) >= _SAME
+        states[same] = earlier[cosines.argmax(1)[same]]
+    return states

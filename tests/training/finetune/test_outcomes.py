@@ -1,0 +1,140 @@
+"""What agents found useful answers later queries, behind the gate, and poison does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.training.topics import EACH, TOPICS, queries_of, topics_in
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.jobs import TrainingJob
+from dsearch.store import Event, Impression
+from dsearch.training import JobResult, run_training
+from dsearch.training.data.propensity import even_propensities
+from dsearch.training.finetune import outcomes as module
+
+TEXTS, JUDGEMENTS = queries_of()
+AGENTS = 6
+
+
+@pytest.fixture
+def topics(engine: SearchEngine) -> Collection:
+    return topics_in(engine)
+
+
+def report(collection: Collection, key: str, query: str, useful: str, *, shown: list[str]) -> None:
+    """One task: a page was seen, one document of it was of use."""
+    name = f"{key}-{query}"
+    ids = tuple(dict.fromkeys([useful, *shown]))
+    page = Impression(name, TEXTS[query], 0.0, ids=ids)
+    collection.feedback.record([page], [Event(name, name, key, "", "used", useful, 1, 0.0, 0.0)])
+
+
+def honest(collection: Collection, *, liars: int = 0) -> None:
+    """Agents ask three wordings of each topic; the fourth judges."""
+    for topic in range(TOPICS):
+        for n in range(EACH - 1):
+            agent = (topic + n) % AGENTS
+            other = f"d{(topic + 5) % TOPICS}-0"
+            right, wrong = (f"d{topic}-0", other)
+            useful, left = (wrong, right) if agent < liars else (right, wrong)
+            report(collection, f"client:{agent}", f"q{topic:02}-{n}", useful, shown=[left])
+
+
+def learned(collection: Collection) -> JobResult:
+    judging = {query: of for query, of in JUDGEMENTS.items() if query.endswith("-3")}
+    job = TrainingJob(
+        source="feedback",
+        queries={query: TEXTS[query] for query in judging},
+        judgements=judging,
+        epochs=1,
+    )
+    result = run_training(collection, job)
+    result.register(collection, job)
+    return result
+
+
+def answered(collection: Collection) -> int:
+    """Topics of which a new wording finds the document that agents used."""
+    queries = [f"question{topic} about{topic} again" for topic in range(TOPICS)]
+    hits = [result.hits[0].id for result in collection.search_batch(queries, limit=1)]
+    return sum(id == f"d{topic}-0" for topic, id in enumerate(hits))
+
+
+def test_outcomes_answer_similar_queries_and_are_taken_back(topics: Collection) -> None:
+    honest(topics)
+    before, untrained = topics.store.sequence, answered(topics)
+    result = learned(topics)
+    assert result.outcomes is not None
+    assert result.outcomes.gate.passed, result.outcomes.gate.reason
+    assert not result.result.gate.passed  # one of the two goes live
+    version = topics.live_model
+    assert topics.store.model(version).record["scope"] == "outcomes"
+    rows = topics.remembered.rows()
+    assert len(rows) == TOPICS * (EACH - 1)
+    assert {row.text for row in rows} == {""}
+    assert {row.source for row in rows} == {"clicks"}
+    assert len({row.key for row in rows}) == AGENTS
+    assert answered(topics) > untrained + TOPICS / 2
+    explain = topics.search("question3 about3 again", explain=True).hits[0].explain
+    assert explain is not None
+    assert explain.past_queries[0].query is None
+    assert topics.store.verify().ok
+
+    again = learned(topics)
+    assert again.outcomes is None  # nothing new was reported
+    topics.remembered.drop_after(before)
+    assert topics.remembered.rows() == ()
+    assert answered(topics) == untrained
+
+
+def test_rows_that_are_inserted_are_those_that_were_judged(topics: Collection) -> None:
+    honest(topics)
+    result = learned(topics)
+    assert result.outcomes is not None
+    judged, live = result.outcomes.with_rows.memory, topics.head(topics.live_model).memory
+    assert judged is not None
+    assert live is not None
+    states = torch.as_tensor(topics.encoder.encode_queries(["question3 about3 again", "question9 about2"]))
+    one, other = (memory(states).relevance[:, memory.rows.argsort()] for memory in (judged, live))
+    assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_liars_are_left_out(topics: Collection) -> None:
+    honest(topics, liars=1)
+    result = learned(topics)
+    assert result.outcomes is not None
+    assert "client:0" not in {row.key for row in result.outcomes.rows}
+    assert result.outcomes.record["left_out"]["queries that others contradict"] >= TOPICS * 3 // AGENTS - 1
+
+
+def test_a_flood_of_one_key_changes_nothing(topics: Collection) -> None:
+    honest(topics)
+    propensities = even_propensities()
+    alone, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), propensities)
+    for topic in range(TOPICS):
+        for n in range(EACH - 1):
+            report(topics, "client:flood", f"q{topic:02}-{n}", "d0-2", shown=[f"d{topic}-0"])
+    flooded, left_out = module.rows_of_feedback(topics, list(topics.feedback.pages()), propensities)
+    assert {(row.key, *row.grades.items()) for row in flooded} == {
+        (row.key, *row.grades.items()) for row in alone
+    }
+    assert sum(left_out.values()) == TOPICS * (EACH - 1)
+
+
+def test_without_the_check_a_flood_would_be_rows(topics: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "supported", lambda support, _: np.ones(len(support), bool))
+    honest(topics)
+    for topic in range(TOPICS):
+        report(topics, "client:flood", f"q{topic:02}-0", "d0-2", shown=[f"d{topic}-0"])
+    rows, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), even_propensities())
+    assert "client:flood" in {row.key for row in rows}
+
+
+def test_when_all_lie_nothing_goes_live(topics: Collection) -> None:
+    honest(topics, liars=AGENTS)
+    result = learned(topics)
+    assert topics.live_model == "v0"
+    assert topics.remembered.rows() == ()
+    assert result.outcomes is None or not result.outcomes.gate.passed
