@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -25,16 +26,40 @@ def mutants() -> Iterator[ModuleType]:
 
 def test_each_fault_can_be_applied_and_has_tests(mutants: ModuleType) -> None:
     faults = mutants.faults()
-    wrong = [
-        f"{fault.group}: {fault.name}: {fault.occurrences(ROOT)} times in {fault.file}"
-        for fault in faults
-        if fault.occurrences(ROOT) != 1 or fault.text == fault.replacement
-    ]
-    for fault in faults:
-        for test in fault.tests:
-            file, _, name = test.partition("::")
-            path = ROOT / "tests" / file
-            if not path.is_file() or (name and f"def {name}(" not in path.read_text(encoding="utf-8")):
-                wrong.append(f"{fault.group}: {fault.name}: no test {test}")
+    wrong = [f"{one.group}: {one.name}: {why}" for one in faults if (why := one.problem(ROOT))]
     assert wrong == []
     assert len({fault.name for fault in faults}) == len(faults) >= 50
+
+
+def test_a_fault_that_does_not_fit_is_said(mutants: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "dsearch").mkdir()
+    (tmp_path / "dsearch" / "one.py").write_text("value = 1\nother = 1\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text("def test_it(): ...\n")
+
+    def problem(
+        text: str, replacement: str, *, file: str = "one.py", test: str = "test_one.py"
+    ) -> str | None:
+        return mutants.Fault("g", "n", file, text, replacement, (test,)).problem(tmp_path)
+
+    assert problem("value = 1", "value = 2", test="test_one.py::test_it") is None
+    assert problem("value = 1", "value = 2", test="test_one.py::test_that") == (
+        "no test test_that in tests/test_one.py"
+    )
+    assert problem("value", "2", file="two.py") == "no file two.py"
+    assert problem("= 1", "= 2") == "its text occurs 2 times in one.py, not once"
+    assert problem("value = 1", "value = 1") == "its replacement is its text"
+    assert "line 1 of one.py does not compile" in str(problem("value = 1", "value = ("))
+
+
+def test_faults_are_chosen_by_group_or_folder(
+    mutants: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mutants", "--dry", "training/gate"])
+    assert mutants.main() == 0
+    gate = [one for one in mutants.faults() if one.file.startswith("training/gate/")]
+    assert capsys.readouterr().out == f"{len(gate)} faults apply and compile\n"
+    monkeypatch.setattr(sys, "argv", ["mutants", "--dry", "nowhere"])
+    with pytest.raises(SystemExit):
+        mutants.main()
+    assert "no fault in 'nowhere'; use attention, " in capsys.readouterr().err

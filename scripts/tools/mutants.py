@@ -2,7 +2,9 @@
 
     python scripts/tools/mutants.py                  # every fault
     python scripts/tools/mutants.py store service    # those of tests/mutants/store.toml and service.toml
+    python scripts/tools/mutants.py training/gate    # those of files below dsearch/training/gate
     python scripts/tools/mutants.py --name synced    # those whose name contains a text
+    python scripts/tools/mutants.py --dry            # only check that each one applies and compiles
 
 The tests are run on the unchanged copy first: a fault counts as noticed only where they pass without it. The
 exit status is 1 where a fault survives. The working tree is never written to.
@@ -50,6 +52,34 @@ class Fault:
         """Number of times that the text occurs in the file below `root`."""
         return (root / "dsearch" / self.file).read_text(encoding="utf-8").count(self.text)
 
+    def is_in(self, group: str) -> bool:
+        """The group is that of the fault, or a folder that its file is in."""
+        return group == self.group or self.file.startswith(f"{group.rstrip('/')}/")
+
+    def problem(self, root: Path) -> str | None:
+        """Reason why the fault does not fit the tree `root`; None if it applies and compiles."""
+        path = root / "dsearch" / self.file
+        if not path.is_file():
+            return f"no file {self.file}"
+        if (count := self.occurrences(root)) != 1:
+            return f"its text occurs {count} times in {self.file}, not once"
+        if self.text == self.replacement:
+            return "its replacement is its text"
+        try:
+            if path.suffix == ".py":
+                compile(self.applied(path.read_text(encoding="utf-8")), self.file, "exec")
+        except SyntaxError as error:
+            return f"line {error.lineno} of {self.file} does not compile: {error.msg}"
+        tests = [(root / "tests" / test.partition("::")[0], test.partition("::")[2]) for test in self.tests]
+        for file, name in tests:
+            if not file.exists() or (name and f"def {name}(" not in file.read_text(encoding="utf-8")):
+                return f"no test {name or file.name} in {file.relative_to(root)}"
+        return None
+
+    def applied(self, whole: str) -> str:
+        """The file's text with the fault."""
+        return whole.replace(self.text, self.replacement)
+
 
 def faults() -> list[Fault]:
     """Read every fault of tests/mutants/."""
@@ -90,7 +120,7 @@ def is_noticed(root: Path, fault: Fault) -> bool:
     """Apply a fault to the tree `root`, run its tests, and undo it."""
     path = root / "dsearch" / fault.file
     whole = path.read_text(encoding="utf-8")
-    path.write_text(whole.replace(fault.text, fault.replacement), encoding="utf-8")
+    path.write_text(fault.applied(whole), encoding="utf-8")
     try:
         return run_tests(root, list(fault.tests)) != _PASSED
     finally:
@@ -100,17 +130,25 @@ def is_noticed(root: Path, fault: Fault) -> bool:
 def main() -> int:
     """Run the chosen faults."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("groups", nargs="*", help="names of files in tests/mutants/ [default: all]")
+    parser.add_argument("groups", nargs="*", help="of tests/mutants/, or folders of dsearch/ [default: all]")
     parser.add_argument("--name", default="", help="a text that the fault's name contains")
+    parser.add_argument("--dry", action="store_true", help="check the list, and run no test")
     chosen = parser.parse_args()
+    listed = faults()
+    for group in chosen.groups:
+        if not any(fault.is_in(group) for fault in listed):
+            parser.error(f"no fault in {group!r}; use {', '.join(sorted({one.group for one in listed}))}")
     every = [
         fault
-        for fault in faults()
-        if (not chosen.groups or fault.group in chosen.groups) and chosen.name in fault.name
+        for fault in listed
+        if (not chosen.groups or any(map(fault.is_in, chosen.groups))) and chosen.name in fault.name
     ]
-    if moved := [fault.name for fault in every if fault.occurrences(ROOT) != 1]:
-        print("text does not occur exactly once:", *moved, sep="\n  ", file=sys.stderr)
+    if problems := [f"{one.group}: {one.name}: {why}" for one in every if (why := one.problem(ROOT))]:
+        print("the list does not fit the code:", *problems, sep="\n  ", file=sys.stderr)
         return 2
+    if chosen.dry:
+        print(f"{len(every)} faults apply and compile")
+        return 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder)
         copy_tree(copy)

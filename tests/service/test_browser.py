@@ -88,13 +88,13 @@ def test_a_problem_shows_its_detail(page: Any, server: str) -> None:
 def test_a_late_answer_does_not_replace_a_newer_one(page: Any) -> None:
     late: list[Any] = []
     page.route("**/search", lambda route: late.append(route) if not late else route.continue_())
-    page.goto("/#c=papers&q=river")
-    page.wait_for_timeout(300)
+    with page.expect_request("**/search"):
+        page.goto("/#c=papers&q=river")
     page.fill("#query", "music")
     page.locator(".hit").first.wait_for()
     newer = page.locator("#hits").inner_text()
     late[0].continue_()
-    page.wait_for_timeout(300)
+    page.settle()
     assert page.locator("#hits").inner_text() == newer
 
 

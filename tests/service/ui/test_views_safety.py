@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.service.browsing import needs_chromium, opened_page
+from support.service.browsing import Settling, needs_chromium, opened_page
 from support.service.service_fakes import IMAGE, NASTY, SCRIPT, WordEncoder, documents, serving
 
 from dsearch.attention.retrieval.head import Head
@@ -31,19 +31,25 @@ def unharmed(page: Any) -> None:
 # ---- what is written in documents, and in every field
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_nothing_of_a_document_runs(page: Any, view: str) -> None:
+def views(page: Any, address: str) -> Iterator[str]:
+    """Each view at an address with `{view}` in it, loaded anew."""
+    for view in VIEWS:
+        page.goto("about:blank")
+        page.goto(address.format(view=view))
+        page.settle()
+        yield view
+
+
+def test_nothing_of_a_document_runs(page: Any) -> None:
     assert NASTY
-    page.goto(f"/#c=nasty&v={view}&q=cat")
-    page.wait_for_timeout(1000)
-    unharmed(page)
+    for view in views(page, "/#c=nasty&v={view}&q=cat"):
+        expect(page.locator("main:not([hidden])"), view).to_have_count(1)
+        unharmed(page)
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_nothing_of_an_address_runs(page: Any, view: str) -> None:
-    page.goto(f"/#c=nasty&v={view}&q={ATTACK}&a={ATTACK}&b={ATTACK}&mode={ATTACK}")
-    page.wait_for_timeout(1000)
-    unharmed(page)
+def test_nothing_of_an_address_runs(page: Any) -> None:
+    for _ in views(page, f"/#c=nasty&v={{view}}&q={ATTACK}&a={ATTACK}&b={ATTACK}&mode={ATTACK}"):
+        unharmed(page)
     page.goto(f"/#v={ATTACK}&c={ATTACK}")
     page.reload()
     expect(page.locator("#query")).to_be_visible()  # no such view: the search
@@ -60,14 +66,14 @@ def test_nothing_that_is_typed_into_a_field_runs(page: Any, view: str) -> None:
     for field in fields.all():
         field.fill(ATTACK)
         field.press("Enter")
-        page.wait_for_timeout(600)
+        page.settle()
         unharmed(page)
     if view == "search":  # a facet has the name and the value of a nasty field
         page.locator("#filters summary").click()
         page.locator(".facet input").first.check()
         page.locator(".why summary").first.click()
         page.get_by_role("button", name="More like this").first.click()
-        page.wait_for_timeout(600)
+        page.settle()
         unharmed(page)
 
 
@@ -163,35 +169,38 @@ ACTS: dict[str, Callable[[Any], None]] = {
 }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_and_a_phone_is_wide_enough(
-    browser: Any, server: str, view: str, scheme: str
-) -> None:
+def violations(page: Any, **options: Any) -> list[Any]:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    response = axe.Axe().run(page, options={"resultTypes": ["violations"], **options}).response
+    return [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in response["violations"]]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing_and_a_phone_is_wide_enough(browser: Any, server: str, view: str) -> None:
     context = browser.new_context(
-        base_url=server, viewport={"width": 360, "height": 640}, color_scheme=scheme, bypass_csp=True
+        base_url=server, viewport={"width": 360, "height": 640}, color_scheme="light", bypass_csp=True
     )
     page = context.new_page()
+    settle = Settling(page)
     page.goto(f"/#c={'filed' if view == 'search' else 'papers'}&v={view}&q=river1")
-    page.wait_for_timeout(1000)
-    for act in (None, ACTS.get(view)):
+    settle()
+    for act in dict.fromkeys((None, ACTS.get(view))):
         if act is not None:
             act(page)
-        found = axe.Axe().run(page).response["violations"]
-        assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+        assert violations(page) == []
         assert page.evaluate("document.documentElement.scrollWidth") == 360
+        page.emulate_media(color_scheme="dark")  # changes colours alone
+        assert violations(page, runOnly=["color-contrast"]) == []
+        page.emulate_media(color_scheme="light")
     context.close()
 
 
 @pytest.mark.parametrize("topic", ["concepts", "errors"])
 def test_axe_finds_nothing_in_guides(browser: Any, server: str, topic: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     context = browser.new_context(base_url=server, viewport={"width": 360, "height": 640}, bypass_csp=True)
     page = context.new_page()
     page.goto(f"/guide/{topic}")
-    found = axe.Axe().run(page).response["violations"]
-    assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+    assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     context.close()
 
@@ -202,6 +211,7 @@ def test_nothing_moves_under_the_reader(browser: Any, server: str, view: str, wi
     """Cumulative layout shift while a view loads; 0.1 is called good (web.dev/cls)."""
     context = browser.new_context(base_url=server, viewport={"width": width, "height": 800})
     page = context.new_page()
+    settle = Settling(page)
     page.add_init_script(
         """window.shifts = [];
         new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((one) => ({
@@ -209,7 +219,7 @@ def test_nothing_moves_under_the_reader(browser: Any, server: str, view: str, wi
         })))).observe({ type: "layout-shift", buffered: true });"""
     )
     page.goto(f"/#c={'filed' if view == 'search' else 'papers'}&v={view}&q=river1")
-    page.wait_for_timeout(1500)
+    settle()
     shifts = page.evaluate("window.shifts")
     assert sum(one["value"] for one in shifts) < 0.02, shifts
     context.close()

@@ -11,6 +11,18 @@ import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+QUIET_MS = 150
+# Resolves when nothing of the document has changed for so long.
+_UNCHANGED = """(quiet) => new Promise((resolve) => {
+  let timer;
+  const again = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { observer.disconnect(); resolve(); }, quiet);
+  };
+  const observer = new MutationObserver(again);
+  observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+  again();
+})"""
 _SWITCHES = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
@@ -24,11 +36,30 @@ def chromium() -> Iterator[Any]:
         launched.close()
 
 
+class Settling:
+    """Waits until a page has asked for everything, has every answer, and changes no more."""
+
+    def __init__(self, page: Any):
+        self._page = page
+        self._waiting: set[Any] = set()
+        page.on("request", lambda request: self._waiting.add(request))
+        for event in ("requestfinished", "requestfailed"):
+            page.on(event, lambda request: self._waiting.discard(request))
+
+    def __call__(self) -> None:
+        for _ in range(200):
+            self._page.evaluate(_UNCHANGED, QUIET_MS)
+            if not self._waiting:
+                return
+        raise AssertionError(f"the page still waits for {[one.url for one in self._waiting]}")
+
+
 @contextmanager
 def opened_page(browser: Any, origin: str) -> Iterator[Any]:
     """A page that fails its test when it logs an error, breaks its policy or asks another host."""
     context = browser.new_context(base_url=origin, viewport={"width": 1000, "height": 800})
     opened = context.new_page()
+    opened.settle = Settling(opened)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(f"error: {error}"))
 
