@@ -52,6 +52,15 @@ def numbers(vectors: Any) -> np.ndarray:
     return array
 
 
+def one_vector(vector: Any) -> Any:
+    """A vector as float64; None without one.
+
+    Raises:
+        InvalidRequest: not finite numbers in one dimension.
+    """
+    return None if vector is None else numbers([vector])[0]
+
+
 def ragged(rows: Any) -> list[Any]:
     """Rows of numbers, each of its own length."""
     import numpy as np
@@ -195,13 +204,43 @@ def batches(documents: Iterable[Document | Mapping[str, Any]]) -> Iterator[tuple
     lines: list[bytes] = []
     size = before = 0
     for document in documents:
-        lines.append(json_of(asdict(document) if isinstance(document, Document) else document))
+        lines.append(json_of(_object(document)))
         size += len(lines[-1])
         if len(lines) >= BATCH_DOCUMENTS or size >= BATCH_BYTES:
             yield before, b"\n".join(lines)
             before, lines, size = before + len(lines), [], 0
     if lines or not before:
         yield before, b"\n".join(lines)
+
+
+def tensor_batches(
+    documents: Iterable[Document | Mapping[str, Any]], embeddings: Any
+) -> Iterator[tuple[int, bytes]]:
+    """Safetensors bodies of documents and their rows, and how many documents come before each; one at least.
+
+    Raises:
+        InvalidRequest: not one row a document, or numbers that are not finite.
+    """
+    import numpy as np
+    from safetensors.numpy import save
+
+    written = [_object(document) for document in documents]
+    rows = numbers(embeddings)
+    if len(rows) != len(written):
+        raise InvalidRequest(f"{len(rows)} embeddings for {len(written)} documents; give one each")
+    for start in range(0, max(len(rows), 1), BATCH_DOCUMENTS):
+        part = slice(start, start + BATCH_DOCUMENTS)
+        with np.errstate(over="ignore"):  # refused by the server, as too long
+            tensor = np.ascontiguousarray(rows[part], np.float32)
+        yield start, save({"embeddings": tensor}, {"documents": json_of(written[part]).decode()})
+
+
+def _object(document: Document | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A document as JSON; one without an embedding names none."""
+    if not isinstance(document, Document):
+        return document
+    content = asdict(document)
+    return {name: value for name, value in content.items() if name != "embedding" or value is not None}
 
 
 def added(total: Written, more: Written, before: int) -> Written:

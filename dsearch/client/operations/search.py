@@ -15,6 +15,7 @@ from dsearch.client.wire import (
     joined_gradients,
     json_of,
     numbers,
+    one_vector,
     parts_of,
     path_of,
     plain,
@@ -37,19 +38,42 @@ class SearchOperations:
     """Search, attention and what people make of what was found."""
 
     @operation
-    def search(self, collection: str, query: str, **options: Unpack[FindOptions]) -> Flow[SearchResult]:
-        """Search for the documents that a query attends to most; options: `FindOptions`. `POST …/search`"""
-        answer = yield question(collection, "search", {"query": query, **options})
-        return wire.search_result(query, wire.content_of(answer))
+    def search(
+        self,
+        collection: str,
+        query: str | None = None,
+        *,
+        vector: Sequence[float] | None = None,
+        **options: Unpack[FindOptions],
+    ) -> Flow[SearchResult]:
+        """Search for the documents that a query attends to most; options: `FindOptions`. `POST …/search`
+
+        Args:
+            collection: its name.
+            query: text.
+            vector: takes the place of the text's embedding; without a text the search is dense.
+            options: described by `SearchOptions`.
+        """
+        body = {"query": query, "vector": one_vector(vector), **options}
+        answer = yield question(collection, "search", body)
+        return wire.search_result(query or "", wire.content_of(answer))
 
     @operation
     def search_batch(
-        self, collection: str, queries: Sequence[str], **options: Unpack[FindOptions]
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        **options: Unpack[FindOptions],
     ) -> Flow[list[SearchResult]]:
-        """Search with many queries in one state. `POST …/search/batch`"""
-        answer = yield question(collection, "search/batch", {"queries": list(queries), **options})
+        """Search with many queries, or vectors in their place, in one state. `POST …/search/batch`"""
+        states = None if vectors is None else numbers(vectors)
+        body = {"queries": None if queries is None else list(queries), "vectors": states, **options}
+        answer = yield question(collection, "search/batch", body)
         results = wire.content_of(answer)["results"]
-        return [wire.search_result(query, one) for query, one in zip(queries, results, strict=True)]
+        texts = [""] * len(results) if queries is None else queries
+        return [wire.search_result(query, one) for query, one in zip(texts, results, strict=True)]
 
     @operation
     def similar(
@@ -59,10 +83,12 @@ class SearchOperations:
         *,
         unlike: Sequence[str] = (),
         query: str | None = None,
+        vector: Sequence[float] | None = None,
         **options: Unpack[FindOptions],
     ) -> Flow[SearchResult]:
         """Search by example: documents like some ids and unlike others, without these. `POST …/similar`"""
         body = {"like": list(like), "unlike": list(unlike), "query": query, **options}
+        body["vector"] = one_vector(vector)
         answer = yield question(collection, "similar", body)
         return wire.search_result(query or "", wire.content_of(answer))
 

@@ -24,6 +24,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer
@@ -229,7 +230,10 @@ def _layer(
     if asked.dtype == "float64":
         head = copy.deepcopy(head).double()
     mode = asked.options.get("mode", "hybrid")
-    states = asked.states if asked.ids is None else collection.states_of(asked.ids, snapshot)
+    states = asked.states
+    if states is not None:
+        states = query_vectors(states, collection.store.dimension)
+    states = states if asked.ids is None else collection.states_of(asked.ids, snapshot)
     if asked.texts is None and mode == "hybrid":
         mode = "dense"
     options: LayerOptions = {**asked.options, "mode": mode}

@@ -21,7 +21,7 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.batching.search import Searches
+from dsearch.service.batching.search import Searches, by_vectors
 from dsearch.service.batching.search import predict as prediction_of
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
@@ -58,12 +58,20 @@ _QUESTIONS = (
     )
     | _BODIES
 )
+_VECTORS = documented(InvalidRequest, DimensionMismatch)
 
 
-@router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS)
+@router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS | _VECTORS)
 async def search(collection: str, asked: SearchRequest, request: Request, service: TheService) -> Response:
     """Search for the documents that a query attends to most."""
-    return await _search(collection, asked.query, asked, asker(request), service)
+    if asked.vector is None:
+        return await _search(collection, asked.query or "", asked, asker(request), service)
+    started = time.perf_counter()
+    find = partial(by_vectors, service.catalogue, collection, [asked.query or ""], [asked.vector])
+    (result,) = await service.searching.run(partial(find, asked.options()), characters=len(asked.query or ""))
+    service.metrics.searched(collection, [result])
+    took_ms = _ms_since(started)
+    return json_answer(_shown(collection, result, took_ms, asked, asker(request), service))
 
 
 @router.get("/search", response_model=SearchAnswer, responses=_READS)
@@ -74,15 +82,22 @@ async def search_by_url(
     return await _search(collection, asked.query, asked, asker(request), service)
 
 
-@router.post("/search/batch", response_model=BatchAnswer, responses=_QUESTIONS)
+@router.post(
+    "/search/batch",
+    response_model=BatchAnswer,
+    responses=_QUESTIONS | _VECTORS,
+)
 async def search_batch(
     collection: str, asked: BatchRequest, request: Request, service: TheService
 ) -> Response:
     """Search with many queries in one state."""
     started = time.perf_counter()
-    searches = Searches(service.catalogue, collection, asked.options())
-    characters = sum(map(len, asked.queries))
-    results = await service.searching.run(partial(searches, asked.queries), characters=characters)
+    texts, characters = asked.texts, sum(map(len, asked.texts))
+    if asked.vectors is None:
+        find = partial(Searches(service.catalogue, collection, asked.options()), texts)
+    else:
+        find = partial(by_vectors, service.catalogue, collection, texts, asked.vectors, asked.options())
+    results = await service.searching.run(find, characters=characters)
     service.metrics.searched(collection, results)
     took_ms = _ms_since(started)
     key = asker(request)
@@ -113,7 +128,9 @@ async def _search(collection: str, query: str, options: SearchFields, key: str, 
 def _shown(
     collection: str, result: SearchResult, took_ms: float, options: SearchFields, key: str, service: Service
 ) -> dict[str, Any]:
-    """The answer, remembered for the feedback that may come."""
+    """The answer, remembered for the feedback that may come; without words there is none to learn from."""
+    if not result.query:
+        return search_answer(result, took_ms)
     page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=options.explore)
     if options.episode is not None and (seen := service.impressions.find(collection, query_id)):
         service.episodes.add_page(key, options.episode, collection, seen)
@@ -128,7 +145,7 @@ def _ms_since(started: float) -> float:
     "/similar",
     response_model=SearchAnswer,
     responses=documented(CollectionNotFound, DocumentNotFound, ModelNotFound, EncoderMismatch, Conflict)
-    | documented(InvalidRequest, InvalidCursor, InvalidJson, Gone)
+    | documented(InvalidRequest, DimensionMismatch, InvalidCursor, InvalidJson, Gone)
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, EncoderUnavailable),
 )
 async def similar(collection: str, asked: SimilarRequest, service: TheService) -> Response:
@@ -142,7 +159,13 @@ async def similar(collection: str, asked: SimilarRequest, service: TheService) -
 
 
 def _similar(catalogue: Catalogue, name: str, asked: SimilarRequest) -> SearchResult:
-    with catalogue.whole(name, encoder=asked.query is not None) as collection:
+    encoder = asked.query is not None and asked.vector is None
+    with catalogue.whole(name, encoder=encoder) as collection:
         return find_similar(
-            collection, asked.like, unlike=asked.unlike, query=asked.query, chosen=asked.options()
+            collection,
+            asked.like,
+            unlike=asked.unlike,
+            query=asked.query,
+            vector=asked.vector,
+            chosen=asked.options(),
         )

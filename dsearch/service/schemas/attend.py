@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 import numpy as np
-import torch
 from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine import GradientQuery, LayerOptions
+from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.errors import DimensionMismatch
 from dsearch.service.schemas.search import AttendFields, Limit, Number, Vector
 from dsearch.service.wire.fields import Given, allowed
@@ -63,7 +63,7 @@ class Differentiable(AttendFields):
         Raises:
             DimensionMismatch: vectors of another length.
         """
-        states = None if self.vectors is None else torch.as_tensor(matrix("vectors", self.vectors, dimension))
+        states = None if self.vectors is None else query_vectors(self.vectors, dimension)
         options = self.attention_options()
         model: str | None = options.pop("model")
         purpose: Purpose | None = options.pop("purpose")
