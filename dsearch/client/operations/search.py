@@ -10,18 +10,18 @@ from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import (
-    counted,
+    Parts,
     joined,
     joined_gradients,
     json_of,
     numbers,
     one_vector,
-    parts_of,
     path_of,
     plain,
     question,
     ragged,
 )
+from dsearch.errors import InvalidRequest
 from dsearch.results import (
     Attention,
     Facets,
@@ -179,24 +179,29 @@ class SearchOperations:
     ) -> Flow[Attention]:
         """Compute attention: context, weights, scores and ids; options: `DifferentiableOptions`.
 
-        Any number of queries: they are sent 64 at a time, all of one state. `POST …/attend`
+        Any number of queries: they are sent 64 at a time, or fewer where their answer is too large, all of
+        one state. `POST …/attend`
 
         Args:
             collection: its name.
             queries: texts. With vectors they are the words for the keyword leg.
             vectors: query states [n, dimension], in place of what the encoder gives.
-            include: "keys" and "values" of the candidates; "parts" of their scores by head; "slopes", how
-                their dense scores move with the query state.
+            include: "keys", "values", "positions" and "texts" of the candidates; "parts" of their scores by
+                head; "slopes", how their dense scores move with the query state.
             certify: how many first places to certify.
             options: how they attend.
         """
         body = {**plain(options), "include": list(include), "certify": certify}
-        parts: list[Attention] = []
-        for part in parts_of(queries, vectors):
-            answer = yield question(collection, "attend", {**body, **part}, TENSORS)
-            parts.append(wire.attention(answer.content))
-            body["stamp"], body["model"] = asdict(parts[0].stamp), None
-        return joined(parts)
+        parts, answers = Parts(queries, vectors), list[Attention]()
+        for part in parts:
+            try:
+                answer = yield question(collection, "attend", {**body, **part}, TENSORS)
+            except InvalidRequest as error:
+                parts.halve(error)
+                continue
+            answers.append(wire.attention(answer.content))
+            body["stamp"], body["model"] = asdict(answers[0].stamp), None
+        return joined(answers)
 
     @operation
     def vjp(
@@ -233,17 +238,18 @@ class SearchOperations:
             "grad_weights": None if weights is None else ragged(weights),
             "grad_scores": None if scores is None else ragged(scores),
         }
-        parts: list[Gradients] = []
-        start = 0
-        for part in parts_of(queries, vectors):
-            stop = start + counted(part)
-            gradients = {name: rows[start:stop] for name, rows in given.items() if rows is not None}
-            answer = yield question(collection, "vjp", {**body, **part, **gradients}, TENSORS)
+        parts, answers = Parts(queries, vectors), list[Gradients]()
+        for part in parts:
+            gradients = {name: rows[parts.place] for name, rows in given.items() if rows is not None}
+            try:
+                answer = yield question(collection, "vjp", {**body, **part, **gradients}, TENSORS)
+            except InvalidRequest as error:
+                parts.halve(error)
+                continue
             facts, tensors = wire.tensors_of(answer.content)
             of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
-            parts.append(Gradients(wire.made(Stamp, facts), tensors["states"], of_head))
-            start = stop
-        return joined_gradients(parts)
+            answers.append(Gradients(wire.made(Stamp, facts), tensors["states"], of_head))
+        return joined_gradients(answers)
 
     @operation
     def predict(

@@ -31,14 +31,15 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.search.attend import coverage_note, require_field
+from dsearch.engine.search.field_values import field_rows, texts_at, with_field
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
+from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 from dsearch.results import Attention, Gradients, Proof
 from dsearch.types import Purpose, Stamp
 
 Precision = Literal["float32", "float64"]
-Part = Literal["keys", "values", "parts", "slopes"]
+Part = Literal["keys", "values", "parts", "slopes", "positions", "texts"]
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -59,6 +60,7 @@ class GradientQuery:
         draft: id of a draft head that answers in place of a version, with the documents of its parent.
         owner: who handed the draft in.
         options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+        field: a field of the documents that is pooled in place of W_V e.
     """
 
     states: Float[Tensor, "batch encoder_dim"] | None = None
@@ -72,6 +74,7 @@ class GradientQuery:
     owner: str = ""
     options: LayerOptions = field(default_factory=LayerOptions)
     ids: Sequence[str] | None = None
+    field: str | None = None
 
 
 def attention_parts(
@@ -87,8 +90,9 @@ def attention_parts(
     Args:
         collection: what is attended to.
         asked: the queries.
-        include: "keys" and "values" of the candidates; "parts" (dense, keyword, head_weights); "slopes",
-            which are left out over all documents, and with several hops, a null slot or a memory (use `vjp`).
+        include: "keys" and "values" of the candidates; their "positions" and "texts"; "parts" (dense,
+            keyword, head_weights); "slopes", which are left out over all documents, and with several hops, a
+            null slot or a memory (use `vjp`).
         certify: as for `Collection.attend`.
         largest_bytes: more than this of keys, values and slopes are refused.
 
@@ -99,7 +103,7 @@ def attention_parts(
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
     layer, stamp, states, texts = _layer(collection, asked)
     with torch.inference_mode():
-        found = layer(states, texts)
+        found = _attended(collection, layer, states, texts, asked.field)
         certificate = None if certify is None else certificate_of(layer, found, states, texts, certify)
         arrays = {"context": found.context, "weights": found.weights, "scores": _finite(found)}
         if found.output is not None:
@@ -114,13 +118,18 @@ def attention_parts(
                 arrays["memory"] = found.memory
         if largest_bytes is not None:
             _check_size(found, layer.head.heads, include, largest_bytes)
-        if "keys" in include or "values" in include:
+        if "keys" in include or ("values" in include and asked.field is None):
             embeddings = torch.as_tensor(embeddings_found(layer, found)).to(states)
             embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
             if "keys" in include:
                 arrays["keys"] = layer.head.keys(embeddings)
-            if "values" in include:
+            if "values" in include and asked.field is None:
                 arrays["values"] = layer.head.values(embeddings)
+        if "values" in include and asked.field is not None:
+            rows = field_rows(collection, layer.snapshot, asked.field, found.positions)
+            arrays["values"] = rows.to(states)
+        if "positions" in include:
+            arrays["positions"] = torch.as_tensor(found.positions)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
     # A slot competes with all candidates of a query, and a memory moves them all with the query: clients
     # need `vjp` for the gradient.
@@ -143,6 +152,7 @@ def attention_parts(
         candidates=None if found.documents is None else found.documents.tolist(),
         note=coverage_note(layer, found),
         draft=asked.draft,
+        texts=texts_at(collection, layer.snapshot, found.positions) if "texts" in include else None,
         **numbers,
     )
 
@@ -175,7 +185,7 @@ def vjp(
     layer, stamp, states, texts = _layer(collection, asked)
     states = states.detach().clone().requires_grad_()
     with torch.enable_grad():  # it may be asked in a backward, where there is none
-        found = layer(states, texts)
+        found = _attended(collection, layer, states, texts, asked.field)
     outputs, upstream = list[Tensor](), list[Tensor]()
     if context is not None:
         given = torch.as_tensor(context, dtype=states.dtype)
@@ -202,6 +212,19 @@ def vjp(
         )
     of_states, *of_head = (gradient.numpy() for gradient in gradients)
     return Gradients(stamp, of_states, dict(zip(head, of_head, strict=True)))
+
+
+def _attended(
+    collection: CollectionState,
+    layer: SearchLayer,
+    states: Float[Tensor, "batch encoder_dim"],
+    texts: Sequence[str] | None,
+    field: str | None,
+) -> SearchOutput:
+    """The layer's output, with the field pooled if there is one."""
+    if field is None:
+        return layer(states, texts)
+    return with_field(collection, layer, field, lambda values: layer(states, texts, values=values))
 
 
 def _layer(
@@ -263,7 +286,7 @@ def _check_size(found: SearchOutput, heads: int, include: Container[Part], large
     arrays = ("keys" in include) + ("values" in include) + heads * ("slopes" in include)
     size = arrays * batch * count * found.folded.shape[-1] * found.folded.element_size()
     if size > largest_bytes:
-        raise InvalidRequest(
+        raise AnswerTooLarge(
             f"{batch} queries of {count} candidates with {arrays} arrays of vectors are {size} bytes; "
             f"use fewer queries or candidates, at most {largest_bytes} bytes in one answer"
         )

@@ -17,7 +17,18 @@ MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
 MAX_TENSOR_BYTES = 128 * 1024 * 1024
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
 _NUMBERS = ("null_weight", "covered_mass")  # one a query
-_BY_QUERY = ("context", "output", "weights", "scores", "keys", "values", *_BY_HEAD, *_NUMBERS, "memory")
+_BY_QUERY = (
+    "context",
+    "output",
+    "weights",
+    "scores",
+    "keys",
+    "values",
+    *_BY_HEAD,
+    *_NUMBERS,
+    "memory",
+    "positions",
+)
 
 
 def attend(
@@ -73,6 +84,8 @@ def attended_facts(found: Attention) -> dict[str, Any]:
         "note": found.note,
         "draft": found.draft,
     }
+    if found.texts is not None:
+        facts["texts"] = found.texts
     return facts if found.certificates is None else facts | {"certificates": found.certificates}
 
 
@@ -107,6 +120,8 @@ def _result(found: Attention, query: int) -> dict[str, Any]:
         result[name] = np.ascontiguousarray(row)
     if found.candidates is not None:
         result["candidates"] = found.candidates[query]
+    if found.texts is not None:
+        result["texts"] = found.texts[query]
     if found.certificates is not None:
         result["certificate"] = found.certificates[query]
     return result
@@ -115,7 +130,8 @@ def _result(found: Attention, query: int) -> dict[str, Any]:
 def _context(collection: Collection, asked: VjpRequest) -> np.ndarray | None:
     if asked.grad_context is None:
         return None
-    return matrix("grad_context", asked.grad_context, collection.store.dimension)
+    width = collection.store.dimension if asked.field is None else len(asked.grad_context[0])
+    return matrix("grad_context", asked.grad_context, width)
 
 
 def _encodes(asked: Differentiable) -> bool:

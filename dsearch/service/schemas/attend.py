@@ -39,6 +39,10 @@ class Differentiable(AttendFields):
     draft: Annotated[
         str | None, Field(pattern="^[0-9a-f]{24}$"), allowed("the id that handing in a head gave")
     ] = Field(None, description="draft head that answers in place of a version; see POST …/heads")
+    field: Annotated[str, Field(min_length=1, max_length=256), allowed("1 to 256 characters")] | None = Field(
+        None,
+        description="number or vector of the documents to pool in place of W_V e: a dotted path, or value",
+    )
     dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(
         "float32", description="precision of the computation"
     )
@@ -80,6 +84,7 @@ class Differentiable(AttendFields):
             ids=self.ids,
             draft=self.draft,
             owner=owner,
+            field=self.field,
         )
 
 
@@ -101,14 +106,15 @@ class AttendRequest(Differentiable):
     )
     include: list[
         Annotated[
-            Literal["keys", "values", "parts", "slopes"],
-            allowed("keys, values, parts or slopes, any of them"),
+            Literal["keys", "values", "parts", "slopes", "positions", "texts"],
+            allowed("keys, values, parts, slopes, positions or texts, any of them"),
         ]
     ] = Field(
         [],
-        max_length=4,
+        max_length=6,
         description="fields of each candidate besides id, weight and score: its key and value, the "
-        "parts of its score by head, and how its dense score moves with the query state",
+        "parts of its score by head, how its dense score moves with the query state, its position in the "
+        "state that answers, and its title and text",
     )
 
 
