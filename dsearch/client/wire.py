@@ -208,9 +208,15 @@ def question(
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON has them: a stamp as an object."""
-    stamp = options.get("stamp")
-    return {**options, "stamp": asdict(stamp)} if stamp is not None else dict(options)
+    """Options as JSON has them: a stamp as an object, tensors as nested lists."""
+    own, stamp, head = dict(options), options.get("stamp"), options.get("with_head")
+    if stamp is not None:
+        own["stamp"] = asdict(stamp)
+    if head is not None:
+        own["with_head"] = {
+            name: tensor.tolist() if hasattr(tensor, "tolist") else tensor for name, tensor in head.items()
+        }
+    return own
 
 
 def json_of(content: Any) -> bytes:

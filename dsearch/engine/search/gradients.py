@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection as Container
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine.indexing.own_vectors import query_vectors
+from dsearch.engine.models.tensors import head_from_numbers, require_head_alone
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer
@@ -61,6 +62,7 @@ class GradientQuery:
         owner: who handed the draft in.
         options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
         field: a field of the documents that is pooled in place of W_V e.
+        with_head: tensors of a head that answers in place of the version's, by name.
     """
 
     states: Float[Tensor, "batch encoder_dim"] | None = None
@@ -75,6 +77,7 @@ class GradientQuery:
     options: LayerOptions = field(default_factory=LayerOptions)
     ids: Sequence[str] | None = None
     field: str | None = None
+    with_head: Mapping[str, object] | None = None
 
 
 def attention_parts(
@@ -250,6 +253,13 @@ def _layer(
         if draft is not None
         else _head(collection, version, snapshot.sequence, stamped=stamp is not None)
     )
+    if asked.with_head is not None:
+        if draft is not None:
+            raise InvalidRequest("a draft and with_head; give one of the two")
+        record = collection.store.model(version).record
+        if "memory" in record:
+            require_head_alone(version, record)
+        head = head_from_numbers(asked.with_head, collection.store.dimension)
     if asked.dtype == "float64":
         head = copy.deepcopy(head).double()
     mode = asked.options.get("mode", "hybrid")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
@@ -42,6 +42,13 @@ class Differentiable(AttendFields):
     field: Annotated[str, Field(min_length=1, max_length=256), allowed("1 to 256 characters")] | None = Field(
         None,
         description="number or vector of the documents to pool in place of W_V e: a dotted path, or value",
+    )
+    with_head: (
+        Annotated[dict[str, Any], Field(max_length=64), allowed("an object of nested lists")] | None
+    ) = Field(
+        None,
+        description="tensors of a head that answers in place of the version's, as nested lists by the names "
+        "of GET …/models/{version}/head; for a larger one see POST …/heads",
     )
     dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(
         "float32", description="precision of the computation"
@@ -85,6 +92,7 @@ class Differentiable(AttendFields):
             draft=self.draft,
             owner=owner,
             field=self.field,
+            with_head=self.with_head,
         )
 
 
