@@ -13,6 +13,7 @@ from support.service.service_fakes import WordEncoder
 from torch import Tensor
 
 import dsearch
+from dsearch.attention import reinforce_loss, sample
 from dsearch.client import Client, LocalEngine, RemoteSearch
 from dsearch.errors import AnswerTooLarge, DimensionMismatch, InvalidRequest
 
@@ -129,6 +130,22 @@ def test_what_is_wrong_is_refused_alike(open_any: Open) -> None:
         layer(torch.zeros(2, 3))
     with pytest.raises(InvalidRequest, match="3"):
         layer(states_of(), QUERIES[:1])
+
+
+def test_rewards_of_ones_own_draws_train_the_head(remote: Client, reference: Open) -> None:
+    """REINFORCE by posted rewards: the gradient of the head is that of the layer here, draw by draw."""
+    gradients: list[Tensor] = []
+    options: dict[str, Any] = {"model": "v2", "candidates": 8}
+    for layer in (RemoteSearch(remote, "papers", train_head=True, **options), reference(**options)):
+        found = layer(states_of(), QUERIES)
+        draws = sample(found.weights.detach(), 16, torch.Generator().manual_seed(1))
+        rewards = torch.as_tensor(np.take_along_axis(found.positions, draws.numpy(), 1) % 2).float()
+        reinforce_loss(found.weights.clamp_min(1e-9).log(), draws, rewards).mean().backward()
+        parameters = list(layer.head.parameters())
+        parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+    assert gradients[0].abs().max() > 0
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("hops", [1, 2])

@@ -87,7 +87,8 @@ def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:
     """Return an output of batch · steps queries as one of sequences: [batch, steps, …] in every array."""
     batch, steps = shape
     changed: dict[str, Any] = {}
-    for name, part in output._asdict().items():
+    parts: dict[str, Any] = output._asdict()
+    for name, part in parts.items():
         if isinstance(part, Tensor | np.ndarray):
             changed[name] = part.reshape(batch, steps, *part.shape[1:])
         elif name == "texts" and part is not None:
