@@ -72,6 +72,12 @@ class InvalidRequest(DsearchError):
     status = 422
 
 
+class AnswerTooLarge(InvalidRequest):
+    """An answer above the limit; ask with fewer queries or candidates."""
+
+    code = "answer_too_large"
+
+
 class InvalidDocument(InvalidRequest):
     """A document that cannot be stored."""
 

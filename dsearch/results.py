@@ -14,7 +14,7 @@ from dsearch.types import Document, Purpose, Stamp
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Float
+    from jaxtyping import Float, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +180,8 @@ class Attention:
         covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
         note: what to do where that is too little; or null.
         draft: id of the draft head that answered; its parent is the stamp's model.
+        positions: of each candidate in the state that answered, -1 behind the last, with include "positions".
+        texts: title and text of each query's candidates, with include "texts".
     """
 
     ids: list[list[str]]
@@ -204,6 +206,8 @@ class Attention:
     note: str | None = None
     output: Float[np.ndarray, "batch output_dim"] | None = None
     draft: str | None = None
+    positions: Int64[np.ndarray, "batch candidates"] | None = None
+    texts: list[list[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,15 +170,23 @@ class SearchOptions:
     )
     coverage: bool | None = None
 
-    def check(self, queries: Sequence[str]) -> None:
+    def check(self, queries: Sequence[str], *, vectors: bool = False) -> None:
         """Refuse options that do not go together.
+
+        Args:
+            queries: their texts; "" without one.
+            vectors: whether each query has a vector, which takes the place of its text's embedding.
 
         Raises:
             InvalidRequest: an empty query, a cursor with several, too many hits to be explained, too many
                 queries to be grouped.
         """
         blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
-        if blank is not None:
+        if vectors and self.mode == "keyword":
+            raise InvalidRequest("mode='keyword' with a vector; words have none: use hybrid or dense")
+        if vectors and self.stages == 2:
+            raise InvalidRequest("stages=2 with a vector, which has no tokens; leave one of them out")
+        if blank is not None and not vectors:
             raise InvalidRequest(f"query {blank} is empty; give at least one word")
         if self.cursor is not None and len(queries) != 1:
             raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")

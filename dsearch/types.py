@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -28,6 +29,16 @@ class Document:
     def content(self) -> str:
         """Text to encode and index: title and text, joined by a space."""
         return f"{self.title} {self.text}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedDocument(Document):
+    """A document with an embedding of the caller's own, of length 1; see `SearchEngine.create(dimension=…)`.
+
+    None keeps the one that is stored, while title and text stay.
+    """
+
+    embedding: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ NAMES = {*DECLARED, "filter"}
 
 @pytest.mark.parametrize("model", [SearchRequest, SearchParameters, BatchRequest, SimilarRequest])
 def test_requests_have_every_option(model: Any) -> None:
-    own = {"query", "queries", "like", "unlike", "explore", "episode"}
+    own = {"query", "queries", "vector", "vectors", "like", "unlike", "explore", "episode"}
     assert {*model.model_fields} - own == NAMES
     for name, (field, about) in DECLARED.items():
         assert model.model_fields[name].default == field.default, name

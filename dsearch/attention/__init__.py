@@ -8,7 +8,17 @@ from dsearch.attention.database import Answer, Database, similarity
 from dsearch.attention.excitation import Excited, SqueezeExcite
 from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
 from dsearch.attention.multihead import MultiHeadAttention, causal_mask
-from dsearch.attention.pooling import POOLINGS, Attended, attend, hard, normalise, pool, soft, uniform
+from dsearch.attention.pooling import (
+    POOLINGS,
+    Attended,
+    attend,
+    hard,
+    normalise,
+    pool,
+    soft,
+    uniform,
+    with_zero_gradient,
+)
 from dsearch.attention.regression import NadarayaWatson, Prediction, predict
 from dsearch.attention.retrieval.certificate import (
     Certificate,
@@ -118,4 +128,5 @@ __all__ = [
     "top_k_attention",
     "uniform",
     "unit",
+    "with_zero_gradient",
 ]

@@ -130,3 +130,10 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
 def _allowed(logits: Tensor, mask: Tensor | None) -> Tensor:
     allowed = logits != -math.inf
     return allowed if mask is None else allowed & mask
+
+
+def with_zero_gradient(
+    output: Float[Tensor, "*any"], states: Float[Tensor, "*queries dim"]
+) -> Float[Tensor, "*any"]:
+    """Return the output, with gradient 0 in states that have no part in it: a choice of one is flat."""
+    return output + 0.0 * states.sum() if states.requires_grad and torch.is_grad_enabled() else output

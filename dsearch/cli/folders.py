@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from dsearch.cli.session import as_json, say, typed
 from dsearch.corpus import Mirror, Problems
 from dsearch.corpus.mirror import FROM_FOLDERS
+from dsearch.types import EmbeddedDocument
 
 if TYPE_CHECKING:
     from dsearch.client import Client
@@ -100,3 +102,17 @@ def delete_by_server(client: Client, collection: str, ids: list[str]) -> int:
 def _some(ids: Iterable[Any]) -> str:
     listed = list(ids)
     return ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")
+
+
+def with_dimension(documents: Iterator[Document]) -> tuple[Iterator[Document], int | None]:
+    """Return the documents, and the length of the embedding of the first one; None if that has none.
+
+    Call it for a new collection alone: it reads a document before the mirror has learned others.
+    """
+    first = next(documents, None)
+    if first is None:
+        return documents, None
+    dimension = None
+    if isinstance(first, EmbeddedDocument) and first.embedding is not None:
+        dimension = len(first.embedding)
+    return chain([first], documents), dimension

@@ -93,6 +93,69 @@ Alpha = Annotated[float, typer.Option(help="Gate: largest p-value that counts as
 Margin = Annotated[float, typer.Option(help="Gate: tolerated loss of nDCG@10 on seen or unseen documents.")]
 
 
+Vector = Annotated[
+    str | None,
+    typer.Option(
+        "--vector",
+        help="Vector in place of the query's embedding: a JSON list of numbers, or a .json or .npy file.",
+    ),
+]
+Vectors = Annotated[
+    str | None,
+    typer.Option(
+        "--vectors",
+        help="Vectors in place of texts: a JSON list of lists of numbers, or a .json or .npy file.",
+    ),
+]
+Dimension = Annotated[
+    int | None,
+    typer.Option(
+        "--dimension",
+        min=1,
+        help="New collection: length of embeddings of your own, which come with the documents.",
+    ),
+]
+
+
+def vectors_of(text: str | None, name: str = "vectors") -> list[list[float]] | None:
+    """Read vectors from JSON or from a file; one vector is a list of one.
+
+    Raises:
+        InvalidRequest: neither, or not finite numbers.
+    """
+    if text is None:
+        return None
+    import numpy as np
+
+    from dsearch.client.wire import numbers
+    from dsearch.errors import InvalidRequest
+
+    try:
+        if text.lstrip().startswith("["):
+            read: object = json_of(text, name, "[0.6, 0.8]")
+        elif text.endswith(".npy"):
+            read = np.load(text, allow_pickle=False)
+        else:
+            read = json_of(Path(text).read_text(), name, "[0.6, 0.8]")
+        array = np.asarray(read, np.float64)
+    except (OSError, ValueError, TypeError, EOFError, OverflowError) as error:
+        raise InvalidRequest(
+            f"{name}={text[:80]!r} is no vector ({error}); give a JSON list, a .json or a .npy file"
+        ) from None
+    rows = array[None] if array.ndim == 1 else array
+    return numbers(rows).tolist()
+
+
+def vector_of(text: str | None) -> list[float] | None:
+    """Read one vector; see `vectors_of`."""
+    read = vectors_of(text, "vector")
+    if read is not None and len(read) != 1:
+        from dsearch.errors import InvalidRequest
+
+        raise InvalidRequest(f"vector={(text or '')[:80]!r} holds {len(read)} vectors; give one")
+    return None if read is None else read[0]
+
+
 def filter_of(text: str | None) -> object | None:
     """The filter of --filter, which the store checks.
 

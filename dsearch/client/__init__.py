@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsearch.client.http import AsyncClient, Client
     from dsearch.client.local.client import LocalEngine, open
-    from dsearch.client.remote_layer import RemoteOutput, RemoteSearch
+    from dsearch.client.remote_layer import RemoteSearch
+    from dsearch.client.remote_output import RemoteOutput
 
 _HOMES = {
     "AsyncClient": "dsearch.client.http",
     "Client": "dsearch.client.http",
     "LocalEngine": "dsearch.client.local.client",
-    "RemoteOutput": "dsearch.client.remote_layer",
+    "RemoteOutput": "dsearch.client.remote_output",
     "RemoteSearch": "dsearch.client.remote_layer",
     "open": "dsearch.client.local.client",
 }

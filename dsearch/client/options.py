@@ -45,13 +45,17 @@ class DifferentiableOptions(AttendOptions, total=False):
     """`AttendOptions`, and dtype: what is computed in; stamp: the state to be asked, from an answer.
 
     ids: up to 64 ids of documents whose embeddings are the queries, in place of texts and vectors; draft: id
-    of a draft head that answers in place of a version (`draft_head`).
+    of a draft head that answers in place of a version (`draft_head`); field: number or vector of the
+    documents that is pooled in place of W_V e; with_head: tensors of a head that answers in place of the
+    version's, named and shaped as `head` gives them.
     """
 
     dtype: Literal["float32", "float64"]
     stamp: Stamp | None
     ids: Sequence[str] | None
     draft: str | None
+    field: str | None
+    with_head: Mapping[str, Any] | None
 
 
-Part = Literal["keys", "values", "parts", "slopes"]
+Part = Literal["keys", "values", "parts", "slopes", "positions", "texts"]

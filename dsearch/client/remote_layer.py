@@ -17,54 +17,38 @@ answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from dsearch.attention import POOLINGS, mix, pool, temper
+from dsearch.attention import POOLINGS, mix, pool, temper, with_zero_gradient
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
+from dsearch.client.remote_output import (
+    RemoteOutput,
+    Values,
+    candidate_mask,
+    in_sequences,
+    pooled_by_head,
+    rows_at,
+    rows_of_ids,
+    tensor_like,
+)
 from dsearch.client.uploads import head_of_arrays, upload_of
 from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.results import Attention
-from dsearch.types import Stamp
 
 if TYPE_CHECKING:
     from dsearch.client.local.client import LocalEngine
     from dsearch.encoder import LearningEncoder, TextEncoder
-
-ValuesOf = Callable[[list[list[str]]], Float[Tensor, "batch candidates value_dim"]]
-
-
-class RemoteOutput(NamedTuple):
-    """Result of attention over the candidates, sorted by weight, best first, padding last.
-
-    Attributes:
-        context: Σ_d weight(q, d) v_d.
-        weights: the mixture of the heads' softmaxes; zeros behind a query's last candidate.
-        ids: ids of each query's candidates.
-        scores: the order of hits; −∞ behind the last candidate.
-        dense: dense scores by head; without gradient if `vjp` computes it.
-        keyword: keyword scores by head.
-        head_weights: each head's softmax; gradient as of `dense`.
-        stamp: identity of the state that answered.
-    """
-
-    context: Float[Tensor, "batch value_dim"]
-    weights: Float[Tensor, "batch candidates"]
-    ids: list[list[str]]
-    scores: Float[Tensor, "batch candidates"]
-    dense: Float[Tensor, "batch heads candidates"]
-    keyword: Float[Tensor, "batch heads candidates"]
-    head_weights: Float[Tensor, "batch heads candidates"]
-    stamp: Stamp
 
 
 class RemoteSearch(nn.Module):
@@ -125,51 +109,82 @@ class RemoteSearch(nn.Module):
 
     def forward(
         self,
-        query_states: Float[Tensor, "batch encoder_dim"],
-        texts: Sequence[str] | None = None,
+        query_states: Float[Tensor, "*queries encoder_dim"],
+        texts: Sequence[Any] | None = None,
         *,
-        values: ValuesOf | None = None,
+        values: Values | None = None,
+        with_texts: bool = False,
     ) -> RemoteOutput:
         """Search with each query state, and with its text for the keyword leg.
 
         Args:
-            query_states: what the encoder gives for a query, or what another network gives in its place.
-            texts: the words of each query; without them the keyword leg finds and adds nothing.
-            values: gives what is pooled for the ids of the candidates, [batch, candidates, value_dim], of
-                which the rows behind a query's last candidate do not count; gradients reach it. W_V e_d when
-                None.
+            query_states: what the encoder gives for a query, or what another network gives in its place;
+                [batch, encoder_dim], or sequences of them, [batch, steps, encoder_dim].
+            texts: the words of each query; without them the keyword leg finds and adds nothing. Lists of them
+                for sequences.
+            values: what is pooled; W_V e_d when None. A field of the documents by name; a function of the
+                candidates' ids, whose result is [queries, candidates, value_dim], of which the rows behind a
+                query's last candidate do not count; or a row for each position of the state that answers.
+                Gradients reach the last two; over all documents they are pooled by the weights of those
+                that are listed.
+            with_texts: whether the output has the candidates' texts.
 
         Raises:
-            DimensionMismatch: states of another length than the embeddings.
+            DimensionMismatch: states of another length than the embeddings; fewer values than positions.
             InvalidRequest: another number of texts than states; mode "keyword" without texts.
             Gone: in the backward through `vjp`: the collection was written to too often, or rebuilt, since
                 the forward. Repeat the step.
         """
+        shape = query_states.shape[:-1]
+        if len(shape) == 2:
+            if texts is not None:
+                texts = [text for line in texts for text in line]
+            flat = self.forward(query_states.flatten(0, 1), texts, values=values, with_texts=with_texts)
+            return in_sequences(flat, shape)
         states = query_states if query_states.dtype == torch.float64 else query_states.float()
-        attention = self._attend(states, texts)
-        mask = _mask(attention, states)
-        dense, keyword = _tensor(attention.dense, states), _tensor(attention.keyword, states)
+        field = values if isinstance(values, str) else None
+        attention = self._attend(states, texts, field, with_texts)
+        mask = candidate_mask(attention, states)
+        dense, keyword = tensor_like(attention.dense, states), tensor_like(attention.keyword, states)
         if attention.slopes is None or attention.values is None:
-            head_weights = _tensor(attention.head_weights, states)
-            context, weights, scores = self._as_answered(attention, texts, states)
+            head_weights = tensor_like(attention.head_weights, states)
+            context, weights, scores = self._as_answered(attention, texts, states, field)
         else:
-            dense = _Dense.apply(states, dense, _tensor(attention.slopes, states))
-            raw, mixture = dense + keyword, _tensor(attention.mixture, states)
+            dense = _Dense.apply(states, dense, tensor_like(attention.slopes, states))
+            raw, mixture = dense + keyword, tensor_like(attention.mixture, states)
             pooling = POOLINGS[self.options.get("pooling", "soft")]
             head_weights = pooling(temper(raw, attention.temperature), mask.unsqueeze(1))
             weights = mix(head_weights, mixture)
             partition = partition_by_head(raw, mask, attention.temperature)
             finite = raw.masked_fill(~mask[:, None], 0.0)
             scores = ranking_score(finite, partition, attention.temperature, mixture)
-            context = _pooled(head_weights, mixture, _tensor(attention.values, states))
-        if values is not None:
-            context = pool(weights.unsqueeze(1), _values_of(values, attention.ids, mask).to(weights)).squeeze(
-                1
-            )
+            context = pooled_by_head(head_weights, mixture, tensor_like(attention.values, states))
+        assert attention.positions is not None
+        if isinstance(values, Tensor):
+            rows = rows_at(values, attention.positions).to(weights)
+            context = pool(weights.unsqueeze(1), rows).squeeze(1)
+        elif values is not None and not isinstance(values, str):
+            context = pool(
+                weights.unsqueeze(1), rows_of_ids(values, attention.ids, mask).to(weights)
+            ).squeeze(1)
         scores = scores.masked_fill(~mask, -torch.inf)
-        context, weights = _flat(context, states), _flat(weights, states)
+        context, weights = (
+            part if part.requires_grad else with_zero_gradient(part, states) for part in (context, weights)
+        )
         return RemoteOutput(
-            context, weights, attention.ids, scores, dense, keyword, head_weights, attention.stamp
+            context,
+            weights,
+            attention.ids,
+            scores,
+            dense,
+            keyword,
+            head_weights,
+            attention.stamp,
+            attention.positions,
+            attention.texts,
+            None if attention.null_weight is None else tensor_like(attention.null_weight, states),
+            None if attention.candidates is None else np.array(attention.candidates),
+            None if attention.covered_mass is None else tensor_like(attention.covered_mass, states),
         )
 
     def query_states(self, texts: Sequence[str]) -> Float[Tensor, "batch encoder_dim"]:
@@ -245,8 +260,10 @@ class RemoteSearch(nn.Module):
             self.client.promote(self.collection, added)
         return added
 
-    def _attend(self, states: Tensor, texts: Sequence[str] | None) -> Attention:
-        needed = ["parts"]
+    def _attend(
+        self, states: Tensor, texts: Sequence[str] | None, field: str | None, with_texts: bool
+    ) -> Attention:
+        needed = ["parts", "positions", *(["texts"] if with_texts else [])]
         if torch.is_grad_enabled() and states.requires_grad and self.head is None:
             needed += ["slopes", "values"]
         ask = partial(
@@ -255,6 +272,7 @@ class RemoteSearch(nn.Module):
             None if texts is None else list(texts),
             vectors=states.detach().cpu().numpy(),
             include=needed,  # type: ignore[arg-type]
+            field=field,
         )
         try:
             return ask(**self._request_of(states))
@@ -266,16 +284,16 @@ class RemoteSearch(nn.Module):
             return ask(**self._request_of(states))
 
     def _as_answered(
-        self, attention: Attention, texts: Sequence[str] | None, states: Tensor
+        self, attention: Attention, texts: Sequence[str] | None, states: Tensor, field: str | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores, with the server's gradients where there are any to be wanted."""
         parameters = [] if self.head is None else [*self.head.parameters()]
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (states, *parameters)):
-            return _ByServer.apply(self, attention, texts, states, *parameters)  # pyright: ignore
+            return _ByServer.apply(self, attention, texts, field, states, *parameters)  # pyright: ignore
         return (
-            _tensor(attention.context, states),
-            _tensor(attention.weights, states),
-            _tensor(attention.scores, states),
+            tensor_like(attention.context, states),
+            tensor_like(attention.weights, states),
+            tensor_like(attention.scores, states),
         )
 
     def _request_of(self, states: Tensor) -> Any:
@@ -310,17 +328,18 @@ class _ByServer(torch.autograd.Function):
         layer: RemoteSearch,
         attention: Attention,
         texts: Sequence[str] | None,
+        field: str | None,
         states: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores."""
-        ctx.layer, ctx.attention, ctx.texts = layer, attention, texts
+        ctx.layer, ctx.attention, ctx.texts, ctx.field = layer, attention, texts, field
         ctx.parameters = parameters
         ctx.save_for_backward(states)
         return (
-            _tensor(attention.context, states),
-            _tensor(attention.weights, states),
-            _tensor(attention.scores, states),
+            tensor_like(attention.context, states),
+            tensor_like(attention.weights, states),
+            tensor_like(attention.scores, states),
         )
 
     @staticmethod
@@ -342,6 +361,7 @@ class _ByServer(torch.autograd.Function):
             weights=weights,
             scores=scores,
             head=bool(ctx.parameters),
+            field=ctx.field,
             **{
                 **layer._request_of(states),
                 "model": None,
@@ -353,48 +373,7 @@ class _ByServer(torch.autograd.Function):
         if layer.head is not None:
             names = [name for name, _ in layer.head.named_parameters()]
             of_head = [
-                _tensor(answered.head[name], parameter)
+                tensor_like(answered.head[name], parameter)
                 for name, parameter in zip(names, ctx.parameters, strict=True)
             ]
-        return None, None, None, _tensor(answered.states, states), *of_head
-
-
-def _flat(output: Tensor, states: Tensor) -> Tensor:
-    """The same, with gradient 0 in the states where it has none: a choice of one document is flat."""
-    if output.requires_grad or not (states.requires_grad and torch.is_grad_enabled()):
-        return output
-    return output + 0.0 * states.sum()
-
-
-def _tensor(array: Any, like: Tensor) -> Tensor:
-    return torch.tensor(array, dtype=like.dtype, device=like.device)
-
-
-def _mask(attention: Attention, like: Tensor) -> Tensor:
-    """True where there is a candidate."""
-    counts = torch.tensor([len(line) for line in attention.ids], device=like.device)
-    return torch.arange(attention.weights.shape[1], device=like.device) < counts[:, None]
-
-
-def _pooled(head_weights: Tensor, mixture: Tensor, values: Tensor) -> Float[Tensor, "batch value_dim"]:
-    """The context; values by head where heads have found a document by different passages of it."""
-    if values.ndim == 3:
-        return pool(mix(head_weights, mixture).unsqueeze(1), values).squeeze(1)
-    return torch.einsum("h,bhc,bhcv->bv", mixture, head_weights, values)
-
-
-def _values_of(
-    values: ValuesOf, ids: list[list[str]], mask: Tensor
-) -> Float[Tensor, "batch candidates value_dim"]:
-    """The caller's values, zeros where there is no candidate.
-
-    Raises:
-        InvalidRequest: not a row for each place.
-    """
-    numbers = values(ids)
-    if numbers.ndim != 3 or numbers.shape[:2] != mask.shape:
-        raise InvalidRequest(
-            f"values of shape {list(numbers.shape)}; use [{mask.shape[0]}, {mask.shape[1]}, value_dim], "
-            "a row for each candidate of each query, padded to the longest"
-        )
-    return numbers.masked_fill(~mask.to(numbers.device).unsqueeze(-1), 0.0)
+        return None, None, None, None, tensor_like(answered.states, states), *of_head

@@ -44,7 +44,7 @@ def upload_of(layer: TrainedLayer, encoder: TrainedEncoder, parent: str | None) 
     """The parts of a layer, of a head, or of a head's tensors.
 
     Raises:
-        InvalidRequest: a layer without a head of its own.
+        InvalidRequest: a layer without a head of its own, or with a score that no version can have.
     """
     from dsearch.encoder import LearningEncoder
 
@@ -57,9 +57,12 @@ def _tensors_of(layer: TrainedLayer) -> Mapping[str, Any]:
     if isinstance(layer, Mapping):
         return layer
     from dsearch.attention.retrieval.head import Head
-    from dsearch.engine import head_tensors
+    from dsearch.engine import SearchLayer, head_tensors
+    from dsearch.training.saving import head_of_layer
 
     head = layer if isinstance(layer, Head) else getattr(layer, "head", None)
+    if isinstance(layer, SearchLayer):
+        head = head_of_layer(layer)
     if not isinstance(head, Head):
         raise InvalidRequest("a layer without a head; make it with train_head=True")
     return {name: tensor.numpy() for name, tensor in head_tensors(head).items()}
@@ -132,12 +135,13 @@ def model_file(
 
 
 def layer_head(layer: TrainedLayer, tensors: Mapping[str, Any]) -> Head:
-    """The head of a layer of this process, with its memory; a new one of tensors alone."""
+    """The head of a layer of this process, with its score and its memory; a new one of tensors alone."""
     from dsearch.attention.retrieval.head import Head
     from dsearch.engine import SearchLayer
+    from dsearch.training.saving import head_of_layer
 
     if isinstance(layer, Head | SearchLayer):
-        return layer if isinstance(layer, Head) else layer.head
+        return layer if isinstance(layer, Head) else head_of_layer(layer)
     return head_of_arrays(tensors)
 
 

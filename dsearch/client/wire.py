@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 QUERIES_AT_ONCE = 64
+_TOO_LARGE = ("answer_too_large", "body_too_large")  # codes of errors that fewer queries avoid
 _OF_ALL = ("mixture",)  # arrays that have no row a query
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
 
@@ -52,6 +53,15 @@ def numbers(vectors: Any) -> np.ndarray:
     return array
 
 
+def one_vector(vector: Any) -> Any:
+    """A vector as float64; None without one.
+
+    Raises:
+        InvalidRequest: not finite numbers in one dimension.
+    """
+    return None if vector is None else numbers([vector])[0]
+
+
 def ragged(rows: Any) -> list[Any]:
     """Rows of numbers, each of its own length."""
     import numpy as np
@@ -59,29 +69,53 @@ def ragged(rows: Any) -> list[Any]:
     return [np.ascontiguousarray(row, np.float64) for row in rows]
 
 
-def parts_of(queries: Sequence[str] | None, vectors: Any) -> Iterator[dict[str, Any]]:
-    """Split queries, their vectors, or both into parts that fit one request each.
+class Parts:
+    """Queries, their vectors, or both, in parts that fit one request each.
+
+    Args:
+        queries: texts; None for vectors alone.
+        vectors: states; None for texts alone.
 
     Raises:
         InvalidRequest: texts and vectors of different number.
     """
-    states = None if vectors is None else numbers(vectors)
-    if queries is not None and states is not None and len(queries) != len(states):
-        raise InvalidRequest(
-            f"{len(queries)} queries and {len(states)} vectors; give as many, or either alone"
-        )
-    count = len(queries) if queries is not None else 0 if states is None else len(states)
-    for start in range(0, max(count, 1), QUERIES_AT_ONCE):
-        part = slice(start, start + QUERIES_AT_ONCE)
-        yield {
-            "queries": None if queries is None else list(queries[part]),
-            "vectors": None if states is None else states[part],
-        }
 
+    def __init__(self, queries: Sequence[str] | None, vectors: Any):
+        self._queries, self._states = queries, None if vectors is None else numbers(vectors)
+        if queries is not None and self._states is not None and len(queries) != len(self._states):
+            raise InvalidRequest(
+                f"{len(queries)} queries and {len(self._states)} vectors; give as many, or either alone"
+            )
+        rows = self._states if queries is None else queries
+        self._count = 0 if rows is None else len(rows)
+        self._start, self._size, self._most = 0, 0, QUERIES_AT_ONCE
 
-def counted(part: Mapping[str, Any]) -> int:
-    """Return the number of queries of a part."""
-    return len(part["queries"] if part["queries"] is not None else part["vectors"])
+    @property
+    def place(self) -> slice:
+        """Queries of the present part."""
+        return slice(self._start, self._start + self._size)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield part after part; after `halve` the same queries again, in smaller parts."""
+        while self._start < max(self._count, 1):
+            self._size = self._most
+            queries, states = self._queries, self._states
+            yield {
+                "queries": None if queries is None else list(queries[self.place]),
+                "vectors": None if states is None else states[self.place],
+            }
+            self._start += self._size
+
+    def halve(self, error: InvalidRequest) -> None:
+        """Ask for half as many queries from now on, this part included.
+
+        Raises:
+            InvalidRequest: the error itself, if size is not its reason or one query alone is too large.
+        """
+        size = min(self._size, self._count - self._start)
+        if error.code not in _TOO_LARGE or size <= 1:
+            raise error
+        self._most, self._size = size // 2, 0
 
 
 def joined(answers: Sequence[Attention]) -> Attention:
@@ -100,13 +134,16 @@ def joined(answers: Sequence[Attention]) -> Attention:
             parts = _alike(parts, len(answers[0].mixture))
         by_head = name in _BY_HEAD or parts[0].ndim == 4
         axis = None if name in ("context", "output", "null_weight", "covered_mass") else 2 if by_head else 1
-        arrays[name] = np.concatenate([_widened(part, axis, widest) for part in parts])
+        padding = -1 if name == "positions" else 0
+        arrays[name] = np.concatenate([_widened(part, axis, widest, padding) for part in parts])
     certificates = None
     if answers[0].certificates is not None:
         certificates = [proof for answer in answers for proof in answer.certificates or []]
     ids = [line for answer in answers for line in answer.ids]
     candidates = [count for answer in answers for count in answer.candidates or []]
     note = next((answer.note for answer in answers if answer.note is not None), None)
+    if answers[0].texts is not None:
+        arrays["texts"] = [line for answer in answers for line in answer.texts or []]
     return replace(answers[0], ids=ids, certificates=certificates, candidates=candidates, note=note, **arrays)
 
 
@@ -137,14 +174,14 @@ def _alike(parts: list[np.ndarray], heads: int) -> list[np.ndarray]:
     return [np.repeat(part[:, None], heads, 1) if part.ndim == 3 else part for part in parts]
 
 
-def _widened(array: np.ndarray, axis: int | None, width: int) -> np.ndarray:
+def _widened(array: np.ndarray, axis: int | None, width: int, value: int) -> np.ndarray:
     import numpy as np
 
     if axis is None or array.shape[axis] == width:
         return array
     padding = [(0, 0)] * array.ndim
     padding[axis] = (0, width - array.shape[axis])
-    return np.pad(array, padding)
+    return np.pad(array, padding, constant_values=value)
 
 
 BATCH_DOCUMENTS = 1000
@@ -171,9 +208,15 @@ def question(
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON has them: a stamp as an object."""
-    stamp = options.get("stamp")
-    return {**options, "stamp": asdict(stamp)} if stamp is not None else dict(options)
+    """Options as JSON has them: a stamp as an object, tensors as nested lists."""
+    own, stamp, head = dict(options), options.get("stamp"), options.get("with_head")
+    if stamp is not None:
+        own["stamp"] = asdict(stamp)
+    if head is not None:
+        own["with_head"] = {
+            name: tensor.tolist() if hasattr(tensor, "tolist") else tensor for name, tensor in head.items()
+        }
+    return own
 
 
 def json_of(content: Any) -> bytes:
@@ -195,13 +238,43 @@ def batches(documents: Iterable[Document | Mapping[str, Any]]) -> Iterator[tuple
     lines: list[bytes] = []
     size = before = 0
     for document in documents:
-        lines.append(json_of(asdict(document) if isinstance(document, Document) else document))
+        lines.append(json_of(_object(document)))
         size += len(lines[-1])
         if len(lines) >= BATCH_DOCUMENTS or size >= BATCH_BYTES:
             yield before, b"\n".join(lines)
             before, lines, size = before + len(lines), [], 0
     if lines or not before:
         yield before, b"\n".join(lines)
+
+
+def tensor_batches(
+    documents: Iterable[Document | Mapping[str, Any]], embeddings: Any
+) -> Iterator[tuple[int, bytes]]:
+    """Safetensors bodies of documents and their rows, and how many documents come before each; one at least.
+
+    Raises:
+        InvalidRequest: not one row a document, or numbers that are not finite.
+    """
+    import numpy as np
+    from safetensors.numpy import save
+
+    written = [_object(document) for document in documents]
+    rows = numbers(embeddings)
+    if len(rows) != len(written):
+        raise InvalidRequest(f"{len(rows)} embeddings for {len(written)} documents; give one each")
+    for start in range(0, max(len(rows), 1), BATCH_DOCUMENTS):
+        part = slice(start, start + BATCH_DOCUMENTS)
+        with np.errstate(over="ignore"):  # refused by the server, as too long
+            tensor = np.ascontiguousarray(rows[part], np.float32)
+        yield start, save({"embeddings": tensor}, {"documents": json_of(written[part]).decode()})
+
+
+def _object(document: Document | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A document as JSON; one without an embedding names none."""
+    if not isinstance(document, Document):
+        return document
+    content = asdict(document)
+    return {name: value for name, value in content.items() if name != "embedding" or value is not None}
 
 
 def added(total: Written, more: Written, before: int) -> Written:
@@ -285,6 +358,7 @@ def attention(content: bytes) -> Attention:
         candidates=facts.get("candidates"),
         note=facts.get("note"),
         draft=facts.get("draft"),
+        texts=facts.get("texts"),
         **tensors,
     )
 

@@ -109,14 +109,24 @@ class ShardedCollection:
         """Verification of the home's index: "unopened", since shards verify theirs."""
         return self._local.verification
 
-    def search(self, query: str, **options: Unpack[SearchArguments]) -> SearchResult:
+    def search(
+        self,
+        query: str | None = None,
+        *,
+        vector: Sequence[float] | None = None,
+        **options: Unpack[SearchArguments],
+    ) -> SearchResult:
         """Search as `Collection.search`; `partial` accepts an answer without lost shards.
 
         Raises:
             ShardsMissing: no copy of a shard answers.
-            NotInCluster: shards cannot answer with that model.
+            NotInCluster: shards cannot answer with that model, or by a vector.
         """
-        return self.answer([query], SearchOptions(**options))[0]
+        if vector is not None:
+            raise NotInCluster(
+                "a vector in place of a text; shards are asked by texts: search the home itself"
+            )
+        return self.answer([query or ""], SearchOptions(**options))[0]
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchArguments]) -> list[SearchResult]:
         """Run `search` for many queries, with one release and one model."""

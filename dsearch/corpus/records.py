@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from dsearch.corpus.columns import ColumnType, typed
-from dsearch.types import Document
+from dsearch.types import Document, EmbeddedDocument
 
 ID_FIELDS = ("_id", "id")
 TITLE_FIELDS = ("title",)
@@ -29,13 +29,15 @@ class RecordFields:
     """Names of the fields with id, title, text and value, and declared types of others.
 
     None stands for the first existing one of `_id`, `id`; of `title`; of `text`, `contents`, `body`; of
-    `value`. A field with a declared type is converted to it; see `dsearch.corpus.columns`.
+    `value`. A field of embeddings is one only if it is named. A field with a declared type is converted to
+    it; see `dsearch.corpus.columns`.
     """
 
     id: str | None = None
     title: str | None = None
     text: str | None = None
     value: str | None = None
+    embedding: str | None = None
     types: Mapping[str, ColumnType] = field(default_factory=dict)
 
     def of(self, names: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
@@ -52,7 +54,7 @@ class RecordFields:
 
     def complaint_about(self, names: list[str]) -> str | None:
         """Return why columns of these names are not documents; None if they are."""
-        for wanted in (self.id, self.title, self.text, self.value):
+        for wanted in (self.id, self.title, self.text, self.value, self.embedding):
             if wanted is not None and wanted not in names:
                 return f"no column {wanted!r}; the header has {names}"
         if self.of(dict.fromkeys(names))[2] is None:
@@ -78,7 +80,7 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
 
     Raises:
         BadRecord: an id that is neither text nor a whole number, a title or text of another type, neither of
-            them, or a value that is not finite numbers.
+            them, a value that is not finite numbers, or an embedding that is no list of them.
     """
     id_field, title_field, text_field = fields.of(record)
     title = _text(record, title_field)
@@ -94,7 +96,8 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
         raise BadRecord("empty: neither title nor text says anything")
     value_field = fields.value_of(record)
     value = None if value_field is None else _value(record[value_field])
-    used = {id_field, title_field, text_field, value_field}
+    embedding = None if fields.embedding is None else _embedding(record, fields.embedding)
+    used = {id_field, title_field, text_field, value_field, fields.embedding}
     metadata = {name: value for name, value in record.items() if name not in used}
     nested = metadata.get("metadata")
     if nested is None:
@@ -105,13 +108,10 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
     for name in fields.types.keys() & metadata.keys():
         metadata[name] = typed(metadata[name], fields.types[name])
     identity = _id(record[id_field]) if id_field is not None else None
-    return Document(
-        id=content_id(title, text) if identity is None else identity,
-        text=text,
-        title=title,
-        metadata=metadata,
-        value=value,
-    )
+    id = content_id(title, text) if identity is None else identity
+    if embedding is None:
+        return Document(id, text, title, metadata, value)
+    return EmbeddedDocument(id, text, title, metadata, value, embedding=embedding)
 
 
 def content_id(title: str, text: str) -> str:
@@ -180,6 +180,16 @@ def _value(value: Any) -> float | list[float] | None:
             raise BadRecord("value is an empty list; it must be a number or a list of numbers")
         return [_number(item) for item in value]
     return _number(value)
+
+
+def _embedding(record: Mapping[str, Any], field: str) -> list[float] | None:
+    """The embedding of a record; None where there is none: a stored one then stays."""
+    if record.get(field) is None or record[field] == "":
+        return None
+    embedding = _value(record[field])
+    if not isinstance(embedding, list):
+        raise BadRecord(f"{field} is {_excerpt(record[field])}; it must be a list of numbers")
+    return embedding
 
 
 def _number(value: Any) -> float:

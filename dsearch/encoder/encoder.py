@@ -141,7 +141,8 @@ class Encoder(nn.Module):
             prepared = self._prepared(texts, role)
         with self._precision():
             embedding = self.model(self._features(prepared))["sentence_embedding"]
-        return nn.functional.normalize(embedding.float(), dim=-1)
+        precise = embedding if embedding.dtype == torch.float64 else embedding.float()
+        return nn.functional.normalize(precise, dim=-1)
 
     def embed_tokens(self, texts: Sequence[str], role: Role = "document") -> TokenBatch:
         """As `embed`, with the state of each token (token_states.py), of at least one text.

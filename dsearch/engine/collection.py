@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Unpack
 
 import numpy as np
@@ -21,9 +22,15 @@ from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import (
     Ingested,
     OnProgress,
-    checked_embeddings,
     encode_pending,
+    is_given,
     store_documents,
+)
+from dsearch.engine.indexing.own_vectors import (
+    Vectors,
+    carried_embeddings,
+    checked_embeddings,
+    embedding_problems,
 )
 from dsearch.engine.indexing.retention import retire_one, strike_missing
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchArguments
@@ -35,10 +42,13 @@ from dsearch.engine.search.similar import similar
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.fields import fields_of
 from dsearch.engine.versions import CollectionModels
+from dsearch.errors import InvalidDocument
 from dsearch.results import Predictions
 from dsearch.search_options import SearchOptions
 from dsearch.store import Store, WriteReceipt
-from dsearch.types import Document, Purpose, SearchResult
+from dsearch.types import Document, Progress, Purpose, SearchResult
+
+_GIVEN_AT_A_TIME = 1024  # documents with embeddings of their own, a transaction
 
 
 class Collection(CollectionModels):
@@ -70,31 +80,43 @@ class Collection(CollectionModels):
 
     # ---- search
 
-    def search(self, query: str, **options: Unpack[SearchArguments]) -> SearchResult:
+    def search(
+        self,
+        query: str | None = None,
+        *,
+        vector: Sequence[float] | None = None,
+        **options: Unpack[SearchArguments],
+    ) -> SearchResult:
         """Search for the documents that a query attends to most.
 
         Args:
             query: text. "Quoted phrases" and +terms must occur in a document, -terms must not; the rest ranks
                 by embedding and keywords.
+            vector: takes the place of the text's embedding; without a text the search is dense.
             options: described by `dsearch.search_options.SearchOptions`.
 
         Raises:
-            InvalidRequest: an empty query, a limit, offset, mode or hops out of range, not a filter.
+            InvalidRequest: an empty query, a limit, offset, mode or hops out of range, not a filter, a vector
+                of numbers that are not finite.
+            DimensionMismatch: a vector of another length than the embeddings.
             InvalidCursor: not a cursor, or one of another search.
             Gone: the state or the model of the cursor's first page was removed.
             Conflict: the cursor names a state that this collection never had.
             ModelNotFound: no such version.
         """
-        return self.answer([query], SearchOptions(**options))[0]
+        vectors = None if vector is None else [vector]
+        return self.answer([query or ""], SearchOptions(**options), vectors)[0]
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchArguments]) -> list[SearchResult]:
         """Run `search` for many queries in one state; without covered mass by default."""
         options.setdefault("coverage", False)
         return self.answer(queries, SearchOptions(**options))
 
-    def answer(self, queries: Sequence[str], options: SearchOptions) -> list[SearchResult]:
+    def answer(
+        self, queries: Sequence[str], options: SearchOptions, vectors: Vectors | None = None
+    ) -> list[SearchResult]:
         """Answer queries that have the same options, in one state; see `search`."""
-        results = search(self, queries, options)
+        results = search(self, queries, options, vectors)
         self._live.require_sound()  # damage found meanwhile may affect this answer
         return results
 
@@ -104,6 +126,7 @@ class Collection(CollectionModels):
         *,
         unlike: Sequence[str] = (),
         query: str | None = None,
+        vector: Sequence[float] | None = None,
         **options: Unpack[SearchArguments],
     ) -> SearchResult:
         """Search by example: documents like some and unlike others; see `search/similar.py`.
@@ -112,6 +135,7 @@ class Collection(CollectionModels):
             like: ids of wanted examples, 1 to 100; they are not among the hits.
             unlike: ids of unwanted examples, at most 100.
             query: text to combine with the examples, the only source of keywords in hybrid search.
+            vector: combined with the examples in place of the text's embedding.
             options: as for `search`, except mode "keyword".
 
         Raises:
@@ -119,7 +143,8 @@ class Collection(CollectionModels):
             InvalidRequest: no examples, a document in both lists, and as for `search`.
             InvalidCursor, Gone, Conflict, ModelNotFound.
         """
-        return similar(self, like, unlike=unlike, query=query, chosen=SearchOptions(**options))
+        chosen = SearchOptions(**options)
+        return similar(self, like, unlike=unlike, query=query, vector=vector, chosen=chosen)
 
     def attend(
         self,
@@ -218,6 +243,8 @@ class Collection(CollectionModels):
         documents are stored; it returns ids to delete. `second_stage` keeps the documents' tokens from now
         on, and computes those of documents that have none.
         """
+        if is_given(self.store):
+            return self._ingest_given(documents, on_progress, obsolete)
         started, deleted = time.monotonic(), 0
         encoder, tokens = self.encoder, self.tokens
         with self._writing:
@@ -234,6 +261,29 @@ class Collection(CollectionModels):
             self.restore_derived(on_progress)
         return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started, deleted)
 
+    def _ingest_given(
+        self,
+        documents: Iterable[Document],
+        on_progress: OnProgress | None,
+        obsolete: Callable[[], Sequence[str]] | None,
+    ) -> Ingested:
+        """`ingest` of documents that carry their embeddings."""
+        started, counts, deleted = time.monotonic(), np.zeros(3, np.int64), 0
+        remaining = iter(documents)
+        while batch := list(islice(remaining, _GIVEN_AT_A_TIME)):
+            receipt = self.upsert(batch)
+            counts += (receipt.inserted, receipt.updated, receipt.unchanged)
+            if on_progress is not None:
+                on_progress(Progress("read", int(counts.sum()), 0, time.monotonic() - started))
+        if obsolete is not None and (ids := obsolete()):
+            deleted = self.delete(ids).deleted
+        inserted, updated, unchanged = counts.tolist()
+        if inserted or updated or deleted or self._live.stale:
+            self.refresh(on_progress)
+        else:
+            self.restore_derived(on_progress)
+        return Ingested(inserted, updated, unchanged, 0, time.monotonic() - started, deleted)
+
     def upsert(
         self,
         documents: Sequence[Document],
@@ -243,22 +293,30 @@ class Collection(CollectionModels):
 
         Args:
             documents: all or none of them is written.
-            embeddings: supplied embeddings of length 1, one a document; encoded when None. An unchanged text
-                keeps its embedding.
+            embeddings: supplied embeddings of length 1, one a document; when None those that the documents
+                carry (`EmbeddedDocument`), or the encoder's. In a collection of supplied embeddings another
+                one replaces what is stored, though the text stays; an encoder's stays with its text.
 
         Raises:
             InvalidDocument: one cannot be stored; nothing of the batch was stored.
-            InvalidRequest: embeddings of another length than 1, or another one for a stored text.
+            InvalidRequest: embeddings of another length than 1, or another one for a text that was encoded.
             DimensionMismatch: not one embedding a document, or not of the collection's dimension.
             EncoderMismatch: no embeddings, and not the collection's encoder.
             Conflict: opened readonly.
         """
         self.store.require_writable()  # before an encoder is loaded
-        encoder = self.encoder if embeddings is None else None
+        supplied = is_given(self.store)
+        encoder = self.encoder if embeddings is None and not supplied else None
+        if encoder is not None:
+            for place, problem in embedding_problems(self.store, documents).items():
+                raise InvalidDocument(f"document {place} (id {documents[place].id[:80]!r}) {problem}")
         with self._writing:
             if encoder is None:
-                assert embeddings is not None
-                receipt = self.store.upsert(documents, checked_embeddings(self.store, documents, embeddings))
+                if embeddings is None:
+                    own = carried_embeddings(self.store, documents)
+                else:
+                    own = checked_embeddings(self.store, documents, embeddings)
+                receipt = self.store.upsert(documents, own.vectors, own.positions, replaces=supplied)
             else:
                 new = self.store.needs_encoding(documents)
                 (encoded, cut), tokens = self.tokens.encode(encoder, [documents[i] for i in new])

@@ -15,7 +15,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.home import Home, HomeEncoders, drop_alias, read_aliases, set_alias
 from dsearch.engine.indexing.chunking import PassageOptions
 from dsearch.engine.indexing.clean_close import CleanClose, take_clean_close
-from dsearch.engine.indexing.ingest import OnProgress, build_generation, given_identity
+from dsearch.engine.indexing.ingest import OnProgress, build_generation, given_identity, require_dimension
 from dsearch.engine.indexing.retention import clear, tidy
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
 from dsearch.engine.maintenance.migrate import (
@@ -29,11 +29,10 @@ from dsearch.engine.maintenance.migrate import (
     switch,
 )
 from dsearch.engine.maintenance.verify import Recovered, Verified, accept_loss, verify_collection
-from dsearch.engine.options import ENGLISH, KeyOptions, require_language, tokenizer_for
+from dsearch.engine.options import ENGLISH, KeyOptions, require_kind, require_language, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.searchable import Searchable
-from dsearch.errors import CollectionExists, Conflict, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import CollectionExists, Conflict, InvalidRequest, Unavailable
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup
 from dsearch.store.folders import aside, publish, require_empty
@@ -150,6 +149,8 @@ class SearchEngine:
         self._require_free(name, "use it, or another name")
         tokenizer_for(language)  # refuses an unknown language
         cutting = None
+        if dimension is not None and (passages or PassageOptions()) != PassageOptions():
+            raise InvalidRequest("passages of embeddings that are given; leave one of the two out")
         if dimension is None:
             identity = self.encoder.identity
             cutting = (passages or PassageOptions()).cutting(self.encoder)
@@ -176,23 +177,23 @@ class SearchEngine:
         language: str | None = None,
         passages: PassageOptions | None = None,
         kind: str | None = None,
+        dimension: int | None = None,
     ) -> Collection:
         """Return the collection of this name or alias, created if it does not exist; see `create`.
 
         Raises:
             InvalidRequest: unknown kind.
-            Conflict: it exists with another language, other passages, or another kind of keys.
+            Conflict: it exists with other options than these.
         """
         keys = None if kind is None else KeyOptions(kind)
         if name not in self.names() and name not in self.aliases():
-            return self.create(name, keys=keys, language=language or ENGLISH, passages=passages)
+            language = language or ENGLISH
+            return self.create(name, dimension=dimension, keys=keys, language=language, passages=passages)
         collection = self.collection(name)
+        if dimension is not None:
+            require_dimension(collection.store, dimension)
         require_language(collection.store, language)
-        if kind is not None and (present := KeyOptions.of(collection.store).kind) != kind:
-            raise Conflict(
-                f"collection {collection.name!r} keeps its keys as {present}, not as {kind}; change that",
-                hint=Command("refresh", ("-c", collection.name, "--kind", kind)),
-            )
+        require_kind(collection.store, kind)
         if passages is not None:
             passages.require(collection.store)
         return collection

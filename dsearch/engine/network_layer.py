@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 from weakref import finalize
 
 import numpy as np
@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from dsearch.attention import with_zero_gradient
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
@@ -29,6 +30,11 @@ from dsearch.engine.indexing.leases import Lease
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput, in_sequences
+from dsearch.engine.ranking.scoring import EmbedRows
+from dsearch.engine.ranking.second_stage import QueryTokens
+from dsearch.engine.search.field_values import Values, pooled_rows, texts_at, with_field, without_padding
+from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import Conflict
 
 OpenCollection = Callable[[], AbstractContextManager[Collection]]
@@ -75,6 +81,62 @@ class CollectionLayer(SearchLayer):
         self._frozen: list[TextEncoder] = []  # in a list: as a submodule it would be a parameter to train
         self._release = finalize(self, lease.release)
 
+    def forward(
+        self,
+        query_states: Float[Tensor, "*queries encoder_dim"],
+        texts: Sequence[Any] | None = None,
+        *,
+        embed: EmbedRows | None = None,
+        values: Values | None = None,
+        tokens: Sequence[QueryTokens] | None = None,
+        with_texts: bool = False,
+    ) -> SearchOutput:
+        """Search with each query state; as `SearchLayer.forward`, and with the ids of what it attends to.
+
+        Args:
+            query_states: [batch, encoder_dim], or sequences of them, [batch, steps, encoder_dim].
+            texts: the words of each query; lists of them for sequences.
+            embed: as for `SearchLayer`.
+            values: what is pooled: a row for each position; a field of the documents by name ("price",
+                "value"); or a function of the candidates' ids, whose result is [queries, candidates,
+                value_dim]. Over all documents a function's values are pooled by the weights of those
+                that are listed.
+            tokens: as for `SearchLayer`.
+            with_texts: whether the output has the candidates' texts.
+
+        Raises:
+            InvalidRequest, DimensionMismatch: as `SearchLayer.forward`; a field that a document lacks.
+        """
+        shape = query_states.shape[:-1]
+        if len(shape) == 2:
+            if texts is not None:
+                texts = [text for line in texts for text in line]
+            flat = query_states.flatten(0, 1)
+            flat_output = self.forward(
+                flat, texts, embed=embed, values=values, tokens=tokens, with_texts=with_texts
+            )
+            return in_sequences(flat_output, shape)
+        attend = partial(super().forward, query_states, texts, embed=embed, tokens=tokens)
+        ids_of = partial(self._listed, self.snapshot)
+        if isinstance(values, str):
+            with self._source() as collection:
+                output = with_field(collection, self, values, lambda rows: attend(values=rows))
+        elif values is None or isinstance(values, Tensor):
+            output = attend(values=values)
+        else:
+            output = attend()
+            output = pooled_rows(output, values(ids_of(output.positions)))
+        output = output._replace(ids_of=ids_of)
+        if self.pooling != "soft" or self.match is not None:
+            output = output._replace(
+                context=with_zero_gradient(output.context, query_states),
+                weights=with_zero_gradient(output.weights, query_states),
+            )
+        if not with_texts:
+            return output
+        with self._source() as collection:
+            return output._replace(texts=texts_at(collection, self.snapshot, output.positions))
+
     def query_states(self, texts: Sequence[str]) -> Float[Tensor, "batch encoder_dim"]:
         """Encode queries: by the encoder that learns, in the graph; otherwise without gradients.
 
@@ -112,6 +174,12 @@ class CollectionLayer(SearchLayer):
         """Ids of the documents at positions of the present snapshot; "" at −1."""
         with self._source() as collection:
             return collection.ids_at(self.snapshot, positions)
+
+    def _listed(
+        self, snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> list[list[str]]:
+        with self._source() as collection:
+            return without_padding(collection.ids_at(snapshot, positions))
 
     def with_model(self, version: str) -> CollectionLayer:
         """Open the same search by another version on the same device; encoder and score do not learn.

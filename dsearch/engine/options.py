@@ -17,6 +17,7 @@ from typing import Any
 from dsearch.attention import Score
 from dsearch.attention_options import AttentionKeywords, SelectionKeywords
 from dsearch.errors import Conflict, InvalidRequest
+from dsearch.hints import Command
 from dsearch.index import DENSE_KINDS, Tokenizer
 from dsearch.index.dense.kinds import AUTO
 from dsearch.index.dense.tuning import RECALL_TARGET
@@ -114,4 +115,17 @@ def require_language(store: Store, language: str | None) -> None:
         raise Conflict(
             f"language={language!r}; collection {store.name!r} was made for {language_of(store)!r}: leave it "
             "out, or index into another collection"
+        )
+
+
+def require_kind(store: Store, kind: str | None) -> None:
+    """Check that a collection keeps its keys as this kind; None accepts any.
+
+    Raises:
+        Conflict: the message names its kind, and the command that changes it.
+    """
+    if kind is not None and (present := KeyOptions.of(store).kind) != kind:
+        raise Conflict(
+            f"collection {store.name!r} keeps its keys as {present}, not as {kind}; change that",
+            hint=Command("refresh", ("-c", store.name, "--kind", kind)),
         )

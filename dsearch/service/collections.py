@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
+from dsearch.engine.indexing.ingest import is_given
 from dsearch.engine.maintenance.migrate import Migrated, PreparedMigration
 from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
 from dsearch.results import AliasSet, CollectionDamaged, CollectionInfo
@@ -62,14 +63,14 @@ class Catalogue:
 
     @contextmanager
     def _hold(self, name: str, open: Callable[[str], Opened], encoder: bool) -> Generator[Opened]:
-        if encoder:
-            self.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
             collection = self._existing(name, open)
             self._holds[collection] += 1
             self._used.add(collection.name)
         try:
+            if encoder and not is_given(collection.store):
+                self.load_encoder()
             yield collection
         finally:
             with self._changed:
@@ -144,6 +145,7 @@ class Catalogue:
         language: str | None = None,
         passages: PassageOptions | None = None,
         kind: str | None = None,
+        dimension: int | None = None,
     ) -> bool:
         """Make a collection unless it is there; whether it was made.
 
@@ -152,16 +154,21 @@ class Catalogue:
             language: of its texts; English when None.
             passages: how long documents are cut; into passages as long as the encoder's window when None.
             kind: how keys are kept; compared exactly when None.
+            dimension: length of the embeddings that come with the documents; the encoder's when None.
 
         Raises:
             InvalidRequest: not a name, not a language, not a kind, passages that the encoder cannot have.
-            Conflict: the engine is readonly, or it is there for another language, passages or kind.
+            Conflict: the engine is readonly, or it is there for another language, passages, kind or
+                dimension.
         """
-        self.load_encoder()
+        if dimension is None:
+            self.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
             exists = name in self.names()
-            self._engine.collection_or_new(name, language=language, passages=passages, kind=kind)
+            self._engine.collection_or_new(
+                name, language=language, passages=passages, kind=kind, dimension=dimension
+            )
             return not exists
 
     def drop(self, name: str) -> None:

@@ -139,13 +139,15 @@ class Store(Reader):
         embeddings: Shaped[np.ndarray, "*given_dimension"] | None = None,
         positions: Sequence[int] | None = None,
         passages: Mapping[int, Passages] | None = None,
+        *,
+        replaces: bool = False,
     ) -> WriteReceipt:
         """Insert documents, or replace those of the same ids; atomic, and durable on return.
 
         `embeddings[i]` belongs to `documents[positions[i]]`, or without `positions` to `documents[i]` (one
         each); a document without one is pending. An unchanged document is skipped. If only metadata or value
-        change, the embedding stays. `passages` has the passages of long documents with an embedding, by
-        position in `documents`.
+        change, the embedding stays; with `replaces` a different one that is supplied makes a new version.
+        `passages` has the passages of long documents with an embedding, by position in `documents`.
 
         Raises InvalidDocument (with position and id), DimensionMismatch, InvalidRequest.
         """
@@ -155,7 +157,7 @@ class Store(Reader):
         if not prepared:
             return WriteReceipt(self.sequence)
         with self._operation() as operation:
-            return write.upsert(operation, prepared, vectors, cut)
+            return write.upsert(operation, prepared, vectors, cut, replaces=replaces)
 
     def delete(self, ids: Sequence[str]) -> WriteReceipt:
         """Delete documents by id; unknown ids are counted as `missing` and are not an error."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsearch.declared import options_of
@@ -19,6 +20,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
+from dsearch.training.data.rewards import RewardCallback
 from dsearch.training.finetune.feedback import (
     TrustedSlice,
     examples_from_feedback,
@@ -221,6 +223,9 @@ class _TrainingRun:
             examples = judged_examples(collection, job, job.teacher)
             make = query_options if job.scope == "query" else TrainingOptions
             options = make(**self._chosen())
+        if job.reward_url is not None:
+            name_rows = partial(collection.ids_at, examples.snapshot)
+            examples = replace(examples, reward=RewardCallback(job.reward_url, name_rows))
         trained = finetune(
             examples,
             options,

@@ -15,7 +15,7 @@ from dsearch.client import Client, LocalEngine
 from dsearch.client.operations.all import Operations
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.store.documents import validate
-from dsearch.types import Document, Stamp
+from dsearch.types import Document, EmbeddedDocument, Stamp
 
 pytestmark = pytest.mark.server
 
@@ -84,6 +84,10 @@ READS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ),
     ("similar", ("papers", ["d001", "d002"]), {"unlike": ["d009"], "limit": 5, "explain": True}),
     ("similar", ("papers", ["d001"]), {"query": "lamp", "filter": {"i": {"gte": 9}}}),
+    ("search", ("papers",), {"vector": STATES[0], "limit": 4}),
+    ("search", ("papers", "river stone"), {"vector": STATES[0], "explain": True}),
+    ("search_batch", ("papers",), {"vectors": STATES, "limit": 4}),
+    ("similar", ("papers", ["d001"]), {"vector": STATES[1]}),
     ("facets", ("papers", ["i", "none"]), {"filter": {"i": {"in": [1, 2, 3, 4]}}, "limit": 3}),
     ("documents", ("papers",), {"filter": {"i": {"lt": 9}}, "limit": 50}),
     ("attend", ("papers", QUERIES), {"filter": {"i": {"gte": 20}}, "model": "v1", "include": ["slopes"]}),
@@ -284,6 +288,37 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     with pytest.raises(DsearchError) as error:
         asked.collection(name)
     assert error.value.code == "collection_not_found"
+
+
+@pytest.mark.parametrize("api", ["http", "async", "local"])
+def test_vectors_of_ones_own_are_alike(apis: dict[str, Any], api: str) -> None:
+    asked, name = apis[api], f"vectors-{api}"
+    rows = np.eye(3)
+    assert asked.create_collection(name, dimension=3).documents == 0
+    bare = [Document("a", "first"), {"id": "b", "text": "second"}]
+    assert asked.upsert(name, bare, embeddings=rows[:2]).inserted == 2
+    carried = [
+        EmbeddedDocument("c", "third", embedding=rows[2].tolist()),
+        {"id": "d", "text": "no vector"},
+        {"id": "e", "text": "two numbers", "embedding": [1.0, 0.0]},
+        {"id": "b", "text": "second", "embedding": rows[2].tolist()},
+    ]
+    written = asked.upsert(name, carried)
+    assert (written.inserted, written.updated, written.refused) == (1, 1, 2)
+    assert [(one.line, one.code) for one in written.problems] == [
+        (2, "invalid_document"),
+        (3, "dimension_mismatch"),
+    ]
+    hits = asked.search(name, vector=rows[2]).hits
+    assert [hit.id for hit in hits[:2]] == ["b", "c"] or [hit.id for hit in hits[:2]] == ["c", "b"]
+    for wrong in (2 * rows[:2], rows[:1], rows[:2, :2], rows[:2] * np.nan):
+        with pytest.raises(InvalidRequest):
+            asked.upsert(name, bare, embeddings=wrong)
+    with pytest.raises(InvalidRequest):
+        asked.search(name, vector=[0.0, 0.0, 0.0])
+    with pytest.raises(Conflict, match="embeddings of 3 numbers, not 4"):
+        asked.create_collection(name, dimension=4)
+    asked.delete_collection(name)
 
 
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [

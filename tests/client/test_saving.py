@@ -6,11 +6,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.service.service_fakes import WORDS, WordEncoder
 
 import dsearch
+from dsearch.attention.scores import AdditiveScore
 from dsearch.client import Client, LocalEngine, RemoteSearch
 from dsearch.errors import Gone, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries
@@ -219,4 +221,50 @@ def test_a_draft_that_is_gone_is_handed_in_again(remote: Client, name: str) -> N
     with pytest.raises(Gone):
         remote.attend(name, vectors=state.numpy(), draft=draft.draft)
     layer.release()
+    assert [one.version for one in remote.models(name).models] == ["v0"]
+
+
+def test_a_layer_keeps_its_learned_score_there_as_here(remote: Client, local: LocalEngine, name: str) -> None:
+    """A score beside the head is part of the version that a client saves."""
+    torch.manual_seed(5)
+    own = AdditiveScore(32, 32, 8)
+    layer = dsearch.open_layer(local.engine, name, mode="dense", score=own)
+    expected = layer(STATES)
+    for api in (remote, local):
+        saved = done(api, api.save_model(name, layer, evidence=None))
+        tensors = api.head(name, saved["model"])
+        assert any(one.startswith("score.") for one in tensors)
+        answer = RemoteSearch(api, name, model=saved["model"], mode="dense")(STATES)
+        torch.testing.assert_close(answer.weights, expected.weights, rtol=1e-5, atol=1e-6)
+        assert answer.ids == expected.ids
+    with pytest.raises(InvalidRequest, match="a version can have AdditiveScore"):
+        remote.save_model(name, dsearch.open_layer(local.engine, name, score=torch.nn.Bilinear(32, 32, 1)))
+
+
+def test_a_head_in_the_request_answers_like_its_draft(remote: Client, local: LocalEngine, name: str) -> None:
+    layer = remote_layer(remote, name)
+    learn(layer, lambda: score(layer), 2, rate=0.5)
+    assert layer.head is not None
+    tensors = {one: tensor.numpy() for one, tensor in layer.head.state_dict().items()}
+    states, context = STATES[:3].numpy(), [[1.0] * 32] * 3
+    draft = remote.attend(name, vectors=states, draft=remote.draft_head(name, tensors).draft)
+    for api in (remote, local):
+        sent = api.attend(name, vectors=states, with_head=tensors)
+        assert (sent.ids, sent.stamp, sent.draft) == (draft.ids, draft.stamp, None)
+        np.testing.assert_array_equal(sent.weights, draft.weights)
+        asked = {"vectors": states, "context": context, "stamp": sent.stamp}
+        gradients = api.vjp(name, **asked, with_head=tensors)
+        wanted = remote.vjp(name, **asked, draft=draft.draft)
+        np.testing.assert_array_equal(gradients.states, wanted.states)
+        assert set(gradients.head) == {one for one, _ in layer.head.named_parameters()}
+        for wrong in (
+            {},
+            {"query_delta": [[1.0]]},
+            {**tensors, "query_delta": "x"},
+            {"query_out": [[1], [1, 2]]},
+        ):
+            with pytest.raises(InvalidRequest):
+                api.attend(name, vectors=states, with_head=wrong)
+        with pytest.raises(InvalidRequest, match="a draft and with_head"):
+            remote.attend(name, vectors=states, with_head=tensors, draft=draft.draft)
     assert [one.version for one in remote.models(name).models] == ["v0"]

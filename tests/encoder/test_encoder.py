@@ -46,6 +46,19 @@ def test_embeddings_equal_sentence_transformers_own(encoder: Encoder) -> None:
     assert encoder.encode_documents([]).shape == (0, 384)
 
 
+def test_embed_keeps_float64(encoder: Encoder) -> None:
+    expected = encoder.embed(["a cat"], "query")
+    assert expected.dtype == torch.float32
+    encoder.double()
+    try:
+        precise = encoder.embed(["a cat"], "query")
+    finally:
+        encoder.float()
+    assert precise.dtype == torch.float64
+    assert float((precise.detach().norm() - 1).abs()) < 1e-12  # in float32 it would be 1e-8
+    torch.testing.assert_close(precise.float(), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_embed_carries_gradients_to_the_weights(encoder: Encoder) -> None:
     embedding = encoder.embed(["one text", "another"], "query")
     np.testing.assert_allclose(

@@ -44,6 +44,7 @@ Heatmap = Annotated[
 def attend(
     queries: Queries = None,
     ids: Ids = None,
+    vectors: options.Vectors = None,
     among: Among = None,
     exclude: Exclude = None,
     collection: options.CollectionName = "default",
@@ -63,17 +64,20 @@ def attend(
     **chosen: Any,
 ) -> None:
     """Attend to a collection: the weight of each document for each query."""
-    names = _named(queries, ids)
+    states = options.vectors_of(vectors)
+    names = _named(queries, ids, states)
     if heatmap is not None:
         check_picture(heatmap)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with opened_engine(home, readonly=True, **own) as (engine, _):
         from dsearch.engine import GradientQuery, LayerOptions, attention_parts
+        from dsearch.engine.indexing.own_vectors import query_states
 
         model, purpose = chosen.pop("model"), chosen.pop("purpose")
         selected: Any = {"among": among, "exclude": exclude or []}
         query = GradientQuery(
-            texts=None if ids else queries,
+            states=None if states is None else query_states(states),
+            texts=queries or None,
             ids=ids or None,
             model=model,
             purpose=purpose or "search",
@@ -107,6 +111,7 @@ def predict(
     ],
     queries: Queries = None,
     ids: Ids = None,
+    vectors: options.Vectors = None,
     among: Among = None,
     exclude: Exclude = None,
     collection: options.CollectionName = "default",
@@ -122,14 +127,18 @@ def predict(
     **chosen: Any,
 ) -> None:
     """Predict a field of the documents, pooled by attention."""
-    names = _named(queries, ids)
+    states = options.vectors_of(vectors)
+    names = _named(queries, ids, states)
     if heatmap is not None:
         check_picture(heatmap)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with opened_engine(home, readonly=True, **own) as (engine, _):
+        from dsearch.engine.indexing.own_vectors import query_states
+
         target = engine.collection(collection)
+        way = query_states(states) if states is not None else target.states_of(ids) if ids else names
         answer = target.predict(
-            target.states_of(ids) if ids else names,
+            way,
             field=field,
             evidence=limit,
             filter=options.filter_of(filter),
@@ -152,13 +161,18 @@ def predict(
         show_prediction(names, field, answer)
 
 
-def _named(queries: list[str] | None, ids: list[str] | None) -> list[str]:
-    """The queries, or the ids in their place.
+def _named(queries: list[str] | None, ids: list[str] | None, vectors: list[list[float]] | None) -> list[str]:
+    """Return the queries, or the ids or numbers of vectors in their place.
 
     Raises:
-        InvalidRequest: not one of the two.
+        InvalidRequest: not one of the three.
     """
-    if bool(queries) == bool(ids):
-        problem = "queries and --id" if queries else "neither a query nor --id"
-        raise InvalidRequest(f"{problem}; give one of the two")
+    ways = {"queries": queries, "--id": ids, "--vectors": vectors}
+    chosen = [name for name, way in ways.items() if way]
+    if len(chosen) != 1:
+        raise InvalidRequest(
+            f"{' and '.join(chosen) or 'neither a query nor --id nor --vectors'}; give one of the three"
+        )
+    if vectors:
+        return [f"vector {number}" for number in range(len(vectors))]
     return list(queries or ids or [])

@@ -21,6 +21,7 @@ def create(
     overlap: options.Overlap = None,
     no_passages: options.NoPassages = False,
     kind: options.KeyKind = None,
+    dimension: options.Dimension = None,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     json: options.AsJson = False,
@@ -32,6 +33,7 @@ def create(
         with opened_engine(home, readonly=False, encoder=encoder) as (engine, _):
             created = engine.create(
                 name,
+                dimension=dimension,
                 keys=None if kind is None else KeyOptions(kind),
                 language=language or "english",
                 passages=PassageOptions(passage_tokens, overlap, none=no_passages),
@@ -43,12 +45,15 @@ def create(
         with server_of(locked) as client:
             if name in [info.name for info in client.collections()]:
                 raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
-            info = client.create_collection(name, language=language, passages=passages or None, kind=kind)
+            info = client.create_collection(
+                name, language=language, passages=passages or None, kind=kind, dimension=dimension
+            )
     if json:
         print_json(asdict(info))
         return
     typer.echo(f"{info.name}: created, {info.language}")
-    say(f"fill it with: {typed('index', 'SOURCE', '-c', info.name)}")
+    own = () if dimension is None else ("--embedding-column", "embedding")
+    say(f"fill it with: {typed('index', 'SOURCE', '-c', info.name, *own)}")
 
 
 def drop(

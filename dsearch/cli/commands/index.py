@@ -45,6 +45,13 @@ def index(
     value_column: Annotated[
         str | None, typer.Option(help="Field or column of the value: a number or a list of numbers.")
     ] = None,
+    embedding_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Field or column of an embedding of your own: a list of numbers of length 1; a new "
+            "collection takes its dimension from the first."
+        ),
+    ] = None,
     type: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,7 +93,7 @@ def index(
     A folder is mirrored: documents whose files are gone from it are deleted. Exit code 1: nothing could be
     indexed, or more than a tenth would be deleted and nobody was there to ask.
     """
-    from dsearch.cli.folders import Folders, delete_by_server, documents_of
+    from dsearch.cli.folders import Folders, delete_by_server, documents_of, with_dimension
     from dsearch.corpus import Problems, RecordFields, parse_types, read_sources
     from dsearch.corpus.mirror import FROM_FOLDERS
     from dsearch.engine import PassageOptions
@@ -94,7 +101,12 @@ def index(
 
     problems = Problems(strict=strict, keep=20, on_problem=_Warner())
     fields = RecordFields(
-        id=id_column, title=title_column, text=text_column, value=value_column, types=parse_types(type or [])
+        id=id_column,
+        title=title_column,
+        text=text_column,
+        value=value_column,
+        embedding=embedding_column,
+        types=parse_types(type or []),
     )
     if second_stage and ray is not None:
         raise InvalidRequest(
@@ -112,11 +124,16 @@ def index(
         ignored=ignored,
     )
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    dimension, own_vectors = None, embedding_column is not None
     try:
         with opened_engine(home, readonly=False, **own) as (engine, settings):
             passages = PassageOptions(passage_tokens, overlap, none=no_passages)
             if sources:
-                target = engine.collection_or_new(collection, language=language, passages=passages, kind=kind)
+                if own_vectors and collection not in (*engine.names(), *engine.aliases()):
+                    documents, dimension = with_dimension(documents)
+                target = engine.collection_or_new(
+                    collection, language=language, passages=passages, kind=kind, dimension=dimension
+                )
                 folders.mirror.learn(target.store.export(FROM_FOLDERS))
             else:
                 target = engine.collection(collection)
@@ -150,7 +167,14 @@ def index(
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passage_options = {name: value for name, value in cut.items() if value is not None}
         with server_of(locked) as client:
-            creation = {"language": language, "passages": passage_options or None, "kind": kind}
+            if own_vectors and collection not in [info.name for info in client.collections()]:
+                documents, dimension = with_dimension(documents)
+            creation = {
+                "language": language,
+                "passages": passage_options or None,
+                "kind": kind,
+                "dimension": dimension,
+            }
             folders.mirror.learn(documents_of(client, collection))
             info, written = index_by_server(client, collection, documents, creation)
             deleted = delete_by_server(client, collection, folders.obsolete(nullcontext))

@@ -58,7 +58,7 @@ def delete(
     ] = None,
     home: options.HomeFolder = None,
 ) -> None:
-    """Delete a version with its files. Its number is not changes again."""
+    """Delete a version with its files. Its number is not given again."""
     of_group, home_of_group = context.obj
     name = collection or of_group
     try:

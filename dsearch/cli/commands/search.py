@@ -13,15 +13,17 @@ from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.output import as_json, check_picture, draw, show
 from dsearch.cli.remote import reader_of
 from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 
 
 @with_options_of(SearchOptions)
 def search(
     query: Annotated[
-        str,
+        str | None,
         typer.Argument(help='The query. "Phrases" and +terms must occur, -terms (after --) must not.'),
-    ],
+    ] = None,
+    vector: options.Vector = None,
     collection: options.CollectionName = "default",
     filter: options.FilterText = None,
     heatmap: Annotated[
@@ -41,6 +43,9 @@ def search(
     """Search a collection."""
     if heatmap is not None:
         check_picture(heatmap)
+    if query is None and vector is None:
+        raise InvalidRequest("neither a query nor --vector; give at least one")
+    state = options.vector_of(vector)
     request = {
         **chosen,
         "filter": options.filter_of(filter),
@@ -49,10 +54,10 @@ def search(
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with reader_of(home, own) as client:
         if client is not None:
-            result = client.search(collection, query, **request)
+            result = client.search(collection, query, vector=state, **request)
         else:
             with opened_engine(home, readonly=True, **own) as (engine, _):
-                result = engine.collection(collection).search(query, **request)
+                result = engine.collection(collection).search(query, vector=state, **request)
     if heatmap is not None:
         draw(result, heatmap)
         say(f"{heatmap}: attention, heads by hits")
@@ -75,6 +80,7 @@ def similar(
     query: Annotated[
         str | None, typer.Option("--query", help="Query text to combine with the examples.")
     ] = None,
+    vector: options.Vector = None,
     collection: options.CollectionName = "default",
     filter: options.FilterText = None,
     home: options.HomeFolder = None,
@@ -87,14 +93,17 @@ def similar(
 ) -> None:
     """Find the documents most like some, and least like others."""
     request = {**chosen, "filter": options.filter_of(filter), "highlight": query is not None}
+    state = options.vector_of(vector)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with reader_of(home, own) as client:
         if client is not None:
-            result = client.similar(collection, like, unlike=unlike or (), query=query, **request)
+            result = client.similar(
+                collection, like, unlike=unlike or (), query=query, vector=state, **request
+            )
         else:
             with opened_engine(home, readonly=True, **own) as (engine, _):
                 opened = engine.collection(collection)
-                result = opened.similar(like, unlike=unlike or (), query=query, **request)
+                result = opened.similar(like, unlike=unlike or (), query=query, vector=state, **request)
     if json:
         print_json(as_json(result))
     else:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsearch import results
 from dsearch.client.options import Filter
-from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS
+from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS, numbers
 from dsearch.engine import PassageOptions, SearchEngine, calls, statistics
 from dsearch.engine.episodes import Episodes
-from dsearch.errors import DsearchError, InvalidDocument
+from dsearch.engine.indexing.own_vectors import embedding_problems
+from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest
 from dsearch.store import Checked
-from dsearch.types import Document
+from dsearch.types import Document, EmbeddedDocument
+
+if TYPE_CHECKING:
+    from dsearch.client.wire import Vectors
 
 
 class LocalDocuments:
@@ -50,10 +54,13 @@ class LocalDocuments:
         language: str | None = None,
         passages: Mapping[str, Any] | None = None,
         kind: str | None = None,
+        dimension: int | None = None,
     ) -> results.CollectionInfo:
         """Make a collection for the engine's encoder; one that is there stays. Options as for `Client`."""
         cut = None if passages is None else PassageOptions(**passages)
-        created = self.engine.collection_or_new(name, language=language, passages=cut, kind=kind)
+        created = self.engine.collection_or_new(
+            name, language=language, passages=cut, kind=kind, dimension=dimension
+        )
         return created.describe()
 
     def delete_collection(self, name: str) -> None:
@@ -75,22 +82,42 @@ class LocalDocuments:
 
     # ---- documents
 
-    def upsert(self, collection: str, documents: Iterable[Document | Mapping[str, Any]]) -> results.Written:
+    def upsert(
+        self,
+        collection: str,
+        documents: Iterable[Document | Mapping[str, Any]],
+        *,
+        embeddings: Vectors | None = None,
+    ) -> results.Written:
         """Insert documents, or replace those of the same ids; durable and searchable on return."""
         opened = self.engine.collection(collection)
+        if embeddings is not None:
+            rows, listed = numbers(embeddings), list(documents)
+            if len(rows) != len(listed):
+                raise InvalidRequest(f"{len(rows)} embeddings for {len(listed)} documents; give one each")
+            documents = [_document(bare, row.tolist()) for bare, row in zip(listed, rows, strict=True)]
         inserted = updated = unchanged = refused = 0
         problems: list[results.RefusedDocument] = []
         seen: dict[str, int] = {}
         numbered = iter(enumerate(documents, start=1))
         while batch := list(islice(numbered, BATCH_DOCUMENTS)):
-            good = Checked()
+            good, lines = Checked(), list[int]()
             for number, item in batch:
                 try:
                     _add(good, item, number, seen)
+                    lines.append(number)
                 except DsearchError as error:
                     refused += 1
                     problems.append(results.RefusedDocument(number, error.code, str(error)))
-            if good:
+            wrong = embedding_problems(opened.store, good)
+            for place, problem in wrong.items():
+                refused += 1
+                detail = f"the document (id {good[place].id[:80]!r}) {problem}"
+                problems.append(results.RefusedDocument(lines[place], problem.code, detail))
+                del seen[good[place].id]
+            if wrong and embeddings is not None:
+                raise InvalidDocument(problems[-1].detail)
+            if good := good.without(wrong):
                 receipt = opened.upsert(good)
                 inserted, updated = inserted + receipt.inserted, updated + receipt.updated
                 unchanged += receipt.unchanged
@@ -135,19 +162,37 @@ class LocalDocuments:
         return calls.list_documents(opened, limit=limit, cursor=cursor, filter=filter)
 
 
+def _document(source: Document | Mapping[str, Any], embedding: list[float] | None = None) -> Document:
+    """A document as the engine takes it, with its embedding if it has one.
+
+    Raises:
+        InvalidDocument: an unknown field.
+    """
+    if isinstance(source, Document):
+        if embedding is None:
+            return source
+        return EmbeddedDocument(
+            source.id, source.text, source.title, source.metadata, source.value, embedding=embedding
+        )
+    names = [field.name for field in fields(EmbeddedDocument)]
+    if unknown := [str(name) for name in source if name not in names]:
+        raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(names)}")
+    content = {"id": "", "text": "", **source}
+    if embedding is not None:
+        content["embedding"] = embedding
+    if content.get("embedding") is None:
+        content.pop("embedding", None)
+        return Document(**content)
+    return EmbeddedDocument(**content)
+
+
 def _add(good: Checked, item: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> None:
     """Take a document into the batch that is stored next.
 
     Raises:
         InvalidDocument: it cannot be stored, or one of this id came before.
     """
-    if isinstance(item, Document):
-        document = item
-    else:
-        names = [field.name for field in fields(Document)]
-        if unknown := [str(name) for name in item if name not in names]:
-            raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(names)}")
-        document = Document(**{"id": "", "text": "", **item})
+    document = _document(item)
     if isinstance(document.id, str) and document.id in seen:  # other types are reported below
         raise InvalidDocument(
             f"id {document.id[:80]!r} stands on line {seen[document.id]} too, which was stored; "

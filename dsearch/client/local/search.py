@@ -18,11 +18,12 @@ import torch
 
 from dsearch import results
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
-from dsearch.client.wire import numbers, ragged
+from dsearch.client.wire import numbers, one_vector, ragged
 from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine, attention_parts, calls, vjp
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import impression_of
 from dsearch.errors import InvalidRequest
+from dsearch.search_options import SearchOptions
 from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.training import ACTIONS
 from dsearch.types import OwnJudgements, QueriesToJudge, Recorded, SearchResult
@@ -39,18 +40,35 @@ class LocalSearch:
 
     # ---- search
 
-    def search(self, collection: str, query: str, **options: Unpack[FindOptions]) -> SearchResult:
+    def search(
+        self,
+        collection: str,
+        query: str | None = None,
+        *,
+        vector: Sequence[float] | None = None,
+        **options: Unpack[FindOptions],
+    ) -> SearchResult:
         """The documents that a query attends to most."""
-        result = self.engine.collection(collection).search(query, **_without_feedback(options))
+        opened = self.engine.collection(collection)
+        result = opened.search(query, vector=one_vector(vector), **_without_feedback(options))
         self._remember(collection, [result], options)
         return result
 
     def search_batch(
-        self, collection: str, queries: Sequence[str], **options: Unpack[FindOptions]
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        **options: Unpack[FindOptions],
     ) -> list[SearchResult]:
-        """Many queries, answered from one state."""
+        """Many queries, or vectors in their place, answered from one state."""
         opened = self.engine.collection(collection)
-        pages = opened.search_batch(queries, coverage=None, **_without_feedback(options))
+        states = None if vectors is None else numbers(vectors)
+        if queries is None and states is None:
+            raise InvalidRequest("neither queries nor vectors; give at least one")
+        texts = [""] * len(states) if queries is None and states is not None else queries or []
+        pages = opened.answer(texts, SearchOptions(**_without_feedback(options)), states)
         self._remember(collection, pages, options)
         return pages
 
@@ -61,11 +79,13 @@ class LocalSearch:
         *,
         unlike: Sequence[str] = (),
         query: str | None = None,
+        vector: Sequence[float] | None = None,
         **options: Unpack[FindOptions],
     ) -> SearchResult:
         """The documents most like some ids and least like others, themselves left out."""
         opened = self.engine.collection(collection)
-        result = opened.similar(like, unlike=unlike, query=query, **_without_feedback(options))
+        chosen, own = _without_feedback(options), one_vector(vector)
+        result = opened.similar(like, unlike=unlike, query=query, vector=own, **chosen)
         self._remember(collection, [result], options)
         return result
 

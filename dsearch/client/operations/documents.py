@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsearch.client import wire
-from dsearch.client.flow import NDJSON, Flow, Request, operation
+from dsearch.client.flow import NDJSON, TENSORS, Flow, Request, operation
 from dsearch.client.options import Filter
-from dsearch.client.wire import added, batches, json_of, path_of, question, quoted
+from dsearch.client.wire import added, batches, json_of, path_of, question, quoted, tensor_batches
 from dsearch.errors import InvalidDocument
 from dsearch.results import AliasSet, Changed, CollectionInfo, Deleted, DocumentPage, Written
 from dsearch.types import Document
+
+if TYPE_CHECKING:
+    from dsearch.client.wire import Vectors
 
 
 class DocumentOperations:
@@ -51,14 +54,16 @@ class DocumentOperations:
         language: str | None = None,
         passages: Mapping[str, Any] | None = None,
         kind: str | None = None,
+        dimension: int | None = None,
     ) -> Flow[CollectionInfo]:
         """Create a collection for the server's encoder; an existing one is unchanged. `PUT …/{name}`
 
         `language` is whose stems and stop words keyword search knows; English when None. `passages` says how
         long documents are cut, `{"tokens": 128, "overlap": 16}` or `{"none": True}`; into passages as long as
         the encoder's window when None. `kind` is how keys are kept; compared exactly when None.
+        `dimension` is the length of embeddings of your own, which then come with the documents (`upsert`).
         """
-        creation = {"language": language, "passages": passages, "kind": kind}
+        creation = {"language": language, "passages": passages, "kind": kind, "dimension": dimension}
         values = {name: value for name, value in creation.items() if value is not None}
         body = json_of(values) if values else None
         answer = yield Request("PUT", path_of(name), {}, body, writes=True)
@@ -88,18 +93,34 @@ class DocumentOperations:
         yield Request("DELETE", f"/v1/aliases/{quoted(alias)}", writes=True)
 
     @operation
-    def upsert(self, collection: str, documents: Iterable[Document | Mapping[str, Any]]) -> Flow[Written]:
+    def upsert(
+        self,
+        collection: str,
+        documents: Iterable[Document | Mapping[str, Any]],
+        *,
+        embeddings: Vectors | None = None,
+    ) -> Flow[Written]:
         """Insert documents, or replace those of the same ids; durable and searchable on return.
 
         `documents` may be an iterator of any length: it is read as it is sent, in batches of at most 1000
         documents and about 4 MiB, each tried again by itself. A document that cannot be stored is left out
         and listed, by its number counted from 1; when none at all can be, InvalidDocument is raised.
         `PUT …/documents`
+
+        Args:
+            collection: its name.
+            documents: they may carry embeddings of their own (`EmbeddedDocument`, or `embedding`), in a
+                collection that was created with a dimension.
+            embeddings: of all documents, [documents, dimension], sent as tensors; a batch with one that
+                cannot be stored is then refused as a whole.
         """
         total = Written(0, 0, 0, 0, 0, [])
-        for before, body in batches(documents):
+        parts, kind = batches(documents), NDJSON
+        if embeddings is not None:
+            parts, kind = tensor_batches(documents, embeddings), TENSORS
+        for before, body in parts:
             try:
-                answer = yield Request("PUT", path_of(collection, "documents"), {}, body, NDJSON, writes=True)
+                answer = yield Request("PUT", path_of(collection, "documents"), {}, body, kind, writes=True)
                 content = wire.content_of(answer)
             except InvalidDocument as error:  # of every line of this batch
                 content = wire.written_before(error)

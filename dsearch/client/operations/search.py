@@ -10,17 +10,18 @@ from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import (
-    counted,
+    Parts,
     joined,
     joined_gradients,
     json_of,
     numbers,
-    parts_of,
+    one_vector,
     path_of,
     plain,
     question,
     ragged,
 )
+from dsearch.errors import InvalidRequest
 from dsearch.results import (
     Attention,
     Facets,
@@ -37,19 +38,42 @@ class SearchOperations:
     """Search, attention and what people make of what was found."""
 
     @operation
-    def search(self, collection: str, query: str, **options: Unpack[FindOptions]) -> Flow[SearchResult]:
-        """Search for the documents that a query attends to most; options: `FindOptions`. `POST …/search`"""
-        answer = yield question(collection, "search", {"query": query, **options})
-        return wire.search_result(query, wire.content_of(answer))
+    def search(
+        self,
+        collection: str,
+        query: str | None = None,
+        *,
+        vector: Sequence[float] | None = None,
+        **options: Unpack[FindOptions],
+    ) -> Flow[SearchResult]:
+        """Search for the documents that a query attends to most; options: `FindOptions`. `POST …/search`
+
+        Args:
+            collection: its name.
+            query: text.
+            vector: takes the place of the text's embedding; without a text the search is dense.
+            options: described by `SearchOptions`.
+        """
+        body = {"query": query, "vector": one_vector(vector), **options}
+        answer = yield question(collection, "search", body)
+        return wire.search_result(query or "", wire.content_of(answer))
 
     @operation
     def search_batch(
-        self, collection: str, queries: Sequence[str], **options: Unpack[FindOptions]
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        **options: Unpack[FindOptions],
     ) -> Flow[list[SearchResult]]:
-        """Search with many queries in one state. `POST …/search/batch`"""
-        answer = yield question(collection, "search/batch", {"queries": list(queries), **options})
+        """Search with many queries, or vectors in their place, in one state. `POST …/search/batch`"""
+        states = None if vectors is None else numbers(vectors)
+        body = {"queries": None if queries is None else list(queries), "vectors": states, **options}
+        answer = yield question(collection, "search/batch", body)
         results = wire.content_of(answer)["results"]
-        return [wire.search_result(query, answer) for query, answer in zip(queries, results, strict=True)]
+        texts = [""] * len(results) if queries is None else queries
+        return [wire.search_result(query, answer) for query, answer in zip(texts, results, strict=True)]
 
     @operation
     def similar(
@@ -59,10 +83,12 @@ class SearchOperations:
         *,
         unlike: Sequence[str] = (),
         query: str | None = None,
+        vector: Sequence[float] | None = None,
         **options: Unpack[FindOptions],
     ) -> Flow[SearchResult]:
         """Search by example: documents like some ids and unlike others, without these. `POST …/similar`"""
         body = {"like": list(like), "unlike": list(unlike), "query": query, **options}
+        body["vector"] = one_vector(vector)
         answer = yield question(collection, "similar", body)
         return wire.search_result(query or "", wire.content_of(answer))
 
@@ -153,24 +179,29 @@ class SearchOperations:
     ) -> Flow[Attention]:
         """Compute attention: context, weights, scores and ids; options: `DifferentiableOptions`.
 
-        Any number of queries: they are sent 64 at a time, all of one state. `POST …/attend`
+        Any number of queries: they are sent 64 at a time, or fewer where their answer is too large, all of
+        one state. `POST …/attend`
 
         Args:
             collection: its name.
             queries: texts. With vectors they are the words for the keyword leg.
             vectors: query states [n, dimension], in place of what the encoder gives.
-            include: "keys" and "values" of the candidates; "parts" of their scores by head; "slopes", how
-                their dense scores move with the query state.
+            include: "keys", "values", "positions" and "texts" of the candidates; "parts" of their scores by
+                head; "slopes", how their dense scores move with the query state.
             certify: how many first places to certify.
             options: how they attend.
         """
         body = {**plain(options), "include": list(include), "certify": certify}
-        parts: list[Attention] = []
-        for part in parts_of(queries, vectors):
-            answer = yield question(collection, "attend", {**body, **part}, TENSORS)
-            parts.append(wire.attention(answer.content))
-            body["stamp"], body["model"] = asdict(parts[0].stamp), None
-        return joined(parts)
+        parts, answers = Parts(queries, vectors), list[Attention]()
+        for part in parts:
+            try:
+                answer = yield question(collection, "attend", {**body, **part}, TENSORS)
+            except InvalidRequest as error:
+                parts.halve(error)
+                continue
+            answers.append(wire.attention(answer.content))
+            body["stamp"], body["model"] = asdict(answers[0].stamp), None
+        return joined(answers)
 
     @operation
     def vjp(
@@ -207,17 +238,18 @@ class SearchOperations:
             "grad_weights": None if weights is None else ragged(weights),
             "grad_scores": None if scores is None else ragged(scores),
         }
-        parts: list[Gradients] = []
-        start = 0
-        for part in parts_of(queries, vectors):
-            stop = start + counted(part)
-            gradients = {name: rows[start:stop] for name, rows in request.items() if rows is not None}
-            answer = yield question(collection, "vjp", {**body, **part, **gradients}, TENSORS)
+        parts, answers = Parts(queries, vectors), list[Gradients]()
+        for part in parts:
+            gradients = {name: rows[parts.place] for name, rows in request.items() if rows is not None}
+            try:
+                answer = yield question(collection, "vjp", {**body, **part, **gradients}, TENSORS)
+            except InvalidRequest as error:
+                parts.halve(error)
+                continue
             facts, tensors = wire.tensors_of(answer.content)
             of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
-            parts.append(Gradients(wire.parse(Stamp, facts), tensors["states"], of_head))
-            start = stop
-        return joined_gradients(parts)
+            answers.append(Gradients(wire.parse(Stamp, facts), tensors["states"], of_head))
+        return joined_gradients(answers)
 
     @operation
     def predict(

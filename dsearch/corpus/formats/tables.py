@@ -38,7 +38,7 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFi
     if complaint:
         problems.add(name, 1, complaint)
         return
-    special = {*fields.of(dict.fromkeys(header)), fields.value_of(dict.fromkeys(header))}
+    special = {*fields.of(dict.fromkeys(header)), fields.value_of(dict.fromkeys(header)), fields.embedding}
     rows = _rows(lines, header, delimiter, name, problems)
     for begin, record in typed_rows(rows, fields.types, special):
         try:

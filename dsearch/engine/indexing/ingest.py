@@ -10,7 +10,7 @@ inner product is the cosine, the initial temperature fits, and a kernel's width 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float32, Int64
 
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.encoder.batching import length_sorted_batches
 from dsearch.engine.indexing.chunking import Cutting, encode, passage_table
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
-from dsearch.errors import DimensionMismatch, EncoderMismatch, InvalidRequest
+from dsearch.errors import Conflict, EncoderMismatch, InvalidRequest
 from dsearch.index import Generation, PassageTable
 from dsearch.index.metadata import FieldsBuilder
 from dsearch.store import Store
@@ -238,7 +238,6 @@ def _contents(store: Store, rows: np.ndarray, fields: FieldsBuilder) -> Iterator
 
 
 _BACKEND = "given"
-_TOLERANCE = 1e-3  # of a length: accepts half precision, rejects unnormalised vectors
 
 
 def given_identity(dimension: int) -> EncoderIdentity:
@@ -266,53 +265,28 @@ def is_given(store: Store) -> bool:
     return store.encoder.get("backend") == _BACKEND
 
 
+def require_dimension(store: Store, dimension: int) -> None:
+    """Refuse a collection that has an encoder, or supplied embeddings of another length than `dimension`.
+
+    Raises:
+        Conflict: the message says what it has.
+    """
+    if not is_given(store):
+        raise Conflict(
+            f"collection {store.name!r} encodes texts, and dimension={dimension} is for embeddings of your "
+            "own; leave it out, or make another collection"
+        )
+    if store.dimension != dimension:
+        raise Conflict(
+            f"collection {store.name!r} has embeddings of {store.dimension} numbers, not {dimension}; leave "
+            "it out, or make another collection"
+        )
+
+
 def require_encoder(store: Store) -> None:
     """Raise EncoderMismatch for a collection with supplied embeddings; names the alternatives."""
     if is_given(store):
         raise EncoderMismatch(
-            f"collection {store.name!r} has no encoder: its embeddings are given. Search it with vectors or "
-            "with mode='keyword', and write to it from Python with upsert(documents, embeddings=...)"
+            f"collection {store.name!r} has no encoder: its embeddings are given. Search it with a vector or "
+            "with mode='keyword', and write to it with an embedding for each document"
         )
-
-
-def checked_embeddings(
-    store: Store, documents: Sequence[Document], embeddings: Float[np.ndarray, "documents encoder_dim"]
-) -> Float32[np.ndarray, "documents encoder_dim"]:
-    """Check supplied embeddings and return them as stored.
-
-    Raises:
-        DimensionMismatch: not one a document, or not of the collection's dimension.
-        InvalidRequest: length other than 1, or another embedding for a stored text.
-    """
-    array = np.asarray(embeddings, np.float32)
-    if array.shape != (len(documents), store.dimension):
-        raise DimensionMismatch(
-            f"embeddings of shape {list(array.shape)} for {len(documents)} documents; "
-            f"use [{len(documents)}, {store.dimension}]"
-        )
-    lengths = np.linalg.norm(array, axis=1)
-    wrong = ~(np.abs(lengths - 1) <= _TOLERANCE)  # NaN too
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise InvalidRequest(
-            f"the embedding of document {first} (id {documents[first].id[:80]!r}) has length "
-            f"{lengths[first]:.4g}; divide each embedding by its length"
-        )
-    _refuse_changed(store, documents, array)
-    return array
-
-
-def _refuse_changed(
-    store: Store, documents: Sequence[Document], embeddings: Float32[np.ndarray, "documents encoder_dim"]
-) -> None:
-    """Refuse new embeddings of unchanged texts, which the store would silently ignore."""
-    new = set(store.needs_encoding(documents))
-    unchanged = [i for i in range(len(documents)) if i not in new]
-    rows = store.rows_of([documents[i].id for i in unchanged])
-    stored = store.embeddings([rows[documents[i].id] for i in unchanged])
-    for i, before in zip(unchanged, stored, strict=True):
-        if not np.array_equal(before, embeddings[i]):
-            raise InvalidRequest(
-                f"document {i} (id {documents[i].id[:80]!r}) has the title and text that are stored, but "
-                "another embedding; change its text, or delete it first"
-            )

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -144,6 +145,23 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     if head.keyword_weighting is not None:
         checked_weighting(*head.keyword_weighting)
     return head.eval()
+
+
+def head_from_numbers(tensors: Mapping[str, object], encoder_dim: int) -> Head:
+    """Make a head of arrays or nested lists of numbers, as JSON has them; see `head_from_tensors`.
+
+    Raises:
+        InvalidRequest: ragged lists, what is no number, or no head.
+        DimensionMismatch: a head for embeddings of another length.
+    """
+    arrays: dict[str, Tensor] = {}
+    for name, numbers in tensors.items():
+        try:
+            with np.errstate(over="ignore"):  # infinite numbers are refused below
+                arrays[name] = torch.tensor(np.array(numbers, np.float32))
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidRequest(f"tensor {name[:80]!r} is no array of numbers; send nested lists") from None
+    return head_from_tensors(arrays, encoder_dim)
 
 
 def require_head_alone(version: str, record: Mapping[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.memory import Recalled
+from dsearch.errors import Conflict
 
 
 class SearchOutput(NamedTuple):
@@ -35,6 +37,8 @@ class SearchOutput(NamedTuple):
         covered_mass: share of the attention over all documents that is theirs; 1 over all. In a collection of
             more than 20,000 documents an estimate. It is that of the first stage. Of `SearchLayer.forward`
             alone, and None with `embed`.
+        ids_of: gives the ids at positions, without padding; None for a layer without a collection.
+        texts: of each query's candidates, if they were asked for.
         dense_of_all, keyword_of_all: scores of every position, if candidate generation computed them; see
             `Legs`. Without gradients.
     """
@@ -57,14 +61,43 @@ class SearchOutput(NamedTuple):
     documents: Int64[np.ndarray, " batch"] | None = None
     covered_mass: Float[Tensor, " batch"] | None = None
     second: Float[Tensor, "batch candidates"] | None = None
+    ids_of: Callable[[Int64[np.ndarray, "batch candidates"]], list[list[str]]] | None = None
+    texts: list[list[str]] | None = None
+
+    @property
+    def ids(self) -> list[list[str]]:
+        """Ids of each query's candidates, best first; of a layer over a collection (`open_layer`)."""
+        if self.ids_of is None:
+            raise Conflict("ids of a layer without a collection; open it with dsearch.open_layer")
+        return self.ids_of(self.positions)
 
     @property
     def raw(self) -> Float[Tensor, "batch heads candidates"]:
         """Logits times the temperature: the sum of the parts of each head's score."""
-        return self.first_raw if self.second is None else self.first_raw + self.second[:, None]
+        return self.first_raw if self.second is None else self.first_raw + self.second.unsqueeze(-2)
 
     @property
     def first_raw(self) -> Float[Tensor, "batch heads candidates"]:
         """`raw` before the second stage."""
         raw = self.dense + self.keyword
-        return raw if self.memory is None else raw + self.memory[:, None]
+        return raw if self.memory is None else raw + self.memory.unsqueeze(-2)
+
+
+def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:
+    """Return an output of batch · steps queries as one of sequences: [batch, steps, …] in every array."""
+    batch, steps = shape
+    changed: dict[str, Any] = {}
+    parts: dict[str, Any] = output._asdict()
+    for name, part in parts.items():
+        if isinstance(part, Tensor | np.ndarray):
+            changed[name] = part.reshape(batch, steps, *part.shape[1:])
+        elif name == "texts" and part is not None:
+            changed[name] = [part[start : start + steps] for start in range(0, len(part), steps)]
+    if (ids_of := output.ids_of) is not None:
+
+        def ids_of_steps(positions: Int64[np.ndarray, "batch steps candidates"]) -> list[Any]:
+            rows = ids_of(positions.reshape(-1, positions.shape[-1]))
+            return [rows[start : start + steps] for start in range(0, len(rows), steps)]
+
+        changed["ids_of"] = ids_of_steps
+    return output._replace(**changed)

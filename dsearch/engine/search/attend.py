@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dsearch.attention import Certificate
 from dsearch.attention_options import COVERED_ENOUGH
+from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer
@@ -85,6 +86,7 @@ def resolve_inputs(
     """Return the layer that answers, its stamp, and its input: states, and the texts if there are any."""
     mode = options.get("mode", "hybrid")
     if isinstance(queries, Tensor):
+        queries = query_vectors(queries, collection.store.dimension).float()
         mode = "dense" if mode == "hybrid" else mode
     else:
         require_field(options)

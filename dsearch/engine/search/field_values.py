@@ -1,13 +1,128 @@
-"""Values of a field that attention pools: metadata by a dotted path, or the documents' own `value`."""
+"""Values that attention pools in place of W_V e: a field of the documents, or what a function gives for ids.
+
+    context = Σ_d weight(q, d) v_d          v_d: number or vector of the metadata, `value`, the function's row
+
+Of candidates only their own values are read; over all documents a field is read as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.attention import pool
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 
 Kind = Literal["number", "vector", "label"]
+ValuesOfIds: TypeAlias = Callable[[list[list[str]]], Tensor]
+"""Values of the candidates of each query, [batch, candidates, value_dim]; padding does not count."""
+Values: TypeAlias = "Float[Tensor, 'positions value_dim'] | str | ValuesOfIds"
+
+
+def with_field(
+    collection: CollectionState,
+    layer: SearchLayer,
+    field: str,
+    attend: Callable[[Tensor | None], SearchOutput],
+) -> SearchOutput:
+    """Return what `attend` gives, its context pooled from a field.
+
+    Args:
+        collection: that has the field.
+        layer: that attends.
+        field: dotted path of the metadata, or "value".
+        attend: the layer's answer for these values, a row for each position; W_V e for None.
+
+    Raises:
+        InvalidRequest: not a field, labels, or a document without it.
+    """
+    if layer.over == "all":
+        every = np.arange(layer.snapshot.positions)
+        visible = np.zeros(len(every), bool)
+        visible[layer.snapshot.visible()] = True
+        every = np.where(visible, every, NONE)
+        rows = field_rows(collection, layer.snapshot, field, every[None])
+        return attend(rows[0].to(next(layer.head.parameters())))
+    output = attend(None)
+    return pooled_rows(output, field_rows(collection, layer.snapshot, field, output.positions))
+
+
+def field_rows(
+    collection: CollectionState,
+    snapshot: Snapshot,
+    field: str,
+    positions: Int64[np.ndarray, "batch candidates"],
+) -> Float[Tensor, "batch candidates value_dim"]:
+    """Return the values of a field at positions, zeros at −1; true is 1.
+
+    Raises:
+        InvalidRequest: not a field, labels, several kinds, or a document without it.
+    """
+    rows = snapshot.rows(positions)
+    distinct = np.unique(rows[rows != NONE])
+    values = collection.kept_fields.of(distinct, field)
+
+    def id_of(row: int) -> str:
+        return collection.store.ids([row])[0]
+
+    missing = next((row for row, value in zip(distinct.tolist(), values, strict=True) if value is None), None)
+    if missing is not None:
+        raise InvalidRequest(
+            f"field {field!r}: document {id_of(missing)[:80]!r} has none; restrict the documents to those "
+            f'that have it, with filter={{"{field}": {{"exists": true}}}}'
+        )
+    numbers = [float(value) if isinstance(value, bool) else value for value in values]
+    triples = ((id_of, row, value) for row, value in zip(distinct.tolist(), numbers, strict=True))
+    if kind_of_all(triples, field) == "label":
+        raise InvalidRequest(
+            f"values={field!r}: text cannot be pooled; use predict, or give numbers for the ids"
+        )
+    array = np.array(numbers, np.float64).reshape(len(distinct), -1) if len(distinct) else np.zeros((0, 1))
+    table = np.concatenate([array, np.zeros((1, array.shape[1]))])
+    at = np.searchsorted(distinct, rows) if len(distinct) else np.zeros(rows.shape, np.int64)
+    return torch.as_tensor(table[np.where(rows == NONE, len(distinct), at)])
+
+
+def pooled_rows(output: SearchOutput, rows: Float[Tensor, "batch candidates value_dim"]) -> SearchOutput:
+    """Return the output with the candidates' rows pooled by its weights.
+
+    Raises:
+        InvalidRequest: not a row for each candidate.
+    """
+    if rows.ndim != 3 or tuple(rows.shape[:2]) != output.positions.shape:
+        batch, candidates = output.positions.shape
+        raise InvalidRequest(
+            f"values of shape {list(rows.shape)}; use [{batch}, {candidates}, value_dim], a row for each "
+            "candidate of each query, padded to the longest"
+        )
+    absent = torch.as_tensor(output.positions == NONE).to(rows.device)
+    rows = rows.masked_fill(absent.unsqueeze(-1), 0.0).to(output.weights)
+    context = pool(output.weights.unsqueeze(1), rows).squeeze(1)
+    return output._replace(context=context, output=None)
+
+
+def texts_at(
+    collection: CollectionState, snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"]
+) -> list[list[str]]:
+    """Return title and text of each query's candidates."""
+    rows = snapshot.rows(positions)
+    wanted = np.unique(rows[rows != NONE])
+    contents = dict(zip(wanted.tolist(), collection.store.contents(wanted), strict=True))
+    return [[contents[row] for row in line if row != NONE] for line in rows.tolist()]
+
+
+def without_padding(ids: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the ids of each query's candidates alone."""
+    return [[id for id in line if id] for line in ids]
 
 
 def kind_of_all(values: Iterable[tuple[Callable[[Any], str], Any, Any]], field: str) -> Kind | None:

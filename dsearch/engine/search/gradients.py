@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection as Container
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,20 +24,23 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.engine.indexing.own_vectors import query_vectors
+from dsearch.engine.models.tensors import head_from_numbers, require_head_alone
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.search.attend import coverage_note, require_field
+from dsearch.engine.search.field_values import field_rows, texts_at, with_field
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
+from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 from dsearch.results import Attention, Gradients, Proof
 from dsearch.types import Purpose, Stamp
 
 Precision = Literal["float32", "float64"]
-Part = Literal["keys", "values", "parts", "slopes"]
+Part = Literal["keys", "values", "parts", "slopes", "positions", "texts"]
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -58,6 +61,8 @@ class GradientQuery:
         draft: id of a draft head that answers in place of a version, with the documents of its parent.
         owner: who handed the draft in.
         options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+        field: a field of the documents that is pooled in place of W_V e.
+        with_head: tensors of a head that answers in place of the version's, by name.
     """
 
     states: Float[Tensor, "batch encoder_dim"] | None = None
@@ -71,6 +76,8 @@ class GradientQuery:
     owner: str = ""
     options: LayerOptions = field(default_factory=LayerOptions)
     ids: Sequence[str] | None = None
+    field: str | None = None
+    with_head: Mapping[str, object] | None = None
 
 
 def attention_parts(
@@ -86,8 +93,9 @@ def attention_parts(
     Args:
         collection: what is attended to.
         asked: the queries.
-        include: "keys" and "values" of the candidates; "parts" (dense, keyword, head_weights); "slopes",
-            which are left out over all documents, and with several hops, a null slot or a memory (use `vjp`).
+        include: "keys" and "values" of the candidates; their "positions" and "texts"; "parts" (dense,
+            keyword, head_weights); "slopes", which are left out over all documents, and with several hops, a
+            null slot or a memory (use `vjp`).
         certify: as for `Collection.attend`.
         largest_bytes: more than this of keys, values and slopes are refused.
 
@@ -98,7 +106,7 @@ def attention_parts(
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
     layer, stamp, states, texts = _layer(collection, query)
     with torch.inference_mode():
-        output = layer(states, texts)
+        output = _attended(collection, layer, states, texts, query.field)
         certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
         arrays = {"context": output.context, "weights": output.weights, "scores": _finite(output)}
         if output.output is not None:
@@ -113,13 +121,18 @@ def attention_parts(
                 arrays["memory"] = output.memory
         if largest_bytes is not None:
             _check_size(output, layer.head.heads, include, largest_bytes)
-        if "keys" in include or "values" in include:
+        if "keys" in include or ("values" in include and query.field is None):
             embeddings = torch.as_tensor(embeddings_found(layer, output)).to(states)
             embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
             if "keys" in include:
                 arrays["keys"] = layer.head.keys(embeddings)
-            if "values" in include:
+            if "values" in include and query.field is None:
                 arrays["values"] = layer.head.values(embeddings)
+        if "values" in include and query.field is not None:
+            rows = field_rows(collection, layer.snapshot, query.field, output.positions)
+            arrays["values"] = rows.to(states)
+        if "positions" in include:
+            arrays["positions"] = torch.as_tensor(output.positions)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
     # A slot competes with all candidates of a query, and a memory moves them all with the query: clients
     # need `vjp` for the gradient.
@@ -142,6 +155,7 @@ def attention_parts(
         candidates=None if output.documents is None else output.documents.tolist(),
         note=coverage_note(layer, output),
         draft=query.draft,
+        texts=texts_at(collection, layer.snapshot, output.positions) if "texts" in include else None,
         **numbers,
     )
 
@@ -174,7 +188,7 @@ def vjp(
     layer, stamp, states, texts = _layer(collection, query)
     states = states.detach().clone().requires_grad_()
     with torch.enable_grad():  # it may be asked in a backward, where there is none
-        attended = layer(states, texts)
+        attended = _attended(collection, layer, states, texts, query.field)
     outputs, upstream = list[Tensor](), list[Tensor]()
     if context is not None:
         cotangent = torch.as_tensor(context, dtype=states.dtype)
@@ -203,6 +217,19 @@ def vjp(
     return Gradients(stamp, of_states, dict(zip(head, of_head, strict=True)))
 
 
+def _attended(
+    collection: CollectionState,
+    layer: SearchLayer,
+    states: Float[Tensor, "batch encoder_dim"],
+    texts: Sequence[str] | None,
+    field: str | None,
+) -> SearchOutput:
+    """The layer's output, with the field pooled if there is one."""
+    if field is None:
+        return layer(states, texts)
+    return with_field(collection, layer, field, lambda values: layer(states, texts, values=values))
+
+
 def _layer(
     collection: CollectionState, query: GradientQuery
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
@@ -226,10 +253,20 @@ def _layer(
         if draft is not None
         else _head(collection, version, snapshot.sequence, stamped=stamp is not None)
     )
+    if query.with_head is not None:
+        if draft is not None:
+            raise InvalidRequest("a draft and with_head; give one of the two")
+        record = collection.store.model(version).record
+        if "memory" in record:
+            require_head_alone(version, record)
+        head = head_from_numbers(query.with_head, collection.store.dimension)
     if query.dtype == "float64":
         head = copy.deepcopy(head).double()
     mode = query.options.get("mode", "hybrid")
-    states = query.states if query.ids is None else collection.states_of(query.ids, snapshot)
+    states = query.states
+    if states is not None:
+        states = query_vectors(states, collection.store.dimension)
+    states = states if query.ids is None else collection.states_of(query.ids, snapshot)
     if query.texts is None and mode == "hybrid":
         mode = "dense"
     options: LayerOptions = {**query.options, "mode": mode}
@@ -259,7 +296,7 @@ def _check_size(output: SearchOutput, heads: int, include: Container[Part], larg
     arrays = ("keys" in include) + ("values" in include) + heads * ("slopes" in include)
     size = arrays * batch * count * output.folded.shape[-1] * output.folded.element_size()
     if size > largest_bytes:
-        raise InvalidRequest(
+        raise AnswerTooLarge(
             f"{batch} queries of {count} candidates with {arrays} arrays of vectors are {size} bytes; "
             f"use fewer queries or candidates, at most {largest_bytes} bytes in one answer"
         )

@@ -124,11 +124,11 @@ class PageRequest:
         return cls(digest, parsed.offset, parsed.candidates, parsed.stamp)
 
     @classmethod
-    def of_batch(cls, queries: Sequence[str], chosen: SearchOptions, filter: object) -> list[PageRequest]:
+    def of_batch(cls, queries: Sequence[object], chosen: SearchOptions, filter: object) -> list[PageRequest]:
         """Return the place that the options of a search name in the ranking of each query.
 
         Args:
-            queries: the texts.
+            queries: the texts, with what stands in place of their embeddings.
             chosen: the options.
             filter: that of the options, parsed.
 

@@ -61,6 +61,7 @@ def resolve_queries(
     pinned: Stamp | None = None,
     narrow: Callable[[Snapshot], Snapshot] | None = None,
     turn: Turn | None = None,
+    vectors: Float[Tensor, "batch encoder_dim"] | None = None,
 ) -> tuple[list[Asked], Stamp]:
     """Group queries by the layer that answers them, all in one state, with the stamp of the answers.
 
@@ -74,6 +75,8 @@ def resolve_queries(
         pinned: the state and model to answer from; the present ones when None.
         narrow: takes more away from the state.
         turn: what is made of the queries' embeddings.
+        vectors: in place of the embeddings of texts, whose words the keyword leg takes; without any word
+            ("") the search is dense.
 
     Raises:
         InvalidRequest: not a filter; options out of range.
@@ -92,29 +95,35 @@ def resolve_queries(
     if narrow is not None:
         state = narrow(state)
     mode: Mode = options.get("mode", "hybrid")
+    if vectors is not None and not isinstance(queries, Tensor) and not any(map(str.strip, queries)):
+        queries = vectors
     if isinstance(queries, Tensor):
         mode = "dense" if mode == "hybrid" else mode
         layer = collection.layers.over(state, head, _with_mode(options, mode))
         states = queries if turn is None else turn(queries)
         return [Asked([*range(len(states))], layer, states, None)], pinned
     groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
-    twice = turn is None and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2
-    states = states_of(
-        groups,
-        lambda texts: collection.query_states(texts, mode, pinned.model, tokens=twice),
-        collection.store.dimension,
-    )
-    if mode != "keyword" and pinned.model == live:
-        collection.drift.note(live, states.numpy())
+    own = vectors is not None or turn is not None
+    twice = not own and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2
+    if vectors is not None:
+        states = vectors
+    else:
+        states = states_of(
+            groups,
+            lambda texts: collection.query_states(texts, mode, pinned.model, tokens=twice),
+            collection.store.dimension,
+        )
+        if mode != "keyword" and pinned.model == live:
+            collection.drift.note(live, states.numpy())
     states = states if turn is None else turn(states)
     parsed: list[Asked] = []
     for group in groups:
         layer = collection.layers.over(state.holding(group.phrases), head, _with_mode(options, group.mode))
-        own = states if len(groups) == 1 else states[group.numbers]
+        of_group = states if len(groups) == 1 else states[group.numbers]
         tokens = None
-        if turn is None and layer.stages == 2 and group.texts is not None:
+        if not own and layer.stages == 2 and group.texts is not None:
             tokens = tokens_of(collection, group.texts, layer.snapshot)
-        parsed.append(Asked(group.numbers, layer, own, group.texts, tokens))
+        parsed.append(Asked(group.numbers, layer, of_group, group.texts, tokens))
     return parsed, pinned
 
 

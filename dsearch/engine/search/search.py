@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from dsearch.engine.indexing.own_vectors import Vectors, query_vectors
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
 from dsearch.engine.search.arrangement import arranged
@@ -18,17 +19,31 @@ from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import Asked, layer_options, resolve_queries, tokens_of
 from dsearch.engine.search.training_effect import learned
 from dsearch.engine.state.state import CollectionState
+from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.types import SearchResult, Stamp
 
 
-def search(collection: CollectionState, queries: Sequence[str], chosen: SearchOptions) -> list[SearchResult]:
-    """See `Collection.search`."""
+def search(
+    collection: CollectionState,
+    queries: Sequence[str],
+    chosen: SearchOptions,
+    vectors: Vectors | None = None,
+) -> list[SearchResult]:
+    """See `Collection.search`; with vectors a query may be "", of which nothing is searched by words."""
     started = time.perf_counter()
-    chosen.check(queries)
+    states = None
+    if vectors is not None:
+        states = query_vectors(vectors, collection.store.dimension).float()
+        if len(states) != len(queries):
+            raise InvalidRequest(f"{len(queries)} queries and {len(states)} vectors; give as many")
+    chosen.check(queries, vectors=states is not None)
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
-    places = PageRequest.of_batch(queries, chosen, tree)
+    questions: Sequence[object] = queries
+    if states is not None:
+        questions = [(query, state.numpy().tobytes()) for query, state in zip(queries, states, strict=True)]
+    places = PageRequest.of_batch(questions, chosen, tree)
     if not places:
         return []
     groups, stamp = resolve_queries(
@@ -39,11 +54,15 @@ def search(collection: CollectionState, queries: Sequence[str], chosen: SearchOp
         filter=tree,
         operators=chosen.operators,
         pinned=places[0].pinned,
+        vectors=states,
     )
+    turned = states is not None
     results = [
         result
         for group in groups
-        for result in answered(collection, group, stamp, chosen, places=places, queries=queries)
+        for result in answered(
+            collection, group, stamp, chosen, places=places, queries=queries, turned=turned
+        )
     ]
     order = [number for group in groups for number in group.numbers]
     took_ms = (time.perf_counter() - started) * 1000

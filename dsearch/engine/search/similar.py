@@ -5,7 +5,8 @@
 (Rocchio, "Relevance feedback in information retrieval", 1971; in Manning, Raghavan and Schütze, "Introduction
 to Information Retrieval", equation 9.3, from which α = 1, β = 0.75, γ = 0.15 are taken.) Documents and
 queries are embedded in one space, so the result is an ordinary query state: the model's query projection,
-heads and hops apply to it. Without a query, the α term and the keywords are left out.
+heads and hops apply to it. A vector can take the place of e_q. Without a query, the α term and the keywords
+are left out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.scores import length, unit
+from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import layer_options, resolve_queries
 from dsearch.engine.search.search import answered
@@ -42,6 +44,7 @@ def similar(
     *,
     unlike: Sequence[str] = (),
     query: str | None = None,
+    vector: Sequence[float] | None = None,
     chosen: SearchOptions,
 ) -> SearchResult:
     """See `Collection.similar`."""
@@ -53,8 +56,13 @@ def similar(
     if query is not None and not query.strip():
         raise InvalidRequest("query is empty; give at least one word, or leave it out")
     _check_examples(like, unlike)
+    own = None
+    if vector is not None:
+        own = query_vectors([vector], collection.store.dimension, "vector").float()
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
-    question = ((*like,), (*unlike,), query, chosen.ranking(tree))
+    question: tuple[object, ...] = ((*like,), (*unlike,), query, chosen.ranking(tree))
+    if own is not None:
+        question = (*question, own.numpy().tobytes())
     place = PageRequest.of(
         chosen.cursor,
         limit=chosen.limit,
@@ -65,7 +73,7 @@ def similar(
     examples = _Examples(collection.store, like, unlike)
     groups, stamp = resolve_queries(
         collection,
-        torch.zeros(1, collection.store.dimension) if query is None else [query],
+        (torch.zeros(1, collection.store.dimension) if own is None else own) if query is None else [query],
         layer_options(chosen, place.candidates),
         model=chosen.model,
         filter=tree,
@@ -73,6 +81,7 @@ def similar(
         pinned=place.pinned,
         narrow=examples.left_out_of,
         turn=examples.turn,
+        vectors=own,
     )
     queries = ["" if query is None else query]
     result = answered(collection, groups[0], stamp, chosen, places=[place], queries=queries, turned=True)[0]

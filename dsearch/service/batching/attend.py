@@ -17,7 +17,18 @@ MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
 MAX_TENSOR_BYTES = 128 * 1024 * 1024
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
 _NUMBERS = ("null_weight", "covered_mass")  # one a query
-_BY_QUERY = ("context", "output", "weights", "scores", "keys", "values", *_BY_HEAD, *_NUMBERS, "memory")
+_BY_QUERY = (
+    "context",
+    "output",
+    "weights",
+    "scores",
+    "keys",
+    "values",
+    *_BY_HEAD,
+    *_NUMBERS,
+    "memory",
+    "positions",
+)
 
 
 def attend(
@@ -73,6 +84,8 @@ def attended_facts(attention: Attention) -> dict[str, Any]:
         "note": attention.note,
         "draft": attention.draft,
     }
+    if attention.texts is not None:
+        facts["texts"] = attention.texts
     return facts if attention.certificates is None else facts | {"certificates": attention.certificates}
 
 
@@ -107,6 +120,8 @@ def _result(attention: Attention, query: int) -> dict[str, Any]:
         result[name] = np.ascontiguousarray(row)
     if attention.candidates is not None:
         result["candidates"] = attention.candidates[query]
+    if attention.texts is not None:
+        result["texts"] = attention.texts[query]
     if attention.certificates is not None:
         result["certificate"] = attention.certificates[query]
     return result
@@ -115,7 +130,8 @@ def _result(attention: Attention, query: int) -> dict[str, Any]:
 def _context(collection: Collection, request: VjpRequest) -> np.ndarray | None:
     if request.grad_context is None:
         return None
-    return matrix("grad_context", request.grad_context, collection.store.dimension)
+    width = collection.store.dimension if request.field is None else len(request.grad_context[0])
+    return matrix("grad_context", request.grad_context, width)
 
 
 def _encodes(request: Differentiable) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument
 from dsearch.results import RefusedDocument
 from dsearch.service.collections import Catalogue
@@ -46,15 +47,23 @@ class Ingest:
 
     def take(self, lines: Sequence[Line]) -> None:
         """Store a block: durable and searchable on return."""
-        documents = Checked()
+        documents, numbers = Checked(), list[int]()
         for number, line in lines:
             try:
                 self._add(number, line, documents)
+                numbers.append(number)
             except ValidationError as error:
                 self._refuse(number, "invalid_document", field_errors(in_body(error))[0]["detail"])
             except DsearchError as error:
                 self._refuse(number, error.code, str(error))
         with self.catalogue.writing(self.collection, encoder=bool(documents)) as collection:
+            problems = embedding_problems(collection.store, documents)
+            for place, problem in problems.items():
+                self._refuse(
+                    numbers[place], problem.code, f"the document (id {documents[place].id[:80]!r}) {problem}"
+                )
+                del self._lines[documents[place].id]
+            documents = documents.without(problems)
             if not documents:
                 self.sequence = collection.store.sequence
                 return

@@ -9,7 +9,7 @@ import torch
 
 from dsearch.attention_options import CANDIDATES
 from dsearch.engine import Collection
-from dsearch.errors import DimensionMismatch
+from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.results import Predictions
 from dsearch.search_options import SearchOptions
 from dsearch.service.collections import Catalogue
@@ -59,6 +59,23 @@ class Searches:
             return collection.answer(items, self.options)
 
 
+def by_vectors(
+    catalogue: Catalogue,
+    name: str,
+    texts: Sequence[str],
+    vectors: Sequence[Sequence[float]],
+    options: SearchOptions,
+) -> list[SearchResult]:
+    """Search with vectors in place of the texts' embeddings; see `Collection.answer`.
+
+    Raises:
+        DimensionMismatch: vectors of another length than the collection's embeddings.
+        InvalidRequest: vectors that are zero or too large.
+    """
+    with catalogue.whole(name) as collection:
+        return collection.answer(texts, options, vectors)
+
+
 def predict(catalogue: Catalogue, name: str, request: PredictRequest) -> dict[str, Any]:
     """The answer to a `predict` request, less what the route adds.
 
@@ -90,14 +107,6 @@ def _encodes(request: PredictRequest) -> bool:
 def _queries(request: AttendFields, collection: Collection) -> list[str] | torch.Tensor:
     if request.ids is not None:
         return collection.states_of(request.ids)
-    return request.queries if request.queries is not None else _states(request.vectors or [], collection)
-
-
-def _states(vectors: Sequence[Sequence[float]], collection: Collection) -> torch.Tensor:
-    dimension = collection.store.dimension
-    for position, vector in enumerate(vectors):
-        if len(vector) != dimension:
-            raise DimensionMismatch(
-                f"vectors.{position} has {len(vector)} numbers; this collection's embeddings have {dimension}"
-            )
-    return torch.tensor(vectors, dtype=torch.float32)
+    if request.queries is not None:
+        return request.queries
+    return query_vectors(request.vectors or [], collection.store.dimension).float()

@@ -9,6 +9,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from dsearch.errors import (
+    AnswerTooLarge,
     CollectionNotFound,
     Conflict,
     DimensionMismatch,
@@ -51,7 +52,10 @@ _PROBLEMS = documented(
 ) | documented(BodyTooLarge, UnsupportedMediaType)
 
 
-@router.post("/attend", response_model=AttendAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
+_REFUSED = documented(InvalidRequest, DimensionMismatch, AnswerTooLarge)
+
+
+@router.post("/attend", response_model=AttendAnswer, responses=TENSOR_ANSWER | _PROBLEMS | _REFUSED)
 async def attend(collection: str, body: AttendRequest, request: Request, service: TheService) -> Response:
     """Compute attention for texts or query states: context, weights, scores and ids.
 

@@ -46,12 +46,15 @@ async def get_collection(collection: str, service: TheService) -> Response:
 async def create_collection(
     collection: str, service: TheService, body: CreateRequest | None = None
 ) -> Response:
-    """Create a collection for the server's encoder; an existing one is unchanged. No body is needed."""
+    """Create a collection for the server's encoder, or for embeddings of your own.
+
+    An existing one is unchanged. No body is needed.
+    """
     make = partial(service.catalogue.create, collection)
     if body is not None:
         cut = body.passages
         passages = None if cut is None else PassageOptions(cut.tokens, cut.overlap, none=cut.none)
-        make = partial(make, body.language, passages, body.kind)
+        make = partial(make, body.language, passages, body.kind, body.dimension)
     created = await service.writing.run(make)
     described = await service.read(partial(service.catalogue.describe, collection))
     return json_answer(described, 201 if created else 200)

@@ -17,6 +17,7 @@ from dsearch.engine import calls
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
+    DimensionMismatch,
     DocumentNotFound,
     DsearchError,
     EncoderMismatch,
@@ -43,8 +44,9 @@ from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.fields import Given, allowed
-from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body, problem_of
+from dsearch.service.wire.tensor_documents import documents_of_tensors, with_vectors
 from dsearch.types import Document
 
 router = APIRouter(
@@ -60,6 +62,14 @@ _BODY = {
                 {"id": "a", "text": "Queries attend to keys."},
                 {"id": "b", "title": "Pooling", "text": "…"},
             ],
+        },
+        "application/x-safetensors": {
+            "schema": {
+                "type": "string",
+                "format": "binary",
+                "description": "tensor `embeddings` [n, dimension], and a JSON array of the n documents as "
+                "`documents` of the metadata; for a collection that was created with a dimension",
+            },
         },
         "application/x-ndjson": {
             "schema": {"type": "string", "description": "one document in JSON on each line"},
@@ -88,22 +98,31 @@ class ListParameters(Given):
     responses=documented(
         CollectionNotFound, InvalidDocument, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType
     )
+    | documented(InvalidDocument, InvalidRequest, DimensionMismatch)
     | documented(Conflict, EncoderMismatch, EncoderUnavailable, Overloaded),
 )
 async def upsert_documents(collection: str, request: Request, service: TheService) -> Response:
     """Insert documents, or replace those of the same ids; durable and searchable on return.
 
-    A JSON array (8 MiB) is stored whole or not at all. Of a stream of lines (NDJSON, 64 MiB) every good line
-    is stored, block by block, and the answer lists the others by number.
+    A JSON array (8 MiB) is stored whole or not at all, and so are tensors with one (safetensors, 64 MiB). Of
+    a stream of lines (NDJSON, 64 MiB) every good line is stored, block by block, and the answer lists the
+    others by number.
     """
-    if require_type(request, JSON_TYPES + NDJSON_TYPES) in NDJSON_TYPES:
+    kind = require_type(request, JSON_TYPES + NDJSON_TYPES + (TENSORS,))
+    if kind in NDJSON_TYPES:
         return await _upsert_stream(collection, request, service)
-    read = await read_json(request)
+    if kind == TENSORS:
+        body = b"".join([part async for part in limited(request, MAX_STREAM_BYTES)])
+        read, vectors = await run_in_threadpool(documents_of_tensors, body)
+    else:
+        read, vectors = await read_json(request), None
     try:
         items = await run_in_threadpool(_ARRAY.validate_python, read)
     except ValidationError as error:
         raise RequestValidationError(in_body(error)) from None
     documents = [item.document() for item in items]
+    if vectors is not None:
+        documents = with_vectors(documents, vectors)
     characters = sum(len(document.text) + len(document.title) for document in documents)
     written = await service.writing.run(
         partial(_upsert, service.catalogue, collection, documents), characters=characters

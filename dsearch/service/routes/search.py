@@ -21,7 +21,7 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.batching.search import Searches
+from dsearch.service.batching.search import Searches, by_vectors
 from dsearch.service.batching.search import predict as prediction_of
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
@@ -58,12 +58,20 @@ _QUESTIONS = (
     )
     | _BODIES
 )
+_VECTORS = documented(InvalidRequest, DimensionMismatch)
 
 
-@router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS)
+@router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS | _VECTORS)
 async def search(collection: str, body: SearchRequest, request: Request, service: TheService) -> Response:
     """Search for the documents that a query attends to most."""
-    return await _search(collection, body.query, body, asker(request), service)
+    if body.vector is None:
+        return await _search(collection, body.query or "", body, asker(request), service)
+    started = time.perf_counter()
+    find = partial(by_vectors, service.catalogue, collection, [body.query or ""], [body.vector])
+    (result,) = await service.searching.run(partial(find, body.options()), characters=len(body.query or ""))
+    service.metrics.searched(collection, [result])
+    took_ms = _ms_since(started)
+    return json_answer(_answer_of(collection, result, took_ms, body, asker(request), service))
 
 
 @router.get("/search", response_model=SearchAnswer, responses=_READS)
@@ -74,15 +82,22 @@ async def search_by_url(
     return await _search(collection, parameters.query, parameters, asker(request), service)
 
 
-@router.post("/search/batch", response_model=BatchAnswer, responses=_QUESTIONS)
+@router.post(
+    "/search/batch",
+    response_model=BatchAnswer,
+    responses=_QUESTIONS | _VECTORS,
+)
 async def search_batch(
     collection: str, body: BatchRequest, request: Request, service: TheService
 ) -> Response:
     """Search with many queries in one state."""
     started = time.perf_counter()
-    searches = Searches(service.catalogue, collection, body.options())
-    characters = sum(map(len, body.queries))
-    results = await service.searching.run(partial(searches, body.queries), characters=characters)
+    texts, characters = body.texts, sum(map(len, body.texts))
+    if body.vectors is None:
+        find = partial(Searches(service.catalogue, collection, body.options()), texts)
+    else:
+        find = partial(by_vectors, service.catalogue, collection, texts, body.vectors, body.options())
+    results = await service.searching.run(find, characters=characters)
     service.metrics.searched(collection, results)
     took_ms = _ms_since(started)
     key = asker(request)
@@ -113,7 +128,9 @@ async def _search(collection: str, query: str, options: SearchFields, key: str, 
 def _answer_of(
     collection: str, result: SearchResult, took_ms: float, options: SearchFields, key: str, service: Service
 ) -> dict[str, Any]:
-    """The answer, remembered for the feedback that may come."""
+    """The answer, remembered for the feedback that may come; without words there is none to learn from."""
+    if not result.query:
+        return search_answer(result, took_ms)
     page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=options.explore)
     if options.episode is not None and (seen := service.impressions.find(collection, query_id)):
         service.episodes.add_page(key, options.episode, collection, seen)
@@ -128,7 +145,7 @@ def _ms_since(started: float) -> float:
     "/similar",
     response_model=SearchAnswer,
     responses=documented(CollectionNotFound, DocumentNotFound, ModelNotFound, EncoderMismatch, Conflict)
-    | documented(InvalidRequest, InvalidCursor, InvalidJson, Gone)
+    | documented(InvalidRequest, DimensionMismatch, InvalidCursor, InvalidJson, Gone)
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, EncoderUnavailable),
 )
 async def similar(collection: str, body: SimilarRequest, service: TheService) -> Response:
@@ -142,7 +159,13 @@ async def similar(collection: str, body: SimilarRequest, service: TheService) ->
 
 
 def _similar(catalogue: Catalogue, name: str, body: SimilarRequest) -> SearchResult:
-    with catalogue.whole(name, encoder=body.query is not None) as collection:
+    encoder = body.query is not None and body.vector is None
+    with catalogue.whole(name, encoder=encoder) as collection:
         return find_similar(
-            collection, body.like, unlike=body.unlike, query=body.query, chosen=body.options()
+            collection,
+            body.like,
+            unlike=body.unlike,
+            query=body.query,
+            vector=body.vector,
+            chosen=body.options(),
         )

@@ -103,6 +103,8 @@ class AttendedQuery:
         certificate: if it was requested.
         candidates: number of documents that share the attention; over all documents more than are listed.
         covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
+        positions: of each candidate in the state that answered, if included.
+        texts: title and text of each candidate, if included.
     """
 
     ids: list[str]
@@ -121,6 +123,8 @@ class AttendedQuery:
     candidates: int | None = None
     covered_mass: float | None = None
     output: list[float] | None = None
+    positions: list[int] | None = None
+    texts: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

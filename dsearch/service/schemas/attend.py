@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import torch
 from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine import GradientQuery, LayerOptions
+from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.errors import DimensionMismatch
 from dsearch.service.schemas.search import AttendFields, Limit, Number, Vector
 from dsearch.service.wire.fields import Given, allowed
@@ -39,6 +39,17 @@ class Differentiable(AttendFields):
     draft: Annotated[
         str | None, Field(pattern="^[0-9a-f]{24}$"), allowed("the id that handing in a head gave")
     ] = Field(None, description="draft head that answers in place of a version; see POST …/heads")
+    field: Annotated[str, Field(min_length=1, max_length=256), allowed("1 to 256 characters")] | None = Field(
+        None,
+        description="number or vector of the documents to pool in place of W_V e: a dotted path, or value",
+    )
+    with_head: (
+        Annotated[dict[str, Any], Field(max_length=64), allowed("an object of nested lists")] | None
+    ) = Field(
+        None,
+        description="tensors of a head that answers in place of the version's, as nested lists by the names "
+        "of GET …/models/{version}/head; for a larger one see POST …/heads",
+    )
     dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(
         "float32", description="precision of the computation"
     )
@@ -63,7 +74,7 @@ class Differentiable(AttendFields):
         Raises:
             DimensionMismatch: vectors of another length.
         """
-        states = None if self.vectors is None else torch.as_tensor(matrix("vectors", self.vectors, dimension))
+        states = None if self.vectors is None else query_vectors(self.vectors, dimension)
         options = self.attention_options()
         model: str | None = options.pop("model")
         purpose: Purpose | None = options.pop("purpose")
@@ -80,6 +91,8 @@ class Differentiable(AttendFields):
             ids=self.ids,
             draft=self.draft,
             owner=owner,
+            field=self.field,
+            with_head=self.with_head,
         )
 
 
@@ -101,14 +114,15 @@ class AttendRequest(Differentiable):
     )
     include: list[
         Annotated[
-            Literal["keys", "values", "parts", "slopes"],
-            allowed("keys, values, parts or slopes, any of them"),
+            Literal["keys", "values", "parts", "slopes", "positions", "texts"],
+            allowed("keys, values, parts, slopes, positions or texts, any of them"),
         ]
     ] = Field(
         [],
-        max_length=4,
+        max_length=6,
         description="fields of each candidate besides id, weight and score: its key and value, the "
-        "parts of its score by head, and how its dense score moves with the query state",
+        "parts of its score by head, how its dense score moves with the query state, its position in the "
+        "state that answers, and its title and text",
     )
 
 

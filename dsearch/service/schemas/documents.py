@@ -11,13 +11,14 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine.search.similar import MAX_EXAMPLES
-from dsearch.service.schemas.search import Filtered, KeyKind, QueryText, SearchFields
+from dsearch.service.schemas.search import Filtered, KeyKind, QueryText, SearchFields, Vector
 from dsearch.service.wire.fields import Given, allowed
 
 MAX_DELETED_IDS = 10_000
 MAX_PASSAGE_TOKENS = 100_000
 MAX_FACET_FIELDS = 16
 MAX_FACET_VALUES = 100
+MAX_DIMENSION = 16_384
 
 DocumentId = Annotated[str, Field(min_length=1, max_length=512), allowed("an id of 1 to 512 bytes")]
 FieldPath = Annotated[
@@ -55,6 +56,9 @@ class SimilarRequest(SearchFields):
         [], description="ids of unwanted examples; they are not among the hits"
     )
     query: QueryText | None = Field(None, description="query text to combine with the examples")
+    vector: Vector | None = Field(
+        None, description="combined with the examples in place of the text's embedding"
+    )
 
 
 class FacetsRequest(Filtered):
@@ -115,7 +119,11 @@ class CreateRequest(Given):
     model_config = ConfigDict(
         strict=True,
         json_schema_extra={
-            "examples": [{"language": "german"}, {"passages": {"tokens": 128, "overlap": 16}, "kind": "auto"}]
+            "examples": [
+                {"language": "german"},
+                {"passages": {"tokens": 128, "overlap": 16}, "kind": "auto"},
+                {"dimension": 512},
+            ]
         },
     )
 
@@ -132,6 +140,13 @@ class CreateRequest(Given):
     ) = Field(
         None,
         description="language of keyword search; none keeps words as they are; english by default",
+    )
+    dimension: (
+        Annotated[int, Field(ge=1, le=MAX_DIMENSION), allowed(f"an integer from 1 to {MAX_DIMENSION}")] | None
+    ) = Field(
+        None,
+        description="length of embeddings of your own, which then come with the documents; the server's "
+        "encoder makes them by default",
     )
 
 

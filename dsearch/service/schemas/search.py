@@ -20,7 +20,7 @@ from dsearch.service.wire.declared_fields import options_from
 from dsearch.service.wire.fields import Given, allowed, encodable, listed
 from dsearch.service.wire.json import parse
 from dsearch.store import Filter, parse_filter
-from dsearch.types import Document, Mode
+from dsearch.types import Document, EmbeddedDocument, Mode
 
 MAX_QUERY_CHARACTERS = 8192
 MAX_QUERIES = 256
@@ -146,7 +146,16 @@ class SearchRequest(SearchFields):
         },
     )
 
-    query: QueryText
+    query: QueryText | None = Field(None, description="text; with a vector its words for the keyword leg")
+    vector: Vector | None = Field(
+        None, description="in place of the text's embedding; without a query the search is dense"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.query is None and self.vector is None:
+            raise ValueError("neither query nor vector; give at least one")
+        return self
 
 
 def tree_of(text: str | None) -> Filter | None:
@@ -175,14 +184,28 @@ class BatchRequest(SearchFields):
         json_schema_extra={"examples": [{"queries": ["what is a key?", "what is a value?"], "limit": 5}]},
     )
 
-    queries: Annotated[list[QueryText], Field(min_length=1, max_length=MAX_QUERIES)]
+    queries: Annotated[list[QueryText], Field(min_length=1, max_length=MAX_QUERIES)] | None = Field(
+        None, description="texts; with vectors their words for the keyword leg"
+    )
+    vectors: Annotated[list[Vector], Field(min_length=1, max_length=MAX_QUERIES)] | None = Field(
+        None, description="one a query, in place of the texts' embeddings"
+    )
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, "" for a query without one."""
+        return self.queries or [""] * len(self.vectors or [])
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
-        hits = len(self.queries) * (self.limit + self.offset)
+        if self.queries is None and self.vectors is None:
+            raise ValueError("neither queries nor vectors; give at least one")
+        if self.vectors is not None and len(self.vectors) != len(self.texts):
+            raise ValueError(f"{len(self.texts)} queries and {len(self.vectors)} vectors; give as many")
+        hits = len(self.texts) * (self.limit + self.offset)
         if hits > MAX_BATCH_HITS:
             raise ValueError(
-                f"{len(self.queries)} queries of limit + offset {self.limit + self.offset} are {hits} hits; "
+                f"{len(self.texts)} queries of limit + offset {self.limit + self.offset} are {hits} hits; "
                 f"use at most {MAX_BATCH_HITS} in one request"
             )
         return self
@@ -268,7 +291,16 @@ class DocumentGiven(Given):
     value: Annotated[Number | list[Number] | None, allowed("a finite number or a list of them")] = Field(
         None, description="what attention can pool"
     )
+    embedding: Vector | None = Field(
+        None,
+        description="of length 1, in a collection that was created with a dimension; without one the stored "
+        "one stays with its text",
+    )
 
     def document(self) -> Document:
         """As the engine takes it."""
-        return Document(self.id, self.text, self.title, self.metadata, self.value)
+        if self.embedding is None:
+            return Document(self.id, self.text, self.title, self.metadata, self.value)
+        return EmbeddedDocument(
+            self.id, self.text, self.title, self.metadata, self.value, embedding=self.embedding
+        )

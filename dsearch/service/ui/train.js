@@ -162,11 +162,11 @@ function number(value) {
 // ---- versions: a tree by parents
 
 async function drawLineage(section, collection) {
-  const { live, models: all } = await models(collection);
+  const { live, predict, models: all } = await models(collection);
   const children = new Map();
   for (const one of all) (children.get(one.parent) ?? children.set(one.parent, []).get(one.parent)).push(one);
   const branch = (parent) => element("ul", "tree", ...(children.get(parent) ?? []).map((one) => {
-    const item = versionElement(one, live, section, collection);
+    const item = versionElement(one, answers(one, live, predict), section, collection);
     if (children.has(one.version)) item.append(branch(one.version));
     return item;
   }));
@@ -176,15 +176,21 @@ async function drawLineage(section, collection) {
     element("p", "quiet", "Which came from which."), branch(null), back);
 }
 
-function versionElement({ version, record }, live, section, collection) {
+/** What a version answers at present; one for predictions answers no search. */
+function answers({ version }, live, predict) {
+  if (version === live) return "answers now";
+  return version === predict ? "answers predictions now" : "";
+}
+
+function versionElement({ version, record }, state, section, collection) {
   const learned = [record.scope, record.examples && count(record.examples, "example")].filter(Boolean).join(", ");
   const item = element("li", "", element("strong", "", version), " ",
-    version === live ? element("span", "moved", "answers now")
+    state ? element("span", "moved", state)
       : button("Promote", () => act(section, collection, () => promote(collection, version)), "link"),
     element("span", "quiet", ` ${learned || "untrained"}`));
   const verdict = record.verdict ?? record.gate?.reason;
   if (verdict) item.append(element("br"), element("span", "quiet", verdict));
-  item.setAttribute("aria-label", version === live ? `${version}, answers now` : version);
+  item.setAttribute("aria-label", state ? `${version}, ${state}` : version);
   return item;
 }
 

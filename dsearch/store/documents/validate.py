@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
 from typing import NamedTuple, cast, overload
 
@@ -86,6 +86,15 @@ class Checked(Sequence[Document]):
             raise InvalidDocument(f"the document (id {_excerpt(document)!r}) {refused}") from None
         self._documents.append(document)
         self._prepared[document.id] = prepared
+
+    def without(self, places: Container[int]) -> Checked:
+        """Return the documents that are not at these places."""
+        if not places:
+            return self
+        rest = Checked()
+        rest._documents = [document for place, document in enumerate(self._documents) if place not in places]
+        rest._prepared = {document.id: self._prepared[document.id] for document in rest._documents}
+        return rest
 
     @property
     def prepared(self) -> list[Prepared]:

@@ -27,13 +27,15 @@ def upsert(
     documents: Sequence[Prepared],
     vectors: Mapping[int, bytes],
     passages: Mapping[int, Packed],
+    *,
+    replaces: bool = False,
 ) -> WriteReceipt:
     """Write versions of new and changed documents.
 
     `vectors` has embeddings by position in `documents`, `passages` those of long documents.
 
     A stored embedding of the same title and text is kept even if another is supplied, so published results
-    stay exact.
+    stay exact: an encoder may round otherwise in another batch. With `replaces` the supplied one counts.
     """
     rows: list[int] = []
     new: list[tuple[int, Prepared]] = []
@@ -46,9 +48,13 @@ def upsert(
     for position, document in enumerate(documents):
         present = live.get(document.id)
         new_vector = vectors.get(position)
+        stored, other = None, replaces and new_vector is not None
         if present is not None and present[1] == document.digest:
+            stored = None if new_vector is None else _stored_vector(operation.connection, present[0])
+            other = other and stored not in (None, new_vector)
+        if present is not None and present[1] == document.digest and not other:
             rows.append(present[0])
-            if new_vector is not None and _stored_vector(operation.connection, present[0]) is None:
+            if new_vector is not None and stored is None:
                 operation.connection.execute("DELETE FROM pending WHERE row = ?", (present[0],))
                 embedded.append((present[0], new_vector))
                 if position in passages:
@@ -62,7 +68,7 @@ def upsert(
         else:
             updated += 1
             superseded.append(present[0])
-            if _content(operation.connection, present[0]) == document.content:
+            if not other and _content(operation.connection, present[0]) == document.content:
                 stored = _stored_vector(operation.connection, present[0])
                 if stored is not None:
                     vector, parts = stored, passages_table.stored(operation.connection, present[0])

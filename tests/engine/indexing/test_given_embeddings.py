@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jaxtyping
@@ -12,8 +13,8 @@ import torch
 
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine, open_layer
-from dsearch.errors import DimensionMismatch, EncoderMismatch, InvalidRequest
-from dsearch.types import Document
+from dsearch.errors import DimensionMismatch, EncoderMismatch, InvalidDocument, InvalidRequest
+from dsearch.types import Document, EmbeddedDocument
 
 DOCUMENTS = [Document(id=f"i{i}", text=f"image number{i}", metadata={"label": i % 3}) for i in range(12)]
 
@@ -83,17 +84,64 @@ def test_lengths_other_than_one_are_refused(images: Collection) -> None:
     assert images.describe().documents == 13
 
 
-def test_another_embedding_of_a_stored_text_is_refused(images: Collection) -> None:
-    images.upsert(DOCUMENTS[:2], vectors()[:2])
-    with pytest.raises(
-        InvalidRequest, match=r"document 1 \(id 'i1'\) has the title and text that are stored"
+def test_an_embedding_changes_while_its_text_stays(images: Collection) -> None:
+    """A tower that learns: each embedding is a new version of the row, searches see the latest alone."""
+    same = images.upsert(DOCUMENTS[:2], vectors()[:2])
+    assert (same.updated, same.unchanged) == (0, 2)
+    moved = vectors()[[0, 5]]
+    assert images.upsert(DOCUMENTS[:2], moved).updated == 1
+    for _ in range(2):
+        found = images.attend(torch.as_tensor(moved[1:]), candidates=100)
+        assert set(found.ids[0][:2]) == {"i1", "i5"}
+        assert sorted(found.ids[0]) == sorted(document.id for document in DOCUMENTS)
+        images.refresh()
+    assert images.describe().documents == 12
+    assert images.store.verify().ok
+
+
+def test_an_embedding_stays_with_its_text_where_none_is_supplied(images: Collection) -> None:
+    changed = replace(DOCUMENTS[3], metadata={"label": 9})
+    assert images.upsert([changed]).updated == 1
+    assert images.attend(torch.as_tensor(vectors()[3:4])).ids[0][0] == "i3"
+    with pytest.raises(EncoderMismatch):
+        images.upsert([replace(DOCUMENTS[3], text="another text")])
+    carried = EmbeddedDocument("i3", "another text", embedding=vectors()[4].tolist())
+    with pytest.raises(InvalidDocument, match=r"document 1 \(id 'new'\) has no embedding"):
+        images.upsert([carried, Document(id="new", text="new")])
+    assert images.upsert([carried]).updated == 1
+    assert set(images.attend(torch.as_tensor(vectors()[4:5])).ids[0][:2]) == {"i3", "i4"}
+
+
+def test_a_run_of_documents_with_embeddings_resumes(images: Collection) -> None:
+    rows = vectors(20, seed=3)
+    run = [EmbeddedDocument(f"r{i}", f"row {i}", embedding=row.tolist()) for i, row in enumerate(rows)]
+    assert images.ingest(iter(run)).inserted == 20
+    assert images.ingest(iter(run)).unchanged == 20
+    assert images.describe().documents == 32
+
+
+def test_an_embedding_is_refused_where_texts_are_encoded(collection: Collection) -> None:
+    carried = EmbeddedDocument("x", "x", embedding=[1.0, 0.0])
+    with pytest.raises(InvalidDocument, match="this collection encodes texts; leave it out, or create"):
+        collection.upsert([carried])
+    dense = collection.store.embeddings(collection.store.rows()[:1])
+    document = collection.store.documents(collection.store.rows()[:1])[0]
+    with pytest.raises(InvalidRequest, match="has the title and text that are stored"):
+        collection.upsert([document], -dense)
+
+
+def test_a_vector_in_place_of_a_text(images: Collection) -> None:
+    hits = images.search(vector=vectors()[7], limit=3).hits
+    assert hits[0].id == "i7"
+    assert images.search("number7", vector=vectors()[2], explain=True).hits[0].id in ("i2", "i7")
+    for options, said in (
+        ({"mode": "keyword"}, "mode='keyword' with a vector"),
+        ({"stages": 2}, "stages=2 with a vector"),
     ):
-        images.upsert(DOCUMENTS[:2], vectors()[[0, 5]])
-    images.upsert([Document(id="i1", text="image number1, redrawn")], vectors()[5:6])
-    found = images.attend(torch.as_tensor(vectors()[5:6]), candidates=100)
-    assert found.ids[0][:2] == ["i5", "i1"] or found.ids[0][:2] == ["i1", "i5"]
-    images.delete(["i2"])
-    images.upsert([DOCUMENTS[2]], vectors()[6:7])
+        with pytest.raises(InvalidRequest, match=said):
+            images.search("number7", vector=vectors()[2], **options)
+    with pytest.raises(InvalidRequest, match="query 0 is empty"):
+        images.search()
 
 
 def test_shapes_are_checked(images: Collection, unchecked: None) -> None:

@@ -220,7 +220,7 @@ def test_an_answer_that_would_be_too_large_is_refused(
     monkeypatch.setattr("dsearch.service.routes.attend.MAX_JSON_VECTOR_BYTES", 1000)
     body = {"queries": ["cat"], "include": ["keys"]}
     refused = client.post(f"{URL}/attend", json=body)
-    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")
     assert "at most 1000 bytes in one answer" in refused.json()["detail"]
     assert client.post(f"{URL}/attend", json=body, headers=TENSORS).status_code == 200
 

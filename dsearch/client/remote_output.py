@@ -1,0 +1,116 @@
+"""`RemoteOutput`: the result of a `RemoteSearch`, and how an answer becomes its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.attention import mix, pool
+from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.results import Attention
+from dsearch.types import Stamp
+
+ValuesOf = Callable[[list[list[str]]], Float[Tensor, "batch candidates value_dim"]]
+Values: TypeAlias = "Float[Tensor, 'positions value_dim'] | str | ValuesOf"
+
+
+class RemoteOutput(NamedTuple):
+    """Result of attention over the candidates, sorted by weight, best first, padding last.
+
+    Attributes:
+        context: Σ_d weight(q, d) v_d.
+        weights: the mixture of the heads' softmaxes; zeros behind a query's last candidate.
+        ids: ids of each query's candidates.
+        scores: the order of hits; −∞ behind the last candidate.
+        dense: dense scores by head; without gradient if `vjp` computes it.
+        keyword: keyword scores by head.
+        head_weights: each head's softmax; gradient as of `dense`.
+        stamp: identity of the state that answered.
+        positions: of the candidates in that state; -1 behind a query's last candidate.
+        texts: of each query's candidates, if they were asked for.
+        null_weight: the weight of "nothing fits"; None without a slot. Without gradient.
+        documents: number of documents that share each query's attention.
+        covered_mass: share of the attention over all documents that is theirs. Without gradient.
+    """
+
+    context: Float[Tensor, "batch value_dim"]
+    weights: Float[Tensor, "batch candidates"]
+    ids: list[list[str]]
+    scores: Float[Tensor, "batch candidates"]
+    dense: Float[Tensor, "batch heads candidates"]
+    keyword: Float[Tensor, "batch heads candidates"]
+    head_weights: Float[Tensor, "batch heads candidates"]
+    stamp: Stamp
+    positions: Int64[np.ndarray, "batch candidates"]
+    texts: list[list[str]] | None = None
+    null_weight: Float[Tensor, " batch"] | None = None
+    documents: Int64[np.ndarray, " batch"] | None = None
+    covered_mass: Float[Tensor, " batch"] | None = None
+
+
+def tensor_like(array: Any, like: Tensor) -> Tensor:
+    """Return an array as a tensor of the type and on the device of another."""
+    return torch.tensor(array, dtype=like.dtype, device=like.device)
+
+
+def candidate_mask(attention: Attention, like: Tensor) -> Tensor:
+    """True where there is a candidate."""
+    counts = torch.tensor([len(line) for line in attention.ids], device=like.device)
+    return torch.arange(attention.weights.shape[1], device=like.device) < counts[:, None]
+
+
+def pooled_by_head(head_weights: Tensor, mixture: Tensor, values: Tensor) -> Float[Tensor, "batch value_dim"]:
+    """The context; values by head where heads have found a document by different passages of it."""
+    if values.ndim == 3:
+        return pool(mix(head_weights, mixture).unsqueeze(1), values).squeeze(1)
+    return torch.einsum("h,bhc,bhcv->bv", mixture, head_weights, values)
+
+
+def rows_at(
+    values: Float[Tensor, "positions value_dim"], positions: Int64[np.ndarray, "batch candidates"]
+) -> Float[Tensor, "batch candidates value_dim"]:
+    """The value at each position; zeros at -1."""
+    least = int(positions.max(initial=-1)) + 1
+    if values.ndim != 2 or len(values) < least:
+        raise DimensionMismatch(
+            f"values of shape {list(values.shape)}; use [positions, value_dim], a row for each position of "
+            f"the state that answers, which has {least} or more"
+        )
+    at = torch.as_tensor(positions, device=values.device)
+    if not len(values):
+        return values.new_zeros(*positions.shape, values.shape[1])
+    return values[at.clamp_min(0)].masked_fill((at < 0).unsqueeze(-1), 0.0)
+
+
+def in_sequences(output: RemoteOutput, shape: Sequence[int]) -> RemoteOutput:
+    """An output of batch · steps queries as one of sequences."""
+    batch, steps = shape
+    changed: dict[str, Any] = {}
+    for name, part in output._asdict().items():
+        if isinstance(part, Tensor | np.ndarray):
+            changed[name] = part.reshape(batch, steps, *part.shape[1:])
+        elif isinstance(part, list):
+            changed[name] = [part[start : start + steps] for start in range(0, len(part), steps)]
+    return output._replace(**changed)
+
+
+def rows_of_ids(
+    values: ValuesOf, ids: list[list[str]], mask: Tensor
+) -> Float[Tensor, "batch candidates value_dim"]:
+    """The caller's values, zeros where there is no candidate.
+
+    Raises:
+        InvalidRequest: not a row for each place.
+    """
+    rows = values(ids)
+    if rows.ndim != 3 or rows.shape[:2] != mask.shape:
+        raise InvalidRequest(
+            f"values of shape {list(rows.shape)}; use [{mask.shape[0]}, {mask.shape[1]}, value_dim], "
+            "a row for each candidate of each query, padded to the longest"
+        )
+    return rows.masked_fill(~mask.to(rows.device).unsqueeze(-1), 0.0)

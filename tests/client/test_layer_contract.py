@@ -1,0 +1,183 @@
+"""A layer of this process and a layer of a server are one another's drop-in: one contract, run over both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.service.service_fakes import WordEncoder
+from torch import Tensor
+
+import dsearch
+from dsearch.attention import reinforce_loss, sample
+from dsearch.client import Client, LocalEngine, RemoteSearch
+from dsearch.errors import AnswerTooLarge, DimensionMismatch, InvalidRequest
+
+pytestmark = pytest.mark.server
+
+QUERIES = ["river stone", "attention music head", "lamp"]
+Open = Callable[..., Any]
+
+
+@pytest.fixture(params=["here", "http", "in process"])
+def open_any(request: pytest.FixtureRequest, remote: Client, local: LocalEngine) -> Open:
+    """Opens the collection `papers` as a layer, in each of the three ways."""
+
+    def open_layer(**options: Any) -> Any:
+        if request.param == "here":
+            return dsearch.open_layer(local.engine, "papers", **options)
+        return RemoteSearch(remote if request.param == "http" else local, "papers", **options)
+
+    return open_layer
+
+
+@pytest.fixture
+def reference(local: LocalEngine) -> Open:
+    return lambda **options: dsearch.open_layer(local.engine, "papers", **options)
+
+
+def states_of(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.as_tensor(WordEncoder().encode_queries(QUERIES)).to(dtype).requires_grad_()
+
+
+def by_ids(ids: list[list[str]]) -> Tensor:
+    """A number of each document, padded to the longest."""
+    widest = max(map(len, ids))
+    return torch.tensor([[[float(id[1:])] for id in line] + [[0.0]] * (widest - len(line)) for line in ids])
+
+
+def test_outputs_have_the_same_parts(open_any: Open, reference: Open) -> None:
+    found, expected = (
+        layer(states_of(), QUERIES, with_texts=True)
+        for layer in (open_any(candidates=12), reference(candidates=12))
+    )
+    assert found.ids == expected.ids
+    assert found.texts == expected.texts
+    assert found.texts[0][0].startswith("Title")
+    np.testing.assert_array_equal(found.positions, expected.positions)
+    np.testing.assert_array_equal(found.documents, expected.documents)
+    for name in ("context", "weights", "scores", "dense", "keyword", "head_weights", "covered_mass"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-5)
+    assert open_any(candidates=3)(states_of(), QUERIES).texts is None
+
+
+@pytest.mark.parametrize("over", ["candidates", "all"])
+def test_a_field_is_pooled(open_any: Open, reference: Open, over: str) -> None:
+    gradients: list[Tensor] = []
+    for layer in (open_any(candidates=12, over=over), reference(candidates=12, over=over)):
+        found = layer(states := states_of(), QUERIES, values="i")
+        assert found.context.shape == (3, 1)
+        if over == "candidates":
+            wanted = (found.weights * by_ids(found.ids).squeeze(-1)).sum(1, keepdim=True)
+            torch.testing.assert_close(found.context, wanted, rtol=1e-4, atol=1e-3)
+        found.context.sum().backward()
+        gradients.append(states.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
+    assert gradients[0].abs().max() > 0
+
+
+def test_values_by_position_and_by_id_are_pooled_and_learn(open_any: Open, reference: Open) -> None:
+    count = reference().snapshot.positions
+    table = torch.arange(float(count)).unsqueeze(1).requires_grad_()
+    by_position = open_any(candidates=12)(states_of(), QUERIES, values=table)
+    wanted = (by_position.weights * torch.as_tensor(by_position.positions)).sum(1)
+    torch.testing.assert_close(by_position.context.squeeze(1), wanted, rtol=1e-4, atol=1e-3)
+    by_position.context.sum().backward()
+    assert table.grad is not None
+    assert float(table.grad.sum()) == pytest.approx(3, abs=1e-4)  # the weights of three queries
+    by_id = open_any(candidates=12)(states_of(), QUERIES, values=by_ids)
+    of_field = reference(candidates=12)(states_of(), QUERIES, values="i")
+    torch.testing.assert_close(by_id.context, of_field.context, rtol=1e-4, atol=1e-3)
+
+
+def test_sequences_are_as_their_steps(open_any: Open) -> None:
+    states, texts = states_of(), [QUERIES, QUERIES[::-1]]
+    both = torch.stack([states, states.flip(0)])
+    layer = open_any(candidates=5)
+    found, alone = layer(both, texts, with_texts=True), layer(states, QUERIES, with_texts=True)
+    assert found.context.shape == (2, 3, states.shape[1])
+    assert found.head_weights.shape[:2] == (2, 3)
+    assert found.ids == [alone.ids, alone.ids[::-1]]
+    assert found.texts[1] == alone.texts[::-1]
+    np.testing.assert_array_equal(found.positions[1], alone.positions[::-1])
+    for name in ("context", "weights", "scores"):
+        torch.testing.assert_close(getattr(found, name)[0], getattr(alone, name), rtol=1e-5, atol=1e-5)
+    found.context.square().sum().backward()
+    assert states.grad is not None
+
+
+def test_choices_of_one_document_have_gradient_zero(open_any: Open) -> None:
+    found = open_any(candidates=5, pooling="hard", mode="dense")(states := states_of())
+    (found.context.sum() + found.weights.sum()).backward()
+    assert states.grad is not None
+    assert not states.grad.any()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_wrong_is_refused_alike(open_any: Open) -> None:
+    layer = open_any(candidates=5)
+    with pytest.raises(InvalidRequest, match="has none"):
+        layer(states_of(), QUERIES, values="nowhere")
+    with pytest.raises(DimensionMismatch, match="a row for each position"):
+        layer(states_of(), QUERIES, values=torch.zeros(1, 2))
+    with pytest.raises(InvalidRequest, match="padded to the longest"):
+        layer(states_of(), QUERIES, values=lambda ids: torch.zeros(1, 1))
+    with pytest.raises(DimensionMismatch):
+        layer(torch.zeros(2, 3))
+    with pytest.raises(InvalidRequest, match="3"):
+        layer(states_of(), QUERIES[:1])
+
+
+def test_rewards_of_ones_own_draws_train_the_head(remote: Client, reference: Open) -> None:
+    """REINFORCE by posted rewards: the gradient of the head is that of the layer here, draw by draw."""
+    gradients: list[Tensor] = []
+    options: dict[str, Any] = {"model": "v2", "candidates": 8}
+    for layer in (RemoteSearch(remote, "papers", train_head=True, **options), reference(**options)):
+        found = layer(states_of(), QUERIES)
+        draws = sample(found.weights.detach(), 16, torch.Generator().manual_seed(1))
+        rewards = torch.as_tensor(np.take_along_axis(found.positions, draws.numpy(), 1) % 2).float()
+        reinforce_loss(found.weights.clamp_min(1e-9).log(), draws, rewards).mean().backward()
+        parameters = list(layer.head.parameters())
+        parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+    assert gradients[0].abs().max() > 0
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_a_large_request_with_gradients_is_split(
+    remote: Client, reference: Open, monkeypatch: pytest.MonkeyPatch, hops: int
+) -> None:
+    """The server of this test accepts nine queries at once: by slopes and, with hops, by `vjp`."""
+    torch.manual_seed(0)
+    states = torch.randn(70, 32, requires_grad=True)
+    layers = [
+        reference(candidates=20, hops=hops, hop_strength=0.3),
+        RemoteSearch(remote, "papers", candidates=20, hops=hops, hop_strength=0.3),
+    ]
+    sizes: list[int] = []
+    ask = remote._ask
+
+    def ask_for_few(request: Any) -> Any:
+        count = len(json.loads(request.content)["vectors"])
+        sizes.append(count)
+        if count > 9:
+            raise AnswerTooLarge(f"{count} queries; use fewer queries or candidates")
+        return ask(request)
+
+    monkeypatch.setattr(remote, "_ask", ask_for_few)
+    wanted, given = (torch.autograd.grad(layer(states).context.square().sum(), states)[0] for layer in layers)
+    torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-4)
+    assert sizes[:4] == [64, 32, 16, 8]
+    assert sum(size for size in sizes if size <= 9) == 70 * hops
+
+    def refuse(request: Any) -> Any:
+        raise AnswerTooLarge("one query is too much; use fewer candidates")
+
+    monkeypatch.setattr(remote, "_ask", refuse)
+    with pytest.raises(AnswerTooLarge, match="use fewer candidates"):
+        layers[1](states)
