@@ -10,6 +10,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
+from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import Lessons
 from dsearch.training.gate.sentence import Outcome, sentence_of
 from dsearch.training.remember import SCOPE as REMEMBER
@@ -170,6 +171,10 @@ def register_second_stage(
     base = collection.live_model
     head, gate = collection.stored_head(base).reranking(stage), record["gate"]
     record = {**record, "verdict": gate["reason"], "accepted": False}
+    # Its evidence is that of the first stage, so the fit to that one holds.
+    calibration = collection.calibrations.of(base)
+    if calibration is not None:
+        record[RECORDED] = calibration.to_dict()
     version = collection.add_model(head, record, parent=base)
     collection.promote(version, after=base)
     reason = f"{registered.reason}; with a second stage: {gate['reason']}"

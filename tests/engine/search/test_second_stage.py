@@ -18,6 +18,7 @@ from dsearch.engine.ranking.second_stage import (
     features_of,
     query_tokens,
 )
+from dsearch.engine.search.confidence import evidence_of_rankings
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.types import Document
 
@@ -180,6 +181,19 @@ def test_highlights_of_meaning_mark_words_of_the_fields(staged: Collection) -> N
 def test_highlights_of_meaning_need_tokens(collection: Collection) -> None:
     with pytest.raises(InvalidRequest, match="--second-stage"):
         collection.search(QUERY, highlight=True, highlight_by="meaning")
+
+
+def test_confidence_is_that_of_the_first_stage(staged: Collection) -> None:
+    """Its calibration is fitted to scores without a second stage."""
+    states = staged.query_states([QUERY], "hybrid")
+    evidence: list[np.ndarray] = []
+    for stages in (1, 2):
+        layer = staged.layer_over(staged.snapshot, staged.head("v0"), {"stages": stages})
+        (of_query,) = staged.kept_query_tokens.of(staged.encoder, [QUERY])
+        output = layer.ranked(states, [QUERY], [query_tokens(of_query, QUERY, layer.snapshot)])
+        assert (output.second is not None) == (stages == 2)
+        evidence.append(evidence_of_rankings(output, layer))
+    np.testing.assert_allclose(evidence[1], evidence[0], atol=1e-6)
 
 
 def test_features_of_candidates_are_written_out() -> None:

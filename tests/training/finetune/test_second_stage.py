@@ -13,6 +13,7 @@ from support.training.second_stages import judged_collection
 from dsearch.attention.retrieval.second_stage import FEATURES
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.ranking.second_stage import query_tokens
+from dsearch.training.confidence import calibrate_by_documents
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune.second_stage import (
     PULLS,
@@ -108,11 +109,15 @@ def test_a_stage_goes_live_behind_what_answers(judged: tuple[Collection, Example
     assert trained is not None
     assert trained.gate.slice("all").queries == 48
     assert train_second_stage(examples, tokens, folds, "head") is None
+    calibration = calibrate_by_documents(collection)
     registered = register_second_stage(
         collection, trained.stage, trained.record, Registered("v0", None, "v0", "kept")
     )
     assert collection.live_model == registered.live
-    assert collection.search("a1 c1", explain=True).stamp.model == registered.live
+    answer = collection.search("a1 c1", explain=True)
+    assert answer.stamp.model == registered.live
+    assert (answer.confidence is None) == (calibration is None)
+    assert collection.calibrations.of(collection.live_model) == calibration
 
 
 def test_training_offers_one_where_there_are_tokens(
