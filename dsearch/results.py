@@ -32,6 +32,7 @@ class CollectionInfo:
         model: version that answers searches.
         predict_model: version that answers predictions.
         model_problem: why the promoted version does not answer, and which one does; or null.
+        second_stage: whether documents have tokens, so that `stages: 2` can be searched with.
     """
 
     name: str
@@ -46,6 +47,7 @@ class CollectionInfo:
     keys: dict[str, Any] | None = None
     model_problem: str | None = None
     predict_model: str = "v0"
+    second_stage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
+from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import Lessons
 from dsearch.store import MemoryRow
 from dsearch.training.finetune.outcomes import remember_rows
@@ -19,7 +21,6 @@ from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:
     from dsearch.training.finetune.head import Trained
-    from dsearch.training.finetune.second_stage import TrainedStage
     from dsearch.training.values.finetune import TrainedValues
 
 
@@ -178,20 +179,25 @@ def register_outcomes(
 
 
 def register_second_stage(
-    collection: Collection, trained: TrainedStage, registered: Registered
+    collection: Collection, stage: SecondStage, record: Mapping[str, Any], registered: Registered
 ) -> Registered:
     """Register a second stage behind what answers now, and let it answer.
 
     Args:
         collection: collection of the model.
-        trained: the stage, which passed its gate.
+        stage: second stage, which passed its gate.
+        record: of its training.
         registered: outcome of the training that it was trained in.
     """
     base = collection.live_model
-    head = collection.stored_head(base).reranking(trained.stage)
-    record = {**trained.record, "verdict": trained.gate.reason, "accepted": False}
+    head, gate = collection.stored_head(base).reranking(stage), record["gate"]
+    record = {**record, "verdict": gate["reason"], "accepted": False}
+    # Its evidence is that of the first stage, so the fit to that one holds.
+    calibration = collection.calibrations.of(base)
+    if calibration is not None:
+        record[RECORDED] = calibration.to_dict()
     version = collection.add_model(head, record, parent=base)
     collection.promote(version, after=base)
-    reason = f"{registered.reason}; with a second stage: {trained.gate.reason}"
-    sentence = sentence_of(trained.gate.to_dict(), "live")
+    reason = f"{registered.reason}; with a second stage: {gate['reason']}"
+    sentence = sentence_of(gate, "live")
     return Registered(registered.version, version, base, reason, sentence)

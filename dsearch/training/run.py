@@ -106,7 +106,9 @@ class JobResult:
             return register_outcomes(collection, self.outcomes.rows, self.outcomes.record, registered)
         if self.second_stage is None or not self.second_stage.passed or not job.promote:
             return registered
-        return register_second_stage(collection, self.second_stage, registered)
+        return register_second_stage(
+            collection, self.second_stage.stage, self.second_stage.record, registered
+        )
 
     def summary(self, registered: Registered) -> dict[str, Any]:
         """The result as JSON, as tasks show it."""

@@ -6,7 +6,8 @@
 For every collection, of the folder's name and indexed with --second-stage: nDCG@10 of hybrid search; of the
 untrained second stage behind it; and of one that is fitted as `dsearch train` does it, on folds
 (`folds.json`), else on the training queries (`qrels/train.tsv`), and scored on the other fold or on
-`qrels/test.tsv`. With --on train nothing is scored on test judgements: the training queries are split into
+`qrels/test.tsv` (with --on dev on `qrels/dev.tsv`). "unseen": queries none of whose relevant documents was
+judged in training. With --on train nothing is scored on test judgements: the training queries are split into
 five folds. Intervals are bootstrapped over queries, 95 %. Costs: bytes of a document's tokens; CPU time of
 encoding with tokens through that without, alternating on the same documents; CPU milliseconds of a query with
 50 candidates and of one without a second stage, the queries encoded anew, one thread.
@@ -34,7 +35,7 @@ from dsearch.engine.search.queries import tokens_of
 from dsearch.evaluation import bootstrap_columns, cross_validation, read_folds, without_pairs
 from dsearch.training import Examples, examples_from_judgements
 from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, Lists, chosen_way, fitted, lists_of
-from dsearch.training.ranking import ndcg_at_10
+from dsearch.training.relevant import ndcg_at_10
 
 FOLDS = 5
 
@@ -45,7 +46,9 @@ def main() -> None:
     )
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--home", type=Path, default=Path("index"))
-    parser.add_argument("--on", choices=("test", "train"), default="test", help="the split that is scored")
+    parser.add_argument(
+        "--on", choices=("test", "dev", "train"), default="test", help="the split that is scored"
+    )
     parser.add_argument("--most", type=int, default=1000, help="queries of a collection, drawn, at most")
     parser.add_argument("--encoded", type=int, default=64, help="documents that are encoded to measure")
     arguments = parser.parse_args()
@@ -62,6 +65,7 @@ def main() -> None:
 
 def row_of(folder: Path, collection: Collection, on: str, most: int, encoded: int) -> dict[str, object]:
     values: dict[str, list[np.ndarray]] = {"hybrid": [], "untrained": [], "trained": []}
+    unseen: list[np.ndarray] = []
     ways: list[str] = []
     texts: list[str] = []
     for training, scored in turns(folder, collection, on, most):
@@ -76,7 +80,10 @@ def row_of(folder: Path, collection: Collection, on: str, most: int, encoded: in
         for name, of in weights.items():
             values[name].append(ndcg_at_10(judged.ranked(of), scored.relevant))
         texts += scored.texts
+        taught = np.unique(np.concatenate([at for at, _ in training.relevant]))
+        unseen.append(np.array([not np.isin(at, taught).any() for at, _ in scored.relevant]))
     joined = {name: np.concatenate(of) for name, of in values.items()}
+    new = np.concatenate(unseen)
     documents = len(collection.snapshot.generation)
     tokens = collection.snapshot.tokens
     assert tokens is not None
@@ -90,6 +97,7 @@ def row_of(folder: Path, collection: Collection, on: str, most: int, encoded: in
         "hybrid": f"{joined['hybrid'].mean():.4f}",
         "untrained": difference(joined["untrained"], joined["hybrid"]),
         "trained": difference(joined["trained"], joined["hybrid"]),
+        "unseen": difference(joined["trained"][new], joined["hybrid"][new]) if new.any() else "",
         "chosen": "; ".join(dict.fromkeys(ways)),
         "KB a document": f"{disk / documents / 1000:.1f}",
         "indexing CPU": f"{indexing_ratio(collection, encoded):.2f} ×",
@@ -109,7 +117,7 @@ def of_examples(collection: Collection, examples: Examples) -> Lists:
 
 def turns(folder: Path, collection: Collection, on: str, most: int) -> Iterator[tuple[Examples, Examples]]:
     pairs, folds = folder / "source_docs.tsv", folder / "folds.json"
-    judged = read_judgements(folder, "test", pairs if pairs.is_file() else None)
+    judged = read_judgements(folder, "dev" if on == "dev" else "test", pairs if pairs.is_file() else None)
     texts = {query.id: query.text for query in BeirFolder(folder).queries(Problems())}
     qrels = without_pairs(judged.qrels, judged.exclude)
 
@@ -121,7 +129,7 @@ def turns(folder: Path, collection: Collection, on: str, most: int) -> Iterator[
             yield examples(fold.train), examples(fold.test)
         return
     assert judged.training is not None, f"{folder} has neither folds.json nor qrels/train.tsv"
-    if on == "test":
+    if on != "train":
         yield examples(judged.training), examples(qrels)
         return
     names = sorted(some(judged.training, most))

@@ -24,7 +24,10 @@ from dsearch.errors import InvalidRequest
 
 START_STRENGTH = 0.75
 POWER = 6
-FEATURES = ("dense", "keyword", "sum", "lead", "length", "feedback", "dense_place", "keyword_place")
+FEATURES = (
+    *("dense", "keyword", "sum", "lead", "length", "feedback", "dense_place", "keyword_place"),
+    *("leaders", "neighbours"),
+)
 LEAD = 16  # first tokens of a document, its title among them
 
 

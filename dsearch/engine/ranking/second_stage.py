@@ -39,6 +39,8 @@ _WITHOUT_TOKENS = (
     "stages=2, or highlight_by='meaning', in a collection without tokens, or by a model with document "
     "embeddings of its own; leave it out, or add them: dsearch index -c COLLECTION --second-stage"
 )
+_SHARPNESS = 0.05  # temperature of the leaders' shares: that of an untrained head
+_NEARNESS = 0.1  # temperature of neighbours' cosines
 _FEEDBACK = 10  # hits of the first stage whose mean is the feedback vector
 
 
@@ -232,7 +234,12 @@ def best_columns(first: FirstStage, most: int) -> list[Int64[np.ndarray, " _"]]:
 def features_of(
     first: FirstStage, row: int, at: Int64[np.ndarray, " reranked"], of: CandidateEvidence
 ) -> Float[Tensor, "reranked features"]:
-    """x of each reranked candidate, by `FEATURES`, on scales of about 1."""
+    """x of each reranked candidate, by `FEATURES`, on scales of about 1.
+
+    feedback, leaders: e_d with the mean of the best ten; with that of all, each by its share of the softmax.
+    neighbours: Σ_j softmax_j(e_d · e_j / .1) z_j, z the standardised scores: what is like good documents is
+    good (Diaz 2005, "Regularizing ad hoc retrieval scores").
+    """
     assert of.embeddings is not None
     columns = torch.as_tensor(at).to(first.scores.device)
     dense = first.dense[row].mean(0)[columns]
@@ -240,18 +247,21 @@ def features_of(
     if first.keyword is not None:
         keyword = first.keyword[row, columns].to(dense)
     embeddings = of.embeddings.to(dense)
-    order = first.scores[row, columns].detach().sort(descending=True, stable=True).indices
-    leaders = order[:_FEEDBACK]
-    centre = torch.nn.functional.normalize(embeddings[leaders].mean(0), dim=0)
+    scores = first.scores[row, columns].detach().to(dense)
+    order = scores.sort(descending=True, stable=True).indices
+    shares = (scores / _SHARPNESS).softmax(0)
+    best = embeddings[order[:_FEEDBACK]].mean(0)
     every = {
         "dense": dense,
         "keyword": keyword,
         "sum": of.matches.sum,
         "lead": of.matches.lead,
         "length": of.counts.to(dense).clamp_min(1).log() / 4,
-        "feedback": embeddings @ centre,
+        "feedback": embeddings @ torch.nn.functional.normalize(best, dim=0),
         "dense_place": _place(dense),
         "keyword_place": _place(keyword),
+        "leaders": embeddings @ torch.nn.functional.normalize(shares @ embeddings, dim=0),
+        "neighbours": _scores_of_neighbours(scores, embeddings),
     }
     return torch.stack([every[name] for name in FEATURES], dim=1)
 
@@ -343,6 +353,18 @@ def require_tokens(snapshot: Snapshot) -> SnapshotTokens:
 def _tokens_of(snapshot: Snapshot) -> SnapshotTokens:
     assert snapshot.tokens is not None
     return snapshot.tokens
+
+
+def _scores_of_neighbours(
+    scores: Float[Tensor, " reranked"], embeddings: Float[Tensor, "reranked encoder_dim"]
+) -> Float[Tensor, " reranked"]:
+    """Mean standardised score of the other candidates, the nearest weighing most; 0 for a single one."""
+    if len(scores) < 2:
+        return torch.zeros_like(scores)
+    standard = (scores - scores.mean()) / (scores.std() + _ROUNDING)
+    itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    likeness = (embeddings @ embeddings.mT).masked_fill(itself, -torch.inf)
+    return (likeness / _NEARNESS).softmax(1) @ standard
 
 
 def _place(scores: Float[Tensor, " reranked"]) -> Float[Tensor, " reranked"]:

@@ -22,7 +22,9 @@ CANDIDATES = 100  # a larger page has more of them: the evidence is that of a us
 
 
 def evidence_of_rankings(output: SearchOutput, layer: SearchLayer) -> Rows:
-    """Compute the evidence of each query of a hybrid search."""
+    """Compute the evidence of each query of a hybrid search; of the first stage, which it is fitted to."""
+    if output.second is not None:
+        output = _of_first_stage(output, layer)
     with torch.inference_mode():
         mixture = layer.head.mixture[:, None]
         dense, keyword = (output.dense * mixture).sum(1), (output.keyword * mixture).sum(1)
@@ -34,6 +36,23 @@ def evidence_of_rankings(output: SearchOutput, layer: SearchLayer) -> Rows:
         _numbers(output.weights)[:, :CANDIDATES],
         (output.positions != NONE)[:, :CANDIDATES],
         None if null is None else _numbers(null),
+    )
+
+
+def _of_first_stage(output: SearchOutput, layer: SearchLayer) -> SearchOutput:
+    """Scores and weights as without the second stage, in that order."""
+    mask = torch.as_tensor(output.positions != NONE)
+    scores = layer.weighing.scores(output.first_raw, mask)
+    weights = layer.weighing.weighed(output.first_raw, mask).mixed
+    order = scores.sort(dim=1, descending=True, stable=True).indices
+    along = order[:, None].expand_as(output.dense)
+    return output._replace(
+        scores=scores.gather(1, order),
+        weights=weights.gather(1, order),
+        dense=output.dense.gather(2, along),
+        keyword=output.keyword.gather(2, along),
+        positions=np.take_along_axis(output.positions, order.numpy(), 1),
+        second=None,
     )
 
 

@@ -205,6 +205,7 @@ class CollectionState:
             language=language_of(self.store),
             passages=self.store.cutting,
             keys=keys_report(self.store),
+            second_stage=self.tokens.codec is not None,
         )
 
     # ---- one request

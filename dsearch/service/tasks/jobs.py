@@ -117,7 +117,7 @@ def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:
 
 
 def _written(folder: Path, learned: JobResult) -> dict[str, Any]:
-    from dsearch.service.tasks.results import write_made, write_rows
+    from dsearch.service.tasks.results import write_made, write_rows, write_stage
 
     result, outcomes = learned.result, learned.outcomes
     passed = outcomes is not None and outcomes.gate.passed
@@ -131,6 +131,7 @@ def _written(folder: Path, learned: JobResult) -> dict[str, Any]:
         "reason": result.gate.reason,
         "left_out": dict(learned.left_out),
         "made": write_made(folder, result),
+        "second_stage": write_stage(folder, learned.second_stage),
     }
 
 

@@ -30,7 +30,7 @@ from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.tasks.jobs import Note, evaluate_job, prepare_job, save_job, train_job, tune_job
 from dsearch.service.tasks.readonly import OpenEngine
-from dsearch.service.tasks.results import read_made, read_rows
+from dsearch.service.tasks.results import register_made
 from dsearch.service.tasks.store import StoredTask, TaskEvent, TaskKind, TaskStore
 from dsearch.types import Progress
 
@@ -317,31 +317,21 @@ class TaskWork:
 
     def _learned(self, job: Job, compute: Any) -> dict[str, Any]:
         """Have a head made, keep it, and let it answer if it may."""
-        from dsearch.training import register, register_outcomes, summary
+        from dsearch.training import summary
 
         request = job.request
         outcome = self._spawned(
             job, compute, self._open_engine, job.collection, request, job.folder, self._device
         )
         with self._catalogue.writing(job.collection) as collection:
-            result = read_made(job.folder, outcome["made"], collection)
-            registered = register(
+            registered = register_made(
+                job.folder,
+                outcome,
                 collection,
-                result.head,
-                {**outcome["record"], "task": job.task.id},
-                passed=outcome["passed"],
-                reason=outcome["reason"],
                 promote=request["promote"],
                 accept=request["accept"],
-                parent=outcome["parent"],
-                encoder=result.encoder,
-                documents=result.documents,
-                lessons=result.lessons,
-                tuned_head=result.tuned_head,
+                task=job.task.id,
             )
-            if outcome.get("outcomes") is not None and request["promote"]:
-                rows = read_rows(job.folder)
-                registered = register_outcomes(collection, rows, outcome["outcomes"], registered)
         return summary(registered, outcome["record"], outcome["left_out"])
 
     def _evaluate(self, job: Job) -> dict[str, Any]:

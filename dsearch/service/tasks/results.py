@@ -21,6 +21,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load, save
 
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
@@ -31,11 +32,14 @@ from dsearch.store import MemoryRow, Passages
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
     from dsearch.training import JudgedLayer, Trained, TrainedValues, TunedSearch
+    from dsearch.training.finetune.second_stage import TrainedStage
+    from dsearch.training.registry import Registered
 
 
 _HEAD, _TUNED = "head", "tuned"
 _ENCODER = "encoder.safetensors"
 _LESSONS = "lessons.safetensors"
+_STAGE = "second-stage.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,55 @@ def read_rows(folder: Path) -> list[MemoryRow]:
         MemoryRow(text, state, graded, source, key)
         for (text, source, key), state, graded in zip(named, tensors["states"], pairs, strict=True)
     ]
+
+
+def write_stage(folder: Path, trained: TrainedStage | None) -> dict[str, Any] | None:
+    """Write a second stage that may go live into a run's folder; its record, None without one."""
+    if trained is None or not trained.passed:
+        return None
+    (folder / _STAGE).write_bytes(save(dict(trained.stage.state_dict())))
+    return trained.record
+
+
+def register_made(
+    folder: Path, outcome: dict[str, Any], collection: Collection, *, promote: bool, accept: bool, task: str
+) -> Registered:
+    """Keep what a task has trained as a version, which answers if it may, with its second stage if that may.
+
+    Args:
+        folder: folder of the run.
+        outcome: result of the task.
+        collection: collection of the model.
+        promote, accept: as of `register`.
+        task: id of the task.
+    """
+    from dsearch.training import register, register_outcomes
+    from dsearch.training.registry import register_second_stage
+
+    result = read_made(folder, outcome["made"], collection)
+    registered = register(
+        collection,
+        result.head,
+        {**outcome["record"], "task": task},
+        passed=outcome["passed"],
+        reason=outcome["reason"],
+        promote=promote,
+        accept=accept,
+        parent=outcome["parent"],
+        encoder=result.encoder,
+        documents=result.documents,
+        lessons=result.lessons,
+        tuned_head=result.tuned_head,
+    )
+    if outcome.get("outcomes") is not None and promote:
+        registered = register_outcomes(collection, read_rows(folder), outcome["outcomes"], registered)
+    record = outcome.get("second_stage")
+    if record is None or not promote:
+        return registered
+    tensors = load((folder / _STAGE).read_bytes())
+    stage = SecondStage(len(tensors["token_delta"]))
+    stage.load_state_dict(tensors)
+    return register_second_stage(collection, stage.eval(), {**record, "task": task}, registered)
 
 
 def _tensors_of(folder: Path, head: str) -> Path:

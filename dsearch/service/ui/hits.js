@@ -49,7 +49,7 @@ function body(hit, query) {
   let short = flat;
   if (fragments.length > 0 && flat.length > SNIPPET) {
     short = null;
-    shown.append(...fragments.flatMap((one) => ["… ", ...spanned(one.text, one.spans, one.start)]), " …");
+    shown.append(...fragments.flatMap((one) => ["… ", ...spanned(one, query)]), " …");
   } else {
     const near = hit.passage ? flatten(hit.passage.text) : flat;
     const found = snippet(near, query, SNIPPET);
@@ -91,6 +91,9 @@ function why(hit) {
     if (explain.dense.length > 1) {
       drawer.append(heatmap(["weight"], heads.map(([name]) => name), [explain.head_weights], "Attention by head"));
     }
+    if (explain.second_stage) {
+      drawer.append(element("p", "", `Second look: ${explain.second_stage.toFixed(4)} of the score.`));
+    }
     if (pastInWords(hit)) drawer.append(element("p", "", pastInWords(hit)));
     for (const sentence of explain.learned ? learnedInWords(hit) : []) drawer.append(element("p", "", sentence));
   });
@@ -118,14 +121,18 @@ function marked(text, query) {
     piece.marked ? element("mark", "", piece.text) : document.createTextNode(piece.text));
 }
 
-// Spans count code points of the whole field, as Python does; the piece begins at `first`.
-function spanned(text, spans, first) {
+// Spans count code points of the whole field, as Python does; the piece begins at `first`. Of a piece by
+// meaning, words that are the query's are told apart from words of like meaning.
+function spanned({ text, spans, start: first, by }, query) {
   const letters = [...text];
   const made = [];
   let from = 0;
   for (const [start, end] of spans) {
-    made.push(letters.slice(from, start - first).join(""),
-      element("mark", "", letters.slice(start - first, end - first).join("")));
+    const word = letters.slice(start - first, end - first).join("");
+    const alike = by === "meaning" && !pieces(word, query).some((piece) => piece.marked);
+    const mark = element("mark", alike ? "alike" : "", word);
+    if (alike) mark.title = "of like meaning";
+    made.push(letters.slice(from, start - first).join(""), mark);
     from = end - first;
   }
   return [...made, letters.slice(from).join("")];

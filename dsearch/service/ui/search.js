@@ -39,14 +39,14 @@ export function startSearch() {
 
 export async function showSearch() {
   readAddress();
-  await offerModels();
+  await Promise.all([offerModels(), offerLook()]);
   await searchNow();
 }
 
 export async function changedCollection() {
   remember({ f: null, m: null });
   at("filters").hidden = true;
-  await offerModels();
+  await Promise.all([offerModels(), offerLook()]);
   await searchNow();
 }
 
@@ -66,6 +66,7 @@ function readAddress() {
   if (!ahead) query.value = given.get("q") ?? "";
   const mode = [...form.elements.mode].find((one) => one.value === (given.get("mode") ?? "hybrid"));
   if (mode) mode.checked = true;
+  form.elements.look.checked = given.has("look");
 }
 
 function writeAddress() {
@@ -73,7 +74,7 @@ function writeAddress() {
   const mode = form.elements.mode.value;
   remember({
     c: chosen.value, mode: mode === "hybrid" ? null : mode, m: model.value || null,
-    q: query.value.trim() ? query.value : null,
+    q: query.value.trim() ? query.value : null, look: form.elements.look.checked ? "1" : null,
   });
 }
 
@@ -90,6 +91,23 @@ async function offerModels() {
   } catch {
     // A damaged collection says so where it is searched.
   }
+}
+
+// A second look, where the documents have tokens.
+async function offerLook() {
+  at("look").hidden = true;
+  try {
+    at("look").hidden = !(await describe(chosen.value)).second_stage;
+  } catch {
+    // A damaged collection says so where it is searched.
+  }
+}
+
+// By keywords alone there is none.
+function lookOptions() {
+  const { look, mode } = form.elements;
+  if (at("look").hidden || !look.checked || mode.value === "keyword") return {};
+  return { stages: 2, highlight_by: "meaning" };
 }
 
 function choice(value, text) {
@@ -120,7 +138,7 @@ async function searchNow() {
     await showCollection();
     return;
   }
-  const request = { query: words, collapse: true, ...options() };
+  const request = { query: words, collapse: true, ...options(), ...lookOptions() };
   await answered((page, signal) => search(chosen.value, { ...request, ...page }, signal), words);
 }
 

@@ -10,9 +10,15 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.attention.retrieval.second_stage import FEATURES, POWER, SecondStage
+from dsearch.attention.retrieval.second_stage import FEATURES, POWER, Matches, SecondStage
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.ranking.second_stage import query_tokens
+from dsearch.engine.ranking.second_stage import (
+    CandidateEvidence,
+    FirstStage,
+    features_of,
+    query_tokens,
+)
+from dsearch.engine.search.confidence import evidence_of_rankings
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.types import Document
 
@@ -175,3 +181,48 @@ def test_highlights_of_meaning_mark_words_of_the_fields(staged: Collection) -> N
 def test_highlights_of_meaning_need_tokens(collection: Collection) -> None:
     with pytest.raises(InvalidRequest, match="--second-stage"):
         collection.search(QUERY, highlight=True, highlight_by="meaning")
+
+
+def test_confidence_is_that_of_the_first_stage(staged: Collection) -> None:
+    """Its calibration is fitted to scores without a second stage."""
+    states = staged.query_states([QUERY], "hybrid")
+    evidence: list[np.ndarray] = []
+    for stages in (1, 2):
+        layer = staged.layer_over(staged.snapshot, staged.head("v0"), {"stages": stages})
+        (of_query,) = staged.kept_query_tokens.of(staged.encoder, [QUERY])
+        output = layer.ranked(states, [QUERY], [query_tokens(of_query, QUERY, layer.snapshot)])
+        assert (output.second is not None) == (stages == 2)
+        evidence.append(evidence_of_rankings(output, layer))
+    np.testing.assert_allclose(evidence[1], evidence[0], atol=1e-6)
+
+
+def test_features_of_candidates_are_written_out() -> None:
+    """Leaders and neighbours, candidate by candidate; a single candidate has no neighbour."""
+    generator = np.random.default_rng(5)
+    embeddings = generator.normal(size=(4, 6))
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    scores = np.array([0.9, 0.5, 0.7, 0.1])
+
+    def features(of: np.ndarray) -> dict[str, np.ndarray]:
+        at = np.arange(len(of))
+        tensor = torch.as_tensor(scores[of])[None]
+        first = FirstStage(at[None], tensor[:, None], tensor, tensor[:, None], None)
+        nothing = torch.zeros(len(of), dtype=torch.float64)
+        evidence = CandidateEvidence(
+            Matches(nothing, nothing, nothing),
+            torch.ones(len(of), dtype=torch.int64),
+            torch.as_tensor(embeddings[of]),
+        )
+        return dict(zip(FEATURES, features_of(first, 0, at, evidence).T.numpy(), strict=True))
+
+    shares = np.exp(scores / 0.05) / np.exp(scores / 0.05).sum()
+    centre = shares @ embeddings
+    standard = (scores - scores.mean()) / scores.std(ddof=1)
+    four = features(np.arange(4))
+    for at in range(4):
+        assert four["leaders"][at] == pytest.approx(embeddings[at] @ centre / np.linalg.norm(centre))
+        others = [other for other in range(4) if other != at]
+        nearness = np.exp([embeddings[at] @ embeddings[other] / 0.1 for other in others])
+        expected = (nearness * standard[others]).sum() / nearness.sum()
+        assert four["neighbours"][at] == pytest.approx(expected, abs=1e-5)
+    assert features(np.array([2]))["neighbours"] == 0.0

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import torch
 from support.fakes import HashingEncoder
+from support.training.second_stages import judged_collection
 
 from dsearch.attention.retrieval.second_stage import FEATURES
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.ranking.second_stage import query_tokens
+from dsearch.training.confidence import calibrate_by_documents
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune.second_stage import (
     PULLS,
     WAYS,
     FoldHeads,
     Lists,
-    TrainedStage,
     Way,
     chosen_way,
     fitted,
@@ -26,9 +27,7 @@ from dsearch.training.finetune.second_stage import (
     stage_with,
     train_second_stage,
 )
-from dsearch.training.gate.gate import judge
 from dsearch.training.registry import Registered, register_second_stage
-from dsearch.types import Document
 
 TERMS = 1 + len(FEATURES)
 
@@ -61,14 +60,8 @@ def examples_of(lists: Lists, examples: Examples) -> Examples:
 
 @pytest.fixture
 def judged(engine: SearchEngine) -> tuple[Collection, Examples]:
-    """Sixty documents of three words; each of the 48 queries has two words of one."""
-    documents = [Document(id=f"d{i}", title=f"a{i % 7}", text=f"b{i % 11} the c{i % 13}") for i in range(60)]
-    collection = engine.create("judged")
-    collection.ingest(documents, second_stage=True)
-    queries = {f"q{i}": f"a{i % 7} c{i % 13}" for i in range(48)}
-    return collection, examples_from_judgements(
-        collection, queries, {f"q{i}": {f"d{i}": 1.0} for i in range(48)}
-    )
+    collection, queries, judgements = judged_collection(engine)
+    return collection, examples_from_judgements(collection, queries, judgements)
 
 
 def test_what_tells_is_learned_and_noise_is_not(judged: tuple[Collection, Examples]) -> None:
@@ -116,10 +109,15 @@ def test_a_stage_goes_live_behind_what_answers(judged: tuple[Collection, Example
     assert trained is not None
     assert trained.gate.slice("all").queries == 48
     assert train_second_stage(examples, tokens, folds, "head") is None
-    passed = TrainedStage("start", trained.stage, trained.way, judge(None, None), trained.record)
-    registered = register_second_stage(collection, passed, Registered("v0", None, "v0", "kept"))
+    calibration = calibrate_by_documents(collection)
+    registered = register_second_stage(
+        collection, trained.stage, trained.record, Registered("v0", None, "v0", "kept")
+    )
     assert collection.live_model == registered.live
-    assert collection.search("a1 c1", explain=True).stamp.model == registered.live
+    answer = collection.search("a1 c1", explain=True)
+    assert answer.stamp.model == registered.live
+    assert (answer.confidence is None) == (calibration is None)
+    assert collection.calibrations.of(collection.live_model) == calibration
 
 
 def test_training_offers_one_where_there_are_tokens(

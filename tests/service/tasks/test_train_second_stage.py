@@ -1,0 +1,68 @@
+"""A second stage that a task of the service fits goes live as by the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from support.training.second_stages import judged_collection
+
+from dsearch.engine import SearchEngine
+from dsearch.jobs import TrainingJob
+from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
+from dsearch.service.tasks.results import register_made
+from dsearch.training import run_training
+
+
+def test_a_stage_that_passed_goes_live_behind_what_answers(engine: SearchEngine, tmp_path: Path) -> None:
+    collection, queries, judgements = judged_collection(engine)
+    job = TrainingJob(queries=queries, judgements=judgements, epochs=2, memory=False, tune=False)
+    learned = run_training(collection, job)
+    assert learned.second_stage is not None
+    stage = learned.second_stage
+    passing = dataclasses.replace(stage, gate=dataclasses.replace(stage.gate, verdict="passed"))
+    learned = dataclasses.replace(learned, second_stage=passing)
+    outcome = _written(tmp_path, learned)
+    registered = register_made(tmp_path, outcome, collection, promote=True, accept=False, task="t1")
+    assert registered.live == collection.live_model
+    served = collection.head(collection.live_model).second_stage
+    assert served is not None
+    for name, tensor in passing.stage.state_dict().items():
+        assert tensor.equal(served.state_dict()[name])
+    kept = register_made(tmp_path, outcome, collection, promote=False, accept=False, task="t2")
+    assert kept.live is None
+
+
+def test_http_equals_python(engine: SearchEngine, client: TestClient) -> None:
+    """Two stages, pages and marks over HTTP are those of the engine."""
+    collection, _, _ = judged_collection(engine)
+    url = "/v1/collections/judged"
+    assert client.get(url).json()["second_stage"] is True
+    options = {"limit": 4, "stages": 2, "rerank_candidates": 7, "explain": True}
+    marks = {"highlight": True, "highlight_by": "meaning"}
+    body = {"query": "a1 c2", **options, **marks}
+    answer = client.post(f"{url}/search", json=body).json()
+    expected = collection.search("a1 c2", **options, **marks)  # type: ignore[arg-type]
+    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected.hits]
+    for hit, ours in zip(answer["hits"], expected.hits, strict=True):
+        parts = hit["explain"]
+        assert parts["second_stage"] == pytest.approx(ours.explain.second_stage, abs=1e-6)  # type: ignore[union-attr]
+        total = parts["dense"][0] + parts["keyword"][0] + parts["memory"] + parts["second_stage"]
+        assert total == pytest.approx(hit["score"], abs=1e-5)
+        assert {piece["by"] for piece in hit["highlights"]} <= {"meaning"}
+    further = client.post(f"{url}/search", json={**body, "cursor": answer["next_cursor"]})
+    whole = collection.search("a1 c2", **{**options, "limit": 8})  # type: ignore[arg-type]
+    assert [hit["id"] for hit in further.json()["hits"]] == [hit.id for hit in whole.hits[4:]]
+    other = client.post(
+        f"{url}/search", json={**body, "rerank_candidates": 8, "cursor": answer["next_cursor"]}
+    )
+    assert (other.status_code, other.json()["code"]) == (422, "invalid_cursor")
+
+
+def test_a_search_without_tokens_names_the_way_to_them(engine: SearchEngine, client: TestClient) -> None:
+    engine.create("plain").ingest([])
+    answer = client.post("/v1/collections/plain/search", json={"query": "a", "stages": 2})
+    assert answer.status_code == 422
+    assert "--second-stage" in answer.json()["detail"]
