@@ -51,7 +51,7 @@ async def create_collection(
     if asked is not None:
         cut = asked.passages
         passages = None if cut is None else PassageOptions(cut.tokens, cut.overlap, none=cut.none)
-        make = partial(make, asked.language, passages, asked.kind)
+        make = partial(make, asked.language, passages, asked.kind, asked.search_fields)
     created = await service.writing.run(make)
     described = await service.read(partial(service.catalogue.describe, collection))
     return json_answer(described, 201 if created else 200)
