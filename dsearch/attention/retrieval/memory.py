@@ -390,8 +390,8 @@ class QueryMemory(nn.Module):
 
     def _all_names(self) -> Iterator[tuple[str | bytes, int]]:
         """The name of each query: text, or key where the text is not kept, and contributor."""
-        keys = self.keys.numpy()
-        contributors: list[int] = self.contributors.tolist()  # pyright: ignore[reportUnknownMemberType]
+        keys = self.keys.cpu().numpy()
+        contributors: list[int] = self.contributors.cpu().numpy().tolist()
         for at, (text, contributor) in enumerate(zip(self.texts or (), contributors, strict=True)):
             yield (query_name(text) if contributor == TRUSTED else keys[at].tobytes()), contributor
 
