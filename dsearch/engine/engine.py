@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,7 @@ from dsearch.engine.maintenance.migrate import (
     switch,
 )
 from dsearch.engine.maintenance.verify import Recovered, Verified, accept_loss, verify_collection
-from dsearch.engine.options import ENGLISH, KeyOptions, require_language, tokenizer_for
+from dsearch.engine.options import ENGLISH, KeyOptions, checked_fields, require_texts, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import CollectionExists, Conflict, Unavailable
@@ -129,26 +129,27 @@ class SearchEngine:
         dimension: int | None = None,
         keys: KeyOptions | None = None,
         language: str = ENGLISH,
+        search_fields: Sequence[str] = (),
         passages: PassageOptions | None = None,
     ) -> Collection:
         """Create an empty, searchable collection.
 
         Args:
             name: its name.
-            dimension: length of supplied embeddings (`Collection.upsert` with `embeddings`); None for texts
-                that the engine's encoder encodes.
+            dimension: length of supplied embeddings (`Collection.upsert`); None: the encoder encodes.
             keys: storage options of keys; exact comparison when None.
             language: language of keyword search, one of `dsearch.index.languages()`; "none" keeps words,
                 "auto" or a list as "german,english" takes each text's own.
+            search_fields: metadata fields whose strings keyword search has as words, as "authors".
             passages: options to split long documents; passages as long as the encoder's window when None.
 
         Raises:
-            CollectionExists, InvalidRequest (not a name or a language), Conflict (opened readonly).
+            CollectionExists, InvalidRequest (no name, language or field), Conflict (opened readonly).
         """
         self._require_writable()
         folder = self.home.folder(name)
         self._require_free(name, "use it, or another name")
-        tokenizer_for(language)  # refuses an unknown language
+        fields, _ = checked_fields(search_fields), tokenizer_for(language)  # both refuse what is none
         cutting = None
         if dimension is None:
             identity = self.encoder.identity
@@ -165,7 +166,7 @@ class SearchEngine:
                 dimension=identity.dimension,
                 passages=None if cutting is None else cutting.to_dict(),
             ) as store:
-                build_generation(store, keys=keys, language=language)
+                build_generation(store, keys=keys, language=language, search_fields=fields)
             publish(building, folder)  # a crash before leaves no collection, after it a searchable one
         return self.collection(name)
 
@@ -174,20 +175,23 @@ class SearchEngine:
         name: str,
         *,
         language: str | None = None,
+        search_fields: Sequence[str] | None = None,
         passages: PassageOptions | None = None,
         kind: str | None = None,
     ) -> Collection:
         """Return the collection of this name or alias, created if it does not exist; see `create`.
 
         Raises:
-            InvalidRequest: unknown kind.
-            Conflict: it exists with another language, other passages, or another kind of keys.
+            InvalidRequest: unknown kind. Conflict: it exists with another language, kind, fields or passages.
         """
         keys = None if kind is None else KeyOptions(kind)
         if name not in self.names() and name not in self.aliases():
-            return self.create(name, keys=keys, language=language or ENGLISH, passages=passages)
+            fields = search_fields or ()
+            return self.create(
+                name, keys=keys, language=language or ENGLISH, search_fields=fields, passages=passages
+            )
         collection = self.collection(name)
-        require_language(collection.store, language)
+        require_texts(collection.store, language, search_fields)
         if kind is not None and (present := KeyOptions.of(collection.store).kind) != kind:
             raise Conflict(
                 f"collection {collection.name!r} keeps its keys as {present}, not as {kind}; change that",

@@ -17,6 +17,7 @@ from dsearch.errors import Conflict, HomeLocked, InvalidRequest
 def create(
     name: Annotated[str, typer.Argument(help="The collection's name.")],
     language: options.Language = None,
+    search_fields: options.SearchFields = None,
     passage_tokens: options.PassageTokens = None,
     overlap: options.Overlap = None,
     no_passages: options.NoPassages = False,
@@ -28,12 +29,14 @@ def create(
     """Create an empty collection; `dsearch index` does it by itself."""
     from dsearch.engine import KeyOptions, PassageOptions
 
+    names = options.field_names(search_fields)
     try:
         with opened_engine(home, readonly=False, encoder=encoder) as (engine, _):
             created = engine.create(
                 name,
                 keys=None if kind is None else KeyOptions(kind),
                 language=language or "english",
+                search_fields=names or (),
                 passages=PassageOptions(passage_tokens, overlap, none=no_passages),
             )
             info = created.describe()
@@ -43,7 +46,9 @@ def create(
         with server_of(locked) as client:
             if name in [info.name for info in client.collections()]:
                 raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
-            info = client.create_collection(name, language=language, passages=passages or None, kind=kind)
+            info = client.create_collection(
+                name, language=language, passages=passages or None, kind=kind, search_fields=names
+            )
     if json:
         print_json(asdict(info))
         return

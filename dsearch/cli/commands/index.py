@@ -61,6 +61,7 @@ def index(
     ] = False,
     ignored: Annotated[bool, typer.Option("--ignored", help="Read what .gitignore files name, too.")] = False,
     language: options.Language = None,
+    search_fields: options.SearchFields = None,
     passage_tokens: options.PassageTokens = None,
     overlap: options.Overlap = None,
     no_passages: options.NoPassages = False,
@@ -101,7 +102,7 @@ def index(
             "--second-stage with --ray, whose workers give no token states; leave one of them out: "
             f"{typed('index', '-c', collection, '--second-stage')} adds the tokens afterwards"
         )
-    folders = Folders(problems, keep=keep, yes=yes)
+    folders, words = Folders(problems, keep=keep, yes=yes), options.field_names(search_fields)
     # A missing file is noticed here.
     documents = read_sources(
         sources or [],
@@ -116,7 +117,9 @@ def index(
         with opened_engine(home, readonly=False, **own) as (engine, settings):
             passages = PassageOptions(passage_tokens, overlap, none=no_passages)
             if sources:
-                target = engine.collection_or_new(collection, language=language, passages=passages, kind=kind)
+                target = engine.collection_or_new(
+                    collection, language=language, search_fields=words, passages=passages, kind=kind
+                )
                 folders.mirror.learn(target.store.export(FROM_FOLDERS))
             else:
                 target = engine.collection(collection)
@@ -150,7 +153,12 @@ def index(
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passage_options = {name: value for name, value in cut.items() if value is not None}
         with server_of(locked) as client:
-            creation = {"language": language, "passages": passage_options or None, "kind": kind}
+            creation = {
+                "language": language,
+                "passages": passage_options or None,
+                "kind": kind,
+                "search_fields": words,
+            }
             folders.mirror.learn(documents_of(client, collection))
             info, written = index_by_server(client, collection, documents, creation)
             deleted = delete_by_server(client, collection, folders.obsolete(nullcontext))

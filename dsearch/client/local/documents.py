@@ -50,10 +50,13 @@ class LocalDocuments:
         language: str | None = None,
         passages: Mapping[str, Any] | None = None,
         kind: str | None = None,
+        search_fields: Sequence[str] | None = None,
     ) -> results.CollectionInfo:
         """Make a collection for the engine's encoder; one that is there stays. Options as for `Client`."""
         cut = None if passages is None else PassageOptions(**passages)
-        created = self.engine.collection_or_new(name, language=language, passages=cut, kind=kind)
+        created = self.engine.collection_or_new(
+            name, language=language, search_fields=search_fields, passages=cut, kind=kind
+        )
         return created.describe()
 
     def delete_collection(self, name: str) -> None:

@@ -24,7 +24,7 @@ from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.encoder.batching import length_sorted_batches
 from dsearch.engine.indexing.chunking import Cutting, encode, passage_table
 from dsearch.engine.indexing.token_keeper import TokenKeeper
-from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
+from dsearch.engine.options import KeyOptions, keyword_text, language_of, search_fields_of, tokenizer_for
 from dsearch.errors import DimensionMismatch, EncoderMismatch, InvalidRequest
 from dsearch.index import Generation, PassageTable
 from dsearch.index.metadata import FieldsBuilder
@@ -131,6 +131,7 @@ def build_generation(
     key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
     keys: KeyOptions | None = None,
     language: str | None = None,
+    search_fields: Sequence[str] | None = None,
     queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> int:
@@ -140,6 +141,7 @@ def build_generation(
         key_projection=key_projection,
         keys=keys,
         language=language,
+        search_fields=search_fields,
         queries=queries,
         on_progress=on_progress,
     )
@@ -153,6 +155,7 @@ def build_files(
     key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
     keys: KeyOptions | None = None,
     language: str | None = None,
+    search_fields: Sequence[str] | None = None,
     queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Built:
@@ -163,10 +166,12 @@ def build_files(
         key_projection: W_g; None for the identity.
         keys: kind of its keys; that of the live generation when None.
         language: language of its texts; that of the live generation when None.
+        search_fields: metadata fields with further words; those of the live generation when None.
         queries: sample queries to tune an approximate kind; derived from the keys when None.
         on_progress: receives each stage.
     """
     keys, language = keys or KeyOptions.of(store), language or language_of(store)
+    searched = search_fields_of(store) if search_fields is None else tuple(search_fields)
     state = store.snapshot()
     number = store.next_generation_number()
     fields, keeper = FieldsBuilder(), TokenKeeper(store)
@@ -177,7 +182,7 @@ def build_files(
         rows=state.rows,
         embeddings=_embedding_blocks(store, state.rows),
         passages=_passage_blocks(store, state.rows),
-        texts=_contents(store, state.rows, fields),
+        texts=_contents(store, state.rows, fields, searched),
         fields=fields,
         tokens=keeper.for_build(state.rows),
         encoder=store.encoder,
@@ -191,6 +196,8 @@ def build_files(
     )
     keeper.close()
     record = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
+    if searched:
+        record["search_fields"] = list(searched)
     return Built(number, manifest.digest, len(state.rows), state.sequence, record)
 
 
@@ -229,12 +236,14 @@ def _passage_blocks(store: Store, rows: np.ndarray) -> Iterator[PassageTable]:
         yield replace(table, owners=table.owners + start)
 
 
-def _contents(store: Store, rows: np.ndarray, fields: FieldsBuilder) -> Iterator[str]:
+def _contents(
+    store: Store, rows: np.ndarray, fields: FieldsBuilder, searched: Sequence[str]
+) -> Iterator[str]:
     """Yield the text to index of each row, and add its metadata to `fields`: each row is read once."""
     for start in range(0, len(rows), _READ_AT_A_TIME):
         for document in store.documents(rows[start : start + _READ_AT_A_TIME]):
             fields.add(document.metadata)
-            yield document.content
+            yield keyword_text(document, searched)
 
 
 _BACKEND = "given"

@@ -133,6 +133,9 @@ class CreateRequest(Given):
         None,
         description="language of keyword search; none keeps words as they are; english by default",
     )
+    search_fields: (
+        Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=16)] | None
+    ) = Field(None, description="metadata fields whose strings keyword search has as words of a document")
 
 
 class AliasRequest(Given):
