@@ -6,7 +6,7 @@ field from `Attributes:`. The results of searches are in `dsearch.types`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsearch.errors import DsearchError
@@ -25,6 +25,7 @@ class CollectionInfo:
         pending: number of documents that have no embedding yet and cannot be found.
         encoder: name and dimension of its encoder.
         language: language whose stems and stop words keyword search uses.
+        search_fields: metadata fields whose strings keyword search has as words.
         passages: maximum number of tokens of a passage of a long document, and how many of them it shares
             with the one before; null: documents are not cut.
         keys: how the index stores its keys, what was requested, and recall, speed and size as measured when
@@ -48,6 +49,7 @@ class CollectionInfo:
     model_problem: str | None = None
     predict_model: str = "v0"
     second_stage: bool = False
+    search_fields: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)

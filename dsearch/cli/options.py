@@ -53,6 +53,14 @@ Language = Annotated[
         "german,english, or auto, for texts in several.",
     ),
 ]
+SearchFields = Annotated[
+    str | None,
+    typer.Option(
+        "--search-fields",
+        metavar="FIELDS",
+        help="New collection: metadata fields whose strings are words for keyword search, as authors,tags.",
+    ),
+]
 PassageTokens = Annotated[
     int | None,
     typer.Option(
@@ -179,3 +187,8 @@ def json_of(text: str, name: str, example: str) -> object:
         raise InvalidRequest(
             f"{name} {text[:80]!r} is not JSON ({error}); use an object such as {example}, in single quotes"
         ) from None
+
+
+def field_names(text: str | None) -> list[str] | None:
+    """Names of a list with commas; None if none was given."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.home import Home, HomeEncoders, drop_alias, read_aliases, set_alias
 from dsearch.engine.indexing.chunking import PassageOptions
 from dsearch.engine.indexing.clean_close import CleanClose, take_clean_close
-from dsearch.engine.indexing.ingest import OnProgress, build_generation, given_identity, require_dimension
+from dsearch.engine.indexing.ingest import OnProgress, build_generation, given_identity, require_options
 from dsearch.engine.indexing.retention import clear, tidy
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
 from dsearch.engine.maintenance.migrate import (
@@ -29,7 +29,7 @@ from dsearch.engine.maintenance.migrate import (
     switch,
 )
 from dsearch.engine.maintenance.verify import Recovered, Verified, accept_loss, verify_collection
-from dsearch.engine.options import ENGLISH, KeyOptions, require_kind, require_language, tokenizer_for
+from dsearch.engine.options import ENGLISH, KeyOptions, checked_fields, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import CollectionExists, Conflict, InvalidRequest, Unavailable
@@ -128,34 +128,34 @@ class SearchEngine:
         dimension: int | None = None,
         keys: KeyOptions | None = None,
         language: str = ENGLISH,
+        search_fields: Sequence[str] = (),
         passages: PassageOptions | None = None,
     ) -> Collection:
         """Create an empty, searchable collection.
 
         Args:
             name: its name.
-            dimension: length of supplied embeddings (`Collection.upsert` with `embeddings`); None for texts
-                that the engine's encoder encodes.
+            dimension: length of supplied embeddings (`Collection.upsert`); None: the encoder encodes.
             keys: storage options of keys; exact comparison when None.
             language: language of keyword search, one of `dsearch.index.languages()`; "none" keeps words,
                 "auto" or a list as "german,english" takes each text's own.
+            search_fields: metadata fields whose strings keyword search has as words, as "authors".
             passages: options to split long documents; passages as long as the encoder's window when None.
 
         Raises:
-            CollectionExists, InvalidRequest (not a name or a language), Conflict (opened readonly).
+            CollectionExists, InvalidRequest (no name, language or field), Conflict (opened readonly).
         """
         self._require_writable()
         folder = self.home.folder(name)
         self._require_free(name, "use it, or another name")
-        tokenizer_for(language)  # refuses an unknown language
-        cutting = None
+        fields, _ = checked_fields(search_fields), tokenizer_for(language)  # both refuse what is none
         if dimension is not None and (passages or PassageOptions()) != PassageOptions():
             raise InvalidRequest("passages of embeddings that are given; leave one of the two out")
         if dimension is None:
             identity = self.encoder.identity
             cutting = (passages or PassageOptions()).cutting(self.encoder)
         else:
-            identity = given_identity(dimension)
+            identity, cutting = given_identity(dimension), None
         require_empty(folder)
         with aside(self.home.path) as unfinished:
             building = unfinished / name
@@ -166,7 +166,7 @@ class SearchEngine:
                 dimension=identity.dimension,
                 passages=None if cutting is None else cutting.to_dict(),
             ) as store:
-                build_generation(store, keys=keys, language=language)
+                build_generation(store, keys=keys, language=language, search_fields=fields)
             publish(building, folder)  # a crash before leaves no collection, after it a searchable one
         return self.collection(name)
 
@@ -175,6 +175,7 @@ class SearchEngine:
         name: str,
         *,
         language: str | None = None,
+        search_fields: Sequence[str] | None = None,
         passages: PassageOptions | None = None,
         kind: str | None = None,
         dimension: int | None = None,
@@ -187,15 +188,16 @@ class SearchEngine:
         """
         keys = None if kind is None else KeyOptions(kind)
         if name not in self.names() and name not in self.aliases():
-            language = language or ENGLISH
-            return self.create(name, dimension=dimension, keys=keys, language=language, passages=passages)
+            return self.create(
+                name,
+                dimension=dimension,
+                keys=keys,
+                language=language or ENGLISH,
+                search_fields=search_fields or (),
+                passages=passages,
+            )
         collection = self.collection(name)
-        if dimension is not None:
-            require_dimension(collection.store, dimension)
-        require_language(collection.store, language)
-        require_kind(collection.store, kind)
-        if passages is not None:
-            passages.require(collection.store)
+        require_options(collection.store, dimension, language, search_fields, kind, passages)
         return collection
 
     def drop(self, name: str) -> None:

@@ -5,14 +5,18 @@
 `KeyOptions` says how the keys of a generation are stored. The generation's record in the store contains them,
 so the next generation is built with the same options unless others are requested.
 
+Search fields are metadata fields whose strings keyword search has as further words of a document, no part of
+its embedding. The record names them, too.
+
 The language of a collection decides how texts are split into terms for BM25. The generation's record names it
 too; records older than that option mean English.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from dsearch.attention import Score
 from dsearch.attention_options import AttentionKeywords, SelectionKeywords
@@ -23,6 +27,9 @@ from dsearch.index.dense.kinds import AUTO
 from dsearch.index.dense.tuning import RECALL_TARGET
 from dsearch.search_options import SearchKeywords
 from dsearch.store import Store
+from dsearch.store.documents.read import Rows
+from dsearch.store.filters.parse import parse_field
+from dsearch.types import Document
 
 
 class LayerOptions(AttentionKeywords, SelectionKeywords, total=False):
@@ -95,6 +102,52 @@ def language_of(store: Store) -> str:
     return ENGLISH if live is None else live.record.get("language", ENGLISH)
 
 
+MAX_SEARCH_FIELDS = 16
+
+
+def search_fields_of(store: Store) -> tuple[str, ...]:
+    """Return the metadata fields whose words the live generation searches."""
+    live = store.live_generation()
+    return () if live is None else tuple(live.record.get("search_fields", ()))
+
+
+def checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
+    """Return search fields without repetitions.
+
+    Raises:
+        InvalidRequest: not a field, or too many.
+    """
+    for field in fields:
+        parse_field(field)
+    if len(fields) > MAX_SEARCH_FIELDS:
+        raise InvalidRequest(f"{len(fields)} search fields; use at most {MAX_SEARCH_FIELDS}")
+    return tuple(dict.fromkeys(fields))
+
+
+def keyword_text(document: Document, fields: Sequence[str]) -> str:
+    """Return the text of a document for keyword search: title and text, then strings of its search fields."""
+    words = [value for field in fields for value in _strings(document.metadata, parse_field(field))]
+    return "\n".join([document.content, *words])
+
+
+def keyword_texts(store: Store, rows: Rows) -> list[str]:
+    """Return the text of each row for keyword search in the live generation."""
+    fields = search_fields_of(store)
+    if not fields:
+        return store.contents(rows)
+    return [keyword_text(document, fields) for document in store.documents(rows)]
+
+
+def _strings(metadata: Any, keys: Sequence[str]) -> list[str]:
+    """Strings at a path, of a string or of a list; other values have no words."""
+    for key in keys:
+        if not isinstance(metadata, Mapping):
+            return []
+        metadata = cast("Mapping[str, Any]", metadata).get(key)
+    values: list[Any] = cast("list[Any]", metadata) if isinstance(metadata, list) else [metadata]
+    return [value for value in values if isinstance(value, str)]
+
+
 def tokenizer_for(language: str) -> Tokenizer:
     """Return the tokenizer of a language, of several, or of "none".
 
@@ -105,12 +158,17 @@ def tokenizer_for(language: str) -> Tokenizer:
     return Tokenizer.for_language(language)
 
 
-def require_language(store: Store, language: str | None) -> None:
-    """Check that a collection has this language; None accepts any.
+def require_texts(store: Store, language: str | None, fields: Sequence[str] | None) -> None:
+    """Check that a collection has this language and these search fields; None accepts any.
 
     Raises:
-        Conflict: the message names its language.
+        Conflict: the message names its own.
     """
+    if fields is not None and set(fields) != set(present := search_fields_of(store)):
+        raise Conflict(
+            f"search_fields={', '.join(fields)}; collection {store.name!r} searches the fields "
+            f"{', '.join(present) or '(none)'}: leave them out, or index into another collection"
+        )
     if language not in (None, language_of(store)):
         raise Conflict(
             f"language={language!r}; collection {store.name!r} was made for {language_of(store)!r}: leave it "

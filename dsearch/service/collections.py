@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -146,6 +146,7 @@ class Catalogue:
         passages: PassageOptions | None = None,
         kind: str | None = None,
         dimension: int | None = None,
+        search_fields: Sequence[str] | None = None,
     ) -> bool:
         """Make a collection unless it is there; whether it was made.
 
@@ -154,11 +155,12 @@ class Catalogue:
             language: of its texts; English when None.
             passages: how long documents are cut; into passages as long as the encoder's window when None.
             kind: how keys are kept; compared exactly when None.
+            search_fields: metadata fields whose strings are words; none when None.
             dimension: length of the embeddings that come with the documents; the encoder's when None.
 
         Raises:
-            InvalidRequest: not a name, not a language, not a kind, passages that the encoder cannot have.
-            Conflict: the engine is readonly, or it is there for another language, passages, kind or
+            InvalidRequest: not a name, language, kind or field, passages that the encoder cannot have.
+            Conflict: the engine is readonly, or it is there for another language, fields, passages, kind or
                 dimension.
         """
         if dimension is None:
@@ -167,7 +169,12 @@ class Catalogue:
             self._changed.wait_for(lambda: name not in self._leaving)
             exists = name in self.names()
             self._engine.collection_or_new(
-                name, language=language, passages=passages, kind=kind, dimension=dimension
+                name,
+                language=language,
+                search_fields=search_fields,
+                passages=passages,
+                kind=kind,
+                dimension=dimension,
             )
             return not exists
 

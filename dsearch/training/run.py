@@ -21,6 +21,7 @@ from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.rewards import RewardCallback
+from dsearch.training.data.user_queries import with_judging_queries
 from dsearch.training.finetune.feedback import (
     TrustedSlice,
     examples_from_feedback,
@@ -36,7 +37,7 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
-from dsearch.training.gate.gate import Gate
+from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import (
@@ -221,10 +222,11 @@ class _TrainingRun:
             taught = len({at.item() for at, _ in examples.relevant})
             self.observer.remark(f"queries: {len(examples)} sentences of {taught} of {documents} documents")
             options = self_supervised_options(**self._chosen())
+            examples, judging = with_judging_queries(collection, examples, job.seed)
         else:
             examples = judged_examples(collection, job, job.teacher)
             make = query_options if job.scope == "query" else TrainingOptions
-            options = make(**self._chosen())
+            options, judging = make(**self._chosen()), None
         if job.reward_url is not None:
             name_rows = partial(collection.ids_at, examples.snapshot)
             examples = replace(examples, reward=RewardCallback(job.reward_url, name_rows))
@@ -239,6 +241,8 @@ class _TrainingRun:
             run=self._run(examples, options),
             task=None if self.make_task is None else self.make_task(options),
         )
+        if judging is not None and self.make_task is None and trained.encoder is None:
+            trained = self._judged_as_served(trained, judging)
         slot = None
         if job.null_slot:
             assert job.queries is not None
@@ -257,6 +261,30 @@ class _TrainingRun:
             trained = self._calibrated(trained, examples)
         stage = self._second_stage(trained, examples)
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
+
+    def _judged_as_served(self, trained: Trained, judging: Examples) -> Trained:
+        """Judge a head that learned from the corpus by queries like those of users, against what answers now.
+
+        Sentences, by which its training was judged, have no keywords beside them; users have.
+        """
+        live = self.collection.live_model
+        head = self.collection.head(live)
+        if self.collection.encoder_identity_of(live) != self.collection.encoder.identity:
+            return trained
+        if head.learned_score is not None or self.collection.has_documents_of(live):
+            return trained
+        served = TrustedSlice.of(judging.subset([]), judging, replace(TrainingOptions(), keywords=True))
+        before, after = served.answers([head, trained.head])
+        report = judge(before, after, _gate(self.job), need_slices=False, seed=self.job.seed)
+        report = replace(report, canary_overlap=trained.gate.canary_overlap)
+        sentences = trained.gate
+        self.observer.remark(
+            f"{len(judging)} queries like those of users, with keywords: {report.verdict}, {report.reason}"
+        )
+        if report.passed and not sentences.passed:
+            report = replace(report, verdict=sentences.verdict, reason=f"on sentences: {sentences.reason}")
+        record = {**trained.record, "gate": report.to_dict(), "gate_on_sentences": sentences.to_dict()}
+        return replace(trained, gate=report, record=record)
 
     def _second_stage(self, trained: Trained, examples: Examples) -> TrainedStage | None:
         """Train a second stage to follow what goes live, if the collection keeps tokens."""

@@ -20,7 +20,7 @@ over queries); how many of their first hits differ from the honest row's.
 
 The collections must be indexed; they are copied, not changed. Folders with `folds.json`: each fold is held
 out once, the one before it judges, the other three are searched for; figures are over all five. Else 500
-queries of qrels/train are searched for, 300 judge, and 1,000 are held out, all drawn at random, `--draws`
+queries of qrels/train are searched for, 1,000 judge, and 1,000 are held out, all drawn at random, `--draws`
 times. Judgements called test choose nothing.
 """
 
@@ -56,7 +56,7 @@ PAGE = 10
 MEASURE = "nDCG@10"
 AGENTS = 20
 LIARS = 2
-SEARCHED, JUDGING, HELD_OUT = 500, 300, 1000
+SEARCHED, JUDGING, HELD_OUT = 500, 1000, 1000
 FLOOD = 500
 READS = (0.1, 0.9)
 LOGS = ("honest", "lying", "flooding")
@@ -159,7 +159,7 @@ def parts_of(folder: Path, arguments: argparse.Namespace) -> Iterator[Parts]:
             parts: list[list[Query]] = [[], [], []]
             for query in queries:
                 parts[of.get(fold_of[query.id], 0)].append(query)
-            yield apart(Parts(*parts, qrels, exclude))
+            yield apart(Parts(parts[0], parts[1], parts[2], qrels, exclude))
         return
     train = read_judgements(folder, "train")
     for number in range(arguments.draws):
@@ -169,7 +169,7 @@ def parts_of(folder: Path, arguments: argparse.Namespace) -> Iterator[Parts]:
             [train.queries[at] for at in sorted(draw[start:end].tolist())]
             for start, end in itertools.pairwise(ends)
         ]
-        yield apart(Parts(*parts, train.qrels, {}))
+        yield apart(Parts(parts[0], parts[1], parts[2], train.qrels, {}))
 
 
 def apart(parts: Parts) -> Parts:

@@ -170,7 +170,10 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     made = asked.create_collection(name)
     assert (made.documents, made.name) == (0, name)
     assert asked.create_collection(name) == made
-    cut = asked.create_collection(f"{name}-cut", passages={"tokens": 24, "overlap": 2}, kind="SQ8")
+    cut = asked.create_collection(
+        f"{name}-cut", passages={"tokens": 24, "overlap": 2}, kind="SQ8", search_fields=["who"]
+    )
+    assert cut.search_fields == ["who"]
     assert cut.passages == {"tokens": 24, "overlap": 2}
     with pytest.raises(Conflict, match="keeps its keys as SQ8"):
         asked.create_collection(f"{name}-cut", kind="Flat")

@@ -390,7 +390,8 @@ class QueryMemory(nn.Module):
 
     def _all_names(self) -> Iterator[tuple[str | bytes, int]]:
         """The name of each query: text, or key where the text is not kept, and contributor."""
-        contributors, keys = self.contributors.tolist(), self.keys.numpy()
+        keys = self.keys.cpu().numpy()
+        contributors: list[int] = self.contributors.cpu().numpy().tolist()
         for at, (text, contributor) in enumerate(zip(self.texts or (), contributors, strict=True)):
             yield (query_name(text) if contributor == TRUSTED else keys[at].tobytes()), contributor
 

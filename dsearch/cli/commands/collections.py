@@ -17,6 +17,7 @@ from dsearch.errors import Conflict, HomeLocked, InvalidRequest
 def create(
     name: Annotated[str, typer.Argument(help="The collection's name.")],
     language: options.Language = None,
+    search_fields: options.SearchFields = None,
     passage_tokens: options.PassageTokens = None,
     overlap: options.Overlap = None,
     no_passages: options.NoPassages = False,
@@ -29,6 +30,7 @@ def create(
     """Create an empty collection; `dsearch index` does it by itself."""
     from dsearch.engine import KeyOptions, PassageOptions
 
+    names = options.field_names(search_fields)
     try:
         with opened_engine(home, readonly=False, encoder=encoder) as (engine, _):
             created = engine.create(
@@ -36,6 +38,7 @@ def create(
                 dimension=dimension,
                 keys=None if kind is None else KeyOptions(kind),
                 language=language or "english",
+                search_fields=names or (),
                 passages=PassageOptions(passage_tokens, overlap, none=no_passages),
             )
             info = created.describe()
@@ -46,7 +49,12 @@ def create(
             if name in [info.name for info in client.collections()]:
                 raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
             info = client.create_collection(
-                name, language=language, passages=passages or None, kind=kind, dimension=dimension
+                name,
+                language=language,
+                passages=passages or None,
+                kind=kind,
+                dimension=dimension,
+                search_fields=names,
             )
     if json:
         print_json(asdict(info))

@@ -68,6 +68,7 @@ def index(
     ] = False,
     ignored: Annotated[bool, typer.Option("--ignored", help="Read what .gitignore files name, too.")] = False,
     language: options.Language = None,
+    search_fields: options.SearchFields = None,
     passage_tokens: options.PassageTokens = None,
     overlap: options.Overlap = None,
     no_passages: options.NoPassages = False,
@@ -113,7 +114,7 @@ def index(
             "--second-stage with --ray, whose workers give no token states; leave one of them out: "
             f"{typed('index', '-c', collection, '--second-stage')} adds the tokens afterwards"
         )
-    folders = Folders(problems, keep=keep, yes=yes)
+    folders, words = Folders(problems, keep=keep, yes=yes), options.field_names(search_fields)
     # A missing file is noticed here.
     documents = read_sources(
         sources or [],
@@ -132,7 +133,12 @@ def index(
                 if own_vectors and collection not in (*engine.names(), *engine.aliases()):
                     documents, dimension = with_dimension(documents)
                 target = engine.collection_or_new(
-                    collection, language=language, passages=passages, kind=kind, dimension=dimension
+                    collection,
+                    language=language,
+                    search_fields=words,
+                    passages=passages,
+                    kind=kind,
+                    dimension=dimension,
                 )
                 folders.mirror.learn(target.store.export(FROM_FOLDERS))
             else:
@@ -174,6 +180,7 @@ def index(
                 "passages": passage_options or None,
                 "kind": kind,
                 "dimension": dimension,
+                "search_fields": words,
             }
             folders.mirror.learn(documents_of(client, collection))
             info, written = index_by_server(client, collection, documents, creation)

@@ -55,11 +55,17 @@ class LocalDocuments:
         passages: Mapping[str, Any] | None = None,
         kind: str | None = None,
         dimension: int | None = None,
+        search_fields: Sequence[str] | None = None,
     ) -> results.CollectionInfo:
         """Make a collection for the engine's encoder; one that is there stays. Options as for `Client`."""
         cut = None if passages is None else PassageOptions(**passages)
         created = self.engine.collection_or_new(
-            name, language=language, passages=cut, kind=kind, dimension=dimension
+            name,
+            language=language,
+            search_fields=search_fields,
+            passages=cut,
+            kind=kind,
+            dimension=dimension,
         )
         return created.describe()
 

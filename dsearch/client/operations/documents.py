@@ -55,6 +55,7 @@ class DocumentOperations:
         passages: Mapping[str, Any] | None = None,
         kind: str | None = None,
         dimension: int | None = None,
+        search_fields: Sequence[str] | None = None,
     ) -> Flow[CollectionInfo]:
         """Create a collection for the server's encoder; an existing one is unchanged. `PUT …/{name}`
 
@@ -62,8 +63,15 @@ class DocumentOperations:
         long documents are cut, `{"tokens": 128, "overlap": 16}` or `{"none": True}`; into passages as long as
         the encoder's window when None. `kind` is how keys are kept; compared exactly when None.
         `dimension` is the length of embeddings of your own, which then come with the documents (`upsert`).
+        `search_fields` are metadata fields whose strings keyword search has as words.
         """
-        creation = {"language": language, "passages": passages, "kind": kind, "dimension": dimension}
+        creation = {
+            "language": language,
+            "passages": passages,
+            "kind": kind,
+            "dimension": dimension,
+            "search_fields": search_fields,
+        }
         values = {name: value for name, value in creation.items() if value is not None}
         body = json_of(values) if values else None
         answer = yield Request("PUT", path_of(name), {}, body, writes=True)

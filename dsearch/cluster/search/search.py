@@ -246,9 +246,9 @@ def _collapsed(answer: ShardedOutput, page: HitPage) -> tuple[ShardedOutput, Dup
         for names, count in zip(answer.candidates.names.tolist(), counts, strict=True)
     ]
     orders = [order for order, _ in pairs]
-    arranged = replace(
+    in_order = replace(
         answer,
         output=rearranged(answer.output, orders),
         candidates=answer.candidates.arranged(orders),
     )
-    return arranged, [copies[order] for order, copies in pairs]
+    return in_order, [copies[order] for order, copies in pairs]

@@ -22,9 +22,17 @@ from jaxtyping import Float32, Int64
 
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.encoder.batching import length_sorted_batches
-from dsearch.engine.indexing.chunking import Cutting, encode, passage_table
+from dsearch.engine.indexing.chunking import Cutting, PassageOptions, encode, passage_table
 from dsearch.engine.indexing.token_keeper import TokenKeeper
-from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
+from dsearch.engine.options import (
+    KeyOptions,
+    keyword_text,
+    language_of,
+    require_kind,
+    require_texts,
+    search_fields_of,
+    tokenizer_for,
+)
 from dsearch.errors import Conflict, EncoderMismatch, InvalidRequest
 from dsearch.index import Generation, PassageTable
 from dsearch.index.metadata import FieldsBuilder
@@ -131,6 +139,7 @@ def build_generation(
     key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
     keys: KeyOptions | None = None,
     language: str | None = None,
+    search_fields: Sequence[str] | None = None,
     queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> int:
@@ -140,6 +149,7 @@ def build_generation(
         key_projection=key_projection,
         keys=keys,
         language=language,
+        search_fields=search_fields,
         queries=queries,
         on_progress=on_progress,
     )
@@ -153,6 +163,7 @@ def build_files(
     key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
     keys: KeyOptions | None = None,
     language: str | None = None,
+    search_fields: Sequence[str] | None = None,
     queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Built:
@@ -163,10 +174,12 @@ def build_files(
         key_projection: W_g; None for the identity.
         keys: kind of its keys; that of the live generation when None.
         language: language of its texts; that of the live generation when None.
+        search_fields: metadata fields with further words; those of the live generation when None.
         queries: sample queries to tune an approximate kind; derived from the keys when None.
         on_progress: receives each stage.
     """
     keys, language = keys or KeyOptions.of(store), language or language_of(store)
+    searched = search_fields_of(store) if search_fields is None else tuple(search_fields)
     state = store.snapshot()
     number = store.next_generation_number()
     fields, keeper = FieldsBuilder(), TokenKeeper(store)
@@ -177,7 +190,7 @@ def build_files(
         rows=state.rows,
         embeddings=_embedding_blocks(store, state.rows),
         passages=_passage_blocks(store, state.rows),
-        texts=_contents(store, state.rows, fields),
+        texts=_contents(store, state.rows, fields, searched),
         fields=fields,
         tokens=keeper.for_build(state.rows),
         encoder=store.encoder,
@@ -191,6 +204,8 @@ def build_files(
     )
     keeper.close()
     record = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
+    if searched:
+        record["search_fields"] = list(searched)
     return Built(number, manifest.digest, len(state.rows), state.sequence, record)
 
 
@@ -229,12 +244,14 @@ def _passage_blocks(store: Store, rows: np.ndarray) -> Iterator[PassageTable]:
         yield replace(table, owners=table.owners + start)
 
 
-def _contents(store: Store, rows: np.ndarray, fields: FieldsBuilder) -> Iterator[str]:
+def _contents(
+    store: Store, rows: np.ndarray, fields: FieldsBuilder, searched: Sequence[str]
+) -> Iterator[str]:
     """Yield the text to index of each row, and add its metadata to `fields`: each row is read once."""
     for start in range(0, len(rows), _READ_AT_A_TIME):
         for document in store.documents(rows[start : start + _READ_AT_A_TIME]):
             fields.add(document.metadata)
-            yield document.content
+            yield keyword_text(document, searched)
 
 
 _BACKEND = "given"
@@ -281,6 +298,27 @@ def require_dimension(store: Store, dimension: int) -> None:
             f"collection {store.name!r} has embeddings of {store.dimension} numbers, not {dimension}; leave "
             "it out, or make another collection"
         )
+
+
+def require_options(
+    store: Store,
+    dimension: int | None,
+    language: str | None,
+    search_fields: Sequence[str] | None,
+    kind: str | None,
+    passages: PassageOptions | None,
+) -> None:
+    """Refuse a collection that was made with other options; None accepts any.
+
+    Raises:
+        Conflict: the message says what it has.
+    """
+    if dimension is not None:
+        require_dimension(store, dimension)
+    require_texts(store, language, search_fields)
+    require_kind(store, kind)
+    if passages is not None:
+        passages.require(store)
 
 
 def require_encoder(store: Store) -> None:

@@ -13,11 +13,13 @@ import fcntl
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary, finalize
 
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import generation_folder
+from dsearch.engine.options import keyword_texts
 from dsearch.errors import CorruptData, Unavailable, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.index import Generation
@@ -98,7 +100,7 @@ def open_registered(
         return None
     try:
         folder = generation_folder(store, record.number)
-        return _open(folder, record.manifest_digest, lease, store.contents, proven)
+        return _open(folder, record.manifest_digest, lease, partial(keyword_texts, store), proven)
     except BaseException as error:
         lease.release()
         if isinstance(error, CorruptData | UnsupportedFormat):

@@ -26,7 +26,7 @@ from dsearch.engine.home import Home
 from dsearch.engine.indexing.chunking import Cutting, PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending, require_encoder
 from dsearch.engine.indexing.leases import alone_with
-from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
+from dsearch.engine.options import KeyOptions, language_of, search_fields_of, tokenizer_for
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.index.durable import sync_folder
 from dsearch.store import Store
@@ -153,7 +153,13 @@ def prepare(
         encoded = encode_pending(target, encoder, checked)
         keys = KeyOptions.of(source)
         if _to_be_built(target, keys, language):
-            build_generation(target, keys=keys, language=language, on_progress=checked)
+            build_generation(
+                target,
+                keys=keys,
+                language=language,
+                search_fields=search_fields_of(source),
+                on_progress=checked,
+            )
         while (copied := _copy_changes(source, target, seen, most=_FEW)) is None:
             seen = _copy_all(source, target, checked)
             encoded += encode_pending(target, encoder, checked)

@@ -29,7 +29,7 @@ from jaxtyping import Float32, Int64
 from dsearch.encoder import EncoderIdentity
 from dsearch.engine.indexing.chunking import Cutting, encode, passage_table
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
-from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
+from dsearch.engine.options import KeyOptions, keyword_texts, language_of, tokenizer_for
 from dsearch.engine.snapshot.fresh import Fresh
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
@@ -220,7 +220,7 @@ class ModelDocuments:
         )
         passages = {row: state.further[row] for row in rows.tolist() if row in state.further}
         table = passage_table(passages, rows, self._store.dimension)
-        return Fresh.of(rows, stacked, self._store.contents(rows), keyword, table)
+        return Fresh.of(rows, stacked, keyword_texts(self._store, rows), keyword, table)
 
 
 @dataclass
@@ -286,7 +286,7 @@ def _further_by_row(state: Snapshot) -> dict[int, Passages]:
 
 def _contents(store: Store, rows: Int64[np.ndarray, " documents"]) -> Iterator[str]:
     for start in range(0, len(rows), _READ_AT_A_TIME):
-        yield from store.contents(rows[start : start + _READ_AT_A_TIME])
+        yield from keyword_texts(store, rows[start : start + _READ_AT_A_TIME])
 
 
 def _numbers(folder: Path) -> list[str]:

@@ -26,6 +26,7 @@ from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import with_tuned_parameters
 from dsearch.engine.models.files import load_head
 from dsearch.engine.models.retired import served_version
+from dsearch.engine.options import keyword_texts
 from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
@@ -235,14 +236,14 @@ class LiveState:
             return self._beside(present.generation)
         if len(added) == 0:
             return present.later(before, changes.removed, changes.sequence)
-        texts, embeddings = self._store.contents(added), self._store.embeddings(added)
+        texts, embeddings = keyword_texts(self._store, added), self._store.embeddings(added)
         passages = passage_table(self._store.passages(added), added, self._store.dimension)
         tokens = self._tokens.extended(before.tokens, before.rows, added)
         fresh = before.extended(added, self._embeddings.appended(embeddings), texts, passages, tokens)
         return present.later(fresh, changes.removed, changes.sequence)
 
     def _fresh(self, rows: np.ndarray, keyword: KeywordIndex | None) -> Fresh:
-        embeddings, texts = self._store.embeddings(rows), self._store.contents(rows)
+        embeddings, texts = self._store.embeddings(rows), keyword_texts(self._store, rows)
         self._embeddings = GrowingMatrix(embeddings)
         passages = passage_table(self._store.passages(rows), rows, self._store.dimension)
         tokens = self._tokens.fresh_table(rows)

@@ -37,7 +37,7 @@ from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
 from dsearch.engine.models.nearest import index_keys
 from dsearch.engine.models.retired import live_problem, served_version
 from dsearch.engine.models.training_record import Lessons, QueryDrift
-from dsearch.engine.options import LayerOptions, language_of
+from dsearch.engine.options import LayerOptions, language_of, search_fields_of
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
@@ -203,12 +203,11 @@ class CollectionState:
             sequence=self.store.sequence,
             encoder=self.store.encoder,
             language=language_of(self.store),
+            search_fields=list(search_fields_of(self.store)),
             passages=self.store.cutting,
             keys=keys_report(self.store),
             second_stage=self.tokens.codec is not None,
         )
-
-    # ---- one request
 
     def layer_and_stamp(
         self,

@@ -54,7 +54,7 @@ async def create_collection(
     if body is not None:
         cut = body.passages
         passages = None if cut is None else PassageOptions(cut.tokens, cut.overlap, none=cut.none)
-        make = partial(make, body.language, passages, body.kind, body.dimension)
+        make = partial(make, body.language, passages, body.kind, body.dimension, body.search_fields)
     created = await service.writing.run(make)
     described = await service.read(partial(service.catalogue.describe, collection))
     return json_answer(described, 201 if created else 200)

@@ -148,6 +148,9 @@ class CreateRequest(Given):
         description="length of embeddings of your own, which then come with the documents; the server's "
         "encoder makes them by default",
     )
+    search_fields: (
+        Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=16)] | None
+    ) = Field(None, description="metadata fields whose strings keyword search has as words of a document")
 
 
 class AliasRequest(Given):

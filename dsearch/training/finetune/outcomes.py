@@ -32,10 +32,15 @@ from dsearch.training.finetune.feedback import TrustedSlice
 from dsearch.training.gate.decision import SAMPLES, step_down_p_values
 from dsearch.training.gate.gate import CLAIMS, Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.memory_values import GRID, MemorySetting
+from dsearch.training.memory_values import MemorySetting
 
 SCOPE = "outcomes"  # of the record of such a version
 SOURCE = "clicks"  # of its rows
+# Small: on a few hundred trusted queries most of the differences between settings are chance.
+GRID = [
+    MemorySetting(strength, 0.07, null_level) for strength in (0.1, 0.2, 0.4) for null_level in (0.5, 0.7)
+]
+_CAREFUL = MemorySetting(0.2, 0.07, 0.5)  # where too few queries are trusted to choose by
 _FOLDS = 10
 _SAME = 1 - 1e-5  # cosine of two embeddings of one text
 _FEWEST = 20  # trusted queries to choose by
@@ -162,7 +167,7 @@ def remember_rows(collection: Collection, rows: Sequence[MemoryRow], record: Map
     head = collection.stored_head(live)
     if record["setting"] is not None:
         head = head.remembering(_without_rows(head.encoder_dim, MemorySetting(**record["setting"])))
-    version = collection.add_model(head, record, parent=live)
+    version = collection.add_model(head, dict(record), parent=live)
     collection.promote(version, after=live)
     collection.remembered.add(rows)
     return version
@@ -212,9 +217,6 @@ def _best(gains: Float[np.ndarray, "settings queries"]) -> int:
     if gains.shape[1] < _FEWEST:
         return GRID.index(_CAREFUL)
     return int((gains.mean(1) - gains.std(1) / np.sqrt(gains.shape[1])).argmax())
-
-
-_CAREFUL = MemorySetting(0.2, 0.05, 0.5)  # where too few queries are trusted to choose by
 
 
 def _without_rows(dimension: int, setting: MemorySetting) -> QueryMemory:

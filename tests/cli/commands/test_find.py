@@ -162,3 +162,16 @@ def test_a_collection_has_the_language_it_was_made_for(dsearch: Terminal, tmp_pa
     code, _, err = dsearch("index", source, "-c", "de", "--language", "french")
     assert code != 0
     assert "collection 'de' was made for 'german'" in err
+
+
+def test_strings_of_search_fields_are_words(dsearch: Terminal, tmp_path: Path) -> None:
+    source = tmp_path / "papers.jsonl"
+    line = {"id": "a", "text": "a study", "metadata": {"authors": ["Curie"], "tags": "radium"}}
+    source.write_text(json.dumps(line) + "\n")
+    assert dsearch("index", source, "-c", "papers", "--search-fields", "authors, tags")[0] == 0
+    for word in ("curie", "radium"):
+        answer = json.loads(dsearch("search", word, "-c", "papers", "--mode", "keyword", "--json")[1])
+        assert [hit["id"] for hit in answer["hits"]] == ["a"]
+    code, _, err = dsearch("index", source, "-c", "papers", "--search-fields", "tags")
+    assert (code != 0, "searches the fields authors, tags" in err) == (True, True)
+    assert dsearch("create", "more", "--search-fields", "tags")[0] == 0

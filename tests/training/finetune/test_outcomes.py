@@ -7,12 +7,14 @@ import pytest
 import torch
 from support.training.topics import EACH, TOPICS, queries_of, topics_in
 
+from dsearch.attention.retrieval.contributors import KEY_SHARE
 from dsearch.engine import Collection, SearchEngine
 from dsearch.jobs import TrainingJob
-from dsearch.store import Event, Impression
-from dsearch.training import JobResult, run_training
+from dsearch.store import Event, Impression, MemoryRow
+from dsearch.training import JobResult, ranking, run_training
 from dsearch.training.data.propensity import even_propensities
 from dsearch.training.finetune import outcomes as module
+from dsearch.training.memory_values import MemorySetting
 
 TEXTS, JUDGEMENTS = queries_of()
 AGENTS = 6
@@ -76,7 +78,7 @@ def test_outcomes_answer_similar_queries_and_are_taken_back(topics: Collection) 
     assert {row.text for row in rows} == {""}
     assert {row.source for row in rows} == {"clicks"}
     assert len({row.key for row in rows}) == AGENTS
-    assert answered(topics) > untrained + TOPICS / 2
+    assert answered(topics) >= untrained + 3  # of careful strengths
     explain = topics.search("question3 about3 again", explain=True).hits[0].explain
     assert explain is not None
     assert explain.past_queries[0].query is None
@@ -138,3 +140,53 @@ def test_when_all_lie_nothing_goes_live(topics: Collection) -> None:
     assert topics.live_model == "v0"
     assert topics.remembered.rows() == ()
     assert result.outcomes is None or not result.outcomes.gate.passed
+
+
+def own_rows_alone(topics: Collection) -> float:
+    """The gain that the gate sees where agents asked for nothing but the queries that judge."""
+    for topic in range(TOPICS):
+        report(topics, f"client:{topic % AGENTS}", f"q{topic:02}-3", f"d{topic}-0", shown=["d0-2"])
+    result = learned(topics)
+    assert result.outcomes is not None
+    whole = result.outcomes.gate.slice("all")
+    assert whole.difference is not None
+    return whole.difference.mean
+
+
+def test_a_query_is_not_judged_by_rows_of_its_own(topics: Collection) -> None:
+    assert own_rows_alone(topics) == pytest.approx(0, abs=0.01)
+
+
+def test_with_rows_of_their_own_queries_would_seem_to_gain(
+    topics: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "ALIKE", 2.0)
+    assert own_rows_alone(topics) > 0.04
+
+
+def test_one_contributor_changes_no_score_by_more_than_its_share(topics: Collection) -> None:
+    """A hundred rows of one key next to a query; the same rows of a hundred keys would change more."""
+    setting = MemorySetting(0.8, 0.07, 0.5)
+    none = module.remember_rows(
+        topics, [], {"live": topics.live_model, "setting": setting._asdict(), "scope": module.SCOPE}
+    )
+    assert none == topics.live_model
+    query = "question3 about3 again"
+    (target,) = topics.store.rows_of(["d9-0"]).values()
+    before, sequence = scores(topics, query), topics.store.sequence
+    state = topics.encoder.encode_queries([query])[0]
+
+    def change(keys: list[str]) -> float:
+        rows = [MemoryRow("", state, {target: 1.0}, "clicks", key) for key in keys]
+        topics.remembered.add(rows)
+        after = scores(topics, query)
+        topics.remembered.drop_after(sequence)
+        return max(abs(after[id] - before[id]) for id in before)
+
+    assert change(["flood"] * 100) == pytest.approx(0.8 * KEY_SHARE, abs=1e-3)
+    assert change([f"k{n}" for n in range(100)]) > 0.7
+    assert scores(topics, query) == before
+
+
+def scores(collection: Collection, query: str) -> dict[str, float]:
+    return {hit.id: hit.score for hit in collection.search(query, limit=100).hits}

@@ -1,0 +1,65 @@
+"""Queries like those of users judge what was learned from the corpus, as it is served."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.jobs import TrainingJob
+from dsearch.training import Trained, examples_from_corpus, run_training
+from dsearch.training.data import user_queries
+from dsearch.training.data.user_queries import user_like_queries, with_judging_queries
+from dsearch.types import Document
+
+COUNT = 120
+
+
+def prose(number: int) -> Document:
+    text = f"The first sentence says a thing about item{number}. The second one of item{number} says another."
+    return Document(f"d{number}", text, f"Report on item{number}")
+
+
+@pytest.fixture
+def reports(engine: SearchEngine) -> Collection:
+    collection = engine.create("reports")
+    collection.ingest([prose(number) for number in range(COUNT)])
+    return collection
+
+
+def test_titles_beginnings_and_remembered_words_take_turns() -> None:
+    queries = {id: query for query, id in user_like_queries([prose(n) for n in range(6)])}
+    assert queries["d0"] == "Report on item0"
+    assert queries["d1"] == "the first sentence says a thing about item1"
+    assert set(queries["d2"].split()) <= set(prose(2).content.lower().replace(".", "").split())
+    assert user_like_queries([Document("a", "", "Two words"), Document("b", "short")]) == []
+    twins = [Document("a", "some text", "Same title"), Document("b", "other text", "Same title")]
+    assert user_like_queries([twins[0], prose(1), prose(2), twins[1]])[0][1] != "a"
+
+
+def test_documents_that_judge_are_not_learned_from(reports: Collection) -> None:
+    every = examples_from_corpus(reports)
+    learned, judging = with_judging_queries(reports, every)
+    assert judging is not None
+    assert len(judging) == COUNT // 5
+    documents = {int(at) for positions, _ in judging.relevant for at in positions}
+    assert not documents & {int(at) for positions, _ in learned.relevant for at in positions}
+    assert len(learned) == len(every) * 4 // 5
+    assert learned.digest == every.digest
+
+
+def test_the_gate_is_on_queries_of_users_with_keywords(
+    reports: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = TrainingJob(self_supervised=True, epochs=1)
+    trained = run_training(reports, job).result
+    assert isinstance(trained, Trained)
+    assert trained.gate.slice("all").queries == COUNT // 5
+    assert trained.gate.slice("all").before == pytest.approx(1.0, abs=0.2)  # keywords answer most of them
+    assert trained.record["gate_on_sentences"]["slices"][0]["queries"] > COUNT // 5
+    assert not trained.gate.passed
+
+    monkeypatch.setattr(user_queries, "FEWEST_JUDGING", COUNT)  # without the defence sentences decide
+    alone = run_training(reports, job).result
+    assert isinstance(alone, Trained)
+    assert alone.gate.slice("all").queries > COUNT // 5
+    assert "gate_on_sentences" not in alone.record
