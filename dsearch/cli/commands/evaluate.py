@@ -180,29 +180,15 @@ def compare_systems(
 def training_apart(
     collection: Collection, judged: Judgements, states: QueryStates, versions: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the queries that a version was trained on and the others, as groups, and warn; {} without any.
-
-    A training query shows what a model remembers, not what it answers better.
-    """
+    """Return the queries that a version was trained on and the others, as groups, and warn; {} without any."""
     from dsearch.engine import UNTRAINED
-    from dsearch.engine.trained_queries import trained_on
+    from dsearch.engine.trained_queries import trained_apart
 
-    known = {
-        version: trained_on(collection, version, judged.queries, states.of(UNTRAINED)) for version in versions
-    }
-    every = {query for ids in known.values() for query in ids}
-    if not every:
+    apart = trained_apart(collection, versions, judged.queries, states.of(UNTRAINED))
+    if apart is None:
         return {}
-    named = ", ".join(f"{len(ids)} by {version}" for version, ids in known.items() if ids)
-    say(
-        f"warning: {len(every)} of these {len(judged.queries)} queries were trained on ({named}); "
-        "only the group not trained on shows how well new queries are answered"
-    )
-    ids = [query.id for query in judged.queries]
-    return {
-        "trained on": [id for id in ids if id in every],
-        "not trained on": [id for id in ids if id not in every],
-    }
+    say(f"warning: {apart.warning}")
+    return apart.groups
 
 
 def _cross_validated(
