@@ -24,7 +24,7 @@ def run_evaluation(
     """Score the systems of a job.
 
     Returns:
-        An `EvaluationReport` as JSON, and a `warning` where a system was trained on some of the queries, which
+        An `EvaluationReport` as JSON, and a `warning` where a system was trained on some queries, which
         are groups of their own. If the job names two or more systems, `comparison` lists the queries
         that the second wins and loses against the first.
 

@@ -180,7 +180,7 @@ def compare_systems(
 def training_apart(
     collection: Collection, judged: Judgements, states: QueryStates, versions: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the queries that a version was trained on and the others, as groups, and warn; {} without any."""
+    """Return queries that a version was trained on and the others, as groups, and warn; {} without any."""
     from dsearch.engine import UNTRAINED
     from dsearch.engine.trained_queries import trained_apart
 
