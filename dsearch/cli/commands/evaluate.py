@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
 from dsearch.cli.training.session import HELD_BACK
 from dsearch.corpus import Problems
 from dsearch.errors import InvalidRequest
@@ -312,6 +312,7 @@ def run(
     device: options.Device = None,
     backend: options.BackendName = None,
     threads: options.Threads = None,
+    json: options.AsJson = False,
 ) -> None:
     """Rank the collection for a file of queries and write a TREC run, for any evaluator."""
     import time
@@ -339,4 +340,6 @@ def run(
                 ),
             )
     write_trec(ranked, out, tag=f"dsearch-{mode}-{version}")
-    typer.echo(f"{out}: {len(ranked)} queries, up to {depth} documents each, mode {mode}, model {version}")
+    text = f"{out}: {len(ranked)} queries, up to {depth} documents each, mode {mode}, model {version}"
+    content = {"file": str(out), "queries": len(ranked), "depth": depth, "mode": mode, "model": version}
+    show_outcome(text, content, json=json)
