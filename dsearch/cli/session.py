@@ -188,7 +188,7 @@ def print_json(content: Any) -> None:
 
 
 def show_outcome(text: str, content: Any, *, json: bool) -> None:
-    """What a command did: a sentence, or the same as JSON."""
+    """Print the outcome of a command: a sentence, or the same as JSON."""
     if json:
         print_json(content)
     else:

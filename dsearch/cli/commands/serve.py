@@ -248,9 +248,9 @@ def stop(ray: Address = "auto", json: options.AsJson = False) -> None:
             raise
         show_outcome("stopped; no collection answered there", {"stopped": True, "ray": True}, json=json)
         return
-    ended = stop_head()
-    text = "stopped, and Ray too" if ended else "stopped; Ray itself goes on: it was there before"
-    show_outcome(text, {"stopped": True, "ray": ended}, json=json)
+    ray_stops = stop_head()
+    text = "stopped, and Ray too" if ray_stops else "stopped; Ray itself goes on: it was there before"
+    show_outcome(text, {"stopped": True, "ray": ray_stops}, json=json)
 
 
 def _joined_or_started(address: str) -> str:

@@ -84,7 +84,7 @@ def shaped_by(fields: str | None) -> Shape:
     title, text, whole = (name in names for name in _OWN)
     paths = [parse_field(name.removeprefix("metadata."), "fields") for name in names if name not in _OWN]
 
-    def shaped(hit: Hit) -> Hit:
+    def shape(hit: Hit) -> Hit:
         return replace(
             hit,
             title=hit.title if title else "",
@@ -93,7 +93,7 @@ def shaped_by(fields: str | None) -> Shape:
             metadata=hit.metadata if whole else _part(hit.metadata, paths),
         )
 
-    return shaped
+    return shape
 
 
 def _part(metadata: dict[str, Any], paths: Sequence[Keys]) -> dict[str, Any]:
