@@ -1,4 +1,5 @@
-"""The order and the choice of hits beyond their scores: one hit for each value of a field, and diversity.
+"""The order and the choice of hits beyond their scores: one hit for each value of a field, a field's order,
+and diversity.
 
 Diversity is maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998): the next hit maximises
 
@@ -19,14 +20,17 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from dsearch.engine.ranking.field_order import order_by
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.search_options import SearchOptions
+from dsearch.types import Document
 
 POOL = 100
 
 FieldOf = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
+DocumentsOf = Callable[[Int64[np.ndarray, " rows"]], dict[int, Document]]
 
 
 def arranged(
@@ -35,6 +39,7 @@ def arranged(
     reached: Int64[np.ndarray, " batch"],
     chosen: SearchOptions,
     field_of: FieldOf,
+    documents_of: DocumentsOf,
 ) -> SearchOutput:
     """Return the candidates in the order of the hits; those that are no hits come last, as padding.
 
@@ -44,11 +49,12 @@ def arranged(
         reached: for each query, number of candidates that reach the thresholds; these are the first ones.
         chosen: options of the search.
         field_of: values of a field by rows, None where it is absent.
+        documents_of: documents by row.
 
     Raises:
         InvalidRequest: not a field.
     """
-    if chosen.group_by is None and not chosen.diversity:
+    if chosen.group_by is None and chosen.sort is None and not chosen.diversity:
         return output
     orders: list[Int64[np.ndarray, " hits"]] = []
     counts: list[int] = reached.tolist()
@@ -62,6 +68,10 @@ def arranged(
             scores = output.scores[query].detach().cpu().numpy()[pool]
             embeddings = layer.snapshot.embeddings(positions[pool])
             order = np.concatenate([pool[diverse(scores, embeddings, chosen.diversity)], order[POOL:]])
+        if chosen.sort is not None:
+            rows = layer.snapshot.rows(positions[order])
+            by_row = documents_of(rows)
+            order = order[order_by([by_row[row] for row in rows.tolist()], chosen.sort)]
         orders.append(order)
     return _taken(output, orders)
 

@@ -105,7 +105,7 @@ def test_edges() -> None:
 
 
 def test_what_is_too_much_is_refused(papers: Collection) -> None:
-    with pytest.raises(InvalidRequest, match="group_by or diversity with 33 queries; use at most 32"):
+    with pytest.raises(InvalidRequest, match="group_by, diversity or sort with 33 queries; use at most 32"):
         papers.search_batch(["cat"] * 33, group_by="n")
     with pytest.raises(InvalidRequest, match=r"diversity=1\.5; use a number from 0 to 1"):
         papers.search("cat", diversity=1.5)
