@@ -7,11 +7,13 @@ searches (`dsearch/search_options.py`) and of attention (`dsearch/attention_opti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 Spell = Callable[[str, object], str]
+_LONGEST = 80  # characters of a misspelt name that are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,12 @@ def allowed_values(field: dataclasses.Field[Any], about: Option) -> str:
         return f"an integer from {about.low:g} to {about.high:g}"
     between = "between {:g} and {:g}" if about.inside else "from {:g} to {:g}"
     return "a number " + between.format(about.low, about.high)
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Suggest one of the names for a misspelt one, in brackets; empty if none is near."""
+    near = get_close_matches(name[:_LONGEST], list(names), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def option(default: Any, help: str, **about: Any) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypedDict, get_args
 
-from dsearch.declared import option, options_of
+from dsearch.declared import option, options_of, suggestion
 from dsearch.errors import InvalidRequest
 from dsearch.types import Mode
 
@@ -59,6 +59,8 @@ class SearchKeywords(TypedDict, total=False):
     group_by: str | None
     collapse: bool
     diversity: float
+    sort: str | None
+    fields: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,23 @@ class SearchOptions:
         low=0,
         high=1,
     )
+    sort: str | None = option(
+        None,
+        "metadata field that orders the candidates in place of their scores, such as year; -year is "
+        "descending; equal values by id, documents without the field last; scores and weights stay",
+        longest=MAX_FIELD_CHARACTERS,
+        allowed="a metadata field such as year or author.name, with - before it for descending",
+        json={"examples": ["-year"]},
+    )
+    fields: str | None = option(
+        None,
+        "what hits carry of their documents, with commas between: title, text (with its passage), metadata, "
+        "or fields of the metadata such as author.name; what is not named comes empty; all by default",
+        longest=MAX_FIELD_CHARACTERS,
+        allowed="names with commas between, such as title,year",
+        ranks=False,
+        json={"examples": ["title,year"]},
+    )
     coverage: bool | None = None
 
     def check(self, queries: Sequence[str], *, vectors: bool = False) -> None:
@@ -179,7 +198,7 @@ class SearchOptions:
 
         Raises:
             InvalidRequest: an empty query, a cursor with several, too many hits to be explained, too many
-                queries to be grouped.
+                queries to be grouped, two orders, a misspelt choice.
         """
         blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
         if vectors and self.mode == "keyword":
@@ -192,11 +211,19 @@ class SearchOptions:
             raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
         if not 0 <= self.diversity <= 1:
             raise InvalidRequest(f"diversity={self.diversity}; use a number from 0 to 1")
-        if (self.group_by is not None or self.diversity or self.collapse) and len(queries) > MAX_ARRANGED:
+        for name, about in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in about.choices:
+                use = about.allowed or " or ".join(about.choices)
+                raise InvalidRequest(f"{name}={value!r}; use {use}{suggestion(str(value), about.choices)}")
+        arranges = self.group_by is not None or self.sort is not None or self.diversity or self.collapse
+        if arranges and len(queries) > MAX_ARRANGED:
             raise InvalidRequest(
-                f"group_by, collapse or diversity with {len(queries)} queries; use at most {MAX_ARRANGED} in "
-                "one call"
+                f"group_by, collapse, diversity or sort with {len(queries)} queries; use at most "
+                f"{MAX_ARRANGED} in one call"
             )
+        if self.sort is not None and self.diversity:
+            raise InvalidRequest(f"sort={self.sort!r} and diversity={self.diversity}; give one of the two")
         if (self.explain or self.highlight) and len(queries) * self.limit > MAX_DETAILED:
             raise InvalidRequest(
                 f"explain or highlight of {len(queries)} times {self.limit} hits; "
@@ -212,4 +239,5 @@ class SearchOptions:
         return (filter, *_RANKING(self))
 
 
+_CHOICES = {name: about for name, (_, about) in options_of(SearchOptions).items() if about.choices}
 _RANKING = attrgetter(*(name for name, (_, about) in options_of(SearchOptions).items() if about.ranks))

@@ -300,7 +300,7 @@ class SearchResult:
     `query_id` identifies the answer of a server in feedback. `missing` is the share of the collection's
     documents that were not searched because their shards were down and a partial answer was allowed.
     `waiting` names documents that no search finds yet; None if there are none. `confidence` estimates whether
-    the first hit is right; None for other than hybrid searches, and for a model without a calibration.
+    the first hit is right; None for other than hybrid searches, for sorted ones, and without a calibration.
     """
 
     query: str

@@ -29,9 +29,16 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == INTERRUPTED:  # as typer ends a command at Ctrl-C
-            print("dsearch: interrupted; run the same command again to go on", file=sys.stderr)
+            print(f"dsearch: interrupted; {_how_to_go_on(sys.argv[1:])}", file=sys.stderr)
         raise
     except BrokenPipeError:
         # Whoever read the answer has seen enough (`| head`). Closing stdout again at exit would complain.
         sys.stderr.close()
         sys.exit(1)
+
+
+def _how_to_go_on(arguments: list[str]) -> str:
+    """Name the command to type after Ctrl-C: work that was stored stays, and it goes on with that."""
+    import shlex
+
+    return f"to go on, run it again: dsearch {shlex.join(arguments)}"

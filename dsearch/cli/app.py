@@ -23,12 +23,14 @@ from dsearch.cli.commands import (
     train,
     tune,
 )
+from dsearch.cli.grouped_help import GroupedHelp, add_examples
 from dsearch.cli.services import mcp, watch
 from dsearch.cli.session import remember_home
 from dsearch.cli.training import synthesize
 
 app = typer.Typer(
     name="dsearch",
+    cls=GroupedHelp,
     help="A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -83,6 +85,7 @@ app.add_typer(models.models_app, name="models")
 app.add_typer(feedback.feedback, name="feedback")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(serve.cluster, name="cluster")
+add_examples(app)
 
 
 def _version(wanted: bool) -> None:

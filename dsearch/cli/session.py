@@ -185,3 +185,11 @@ def print_json(content: Any) -> None:
     sys.stdout.write(
         orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode() + "\n"
     )
+
+
+def show_outcome(text: str, content: Any, *, json: bool) -> None:
+    """Print the outcome of a command: a sentence, or the same as JSON."""
+    if json:
+        print_json(content)
+    else:
+        print(text)

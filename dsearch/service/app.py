@@ -183,8 +183,11 @@ def _share_schemas(app: FastAPI) -> None:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}, {}]  # none is needed until the first key is made
         for path, operations in document["paths"].items():
-            for operation in operations.values() if is_open(path) else ():
-                operation["security"] = []
+            for operation in operations.values():
+                if is_open(path):
+                    operation["security"] = []
+                for parameter in operation.get("parameters", ()):
+                    descriptions.describe_parameter(parameter)
         return document
 
     app.openapi = openapi

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsearch.engine import UNTRAINED, Collection, QueryStates, System, make_run
+from dsearch.engine.trained_queries import trained_apart
 from dsearch.evaluation import Values, build_report, evaluate, split_seen, without_positives
 from dsearch.jobs import EvaluationJob
 from dsearch.training.confidence import calibrate_by_judgements
@@ -23,7 +24,8 @@ def run_evaluation(
     """Score the systems of a job.
 
     Returns:
-        An `EvaluationReport` as JSON. If the job names two or more systems, `comparison` lists the queries
+        An `EvaluationReport` as JSON, and a `warning` where a system was trained on some queries, which
+        are groups of their own. If the job names two or more systems, `comparison` lists the queries
         that the second wins and loses against the first.
 
     Raises:
@@ -46,11 +48,16 @@ def run_evaluation(
         run = make_run(collection, queries, system, states=states.of(system.model))
         scores[label] = evaluate(run, qrels)
     observer.progress(Progress("evaluate", len(systems), len(systems), 0.0))
+    versions = list(dict.fromkeys(system.model for system in systems.values()))
+    apart = trained_apart(collection, versions, queries, states.of(UNTRAINED))
+    if apart is not None:
+        groups |= apart.groups
     baseline = "hybrid" if job.systems is None else next(iter(systems))
     version = job.model or collection.live_model
     if job.training is None and version == collection.live_model:
         calibrate_by_judgements(collection, version, texts, qrels)
     result = build_report(scores, baseline, groups, left_out=len(without_positives(qrels))).to_dict()
+    result["warning"] = None if apart is None else apart.warning
     if job.systems is not None and len(systems) > 1:
         result["comparison"] = _comparison(scores, groups, texts)
     return result

@@ -19,6 +19,7 @@ EXPECTED = {
     "trainer": "v1 answers:",
     "fabric": "resumed after step 10",
     "two_processes": "v1 answers:",
+    "policy": "the agent's success rose",
 }
 
 

@@ -29,6 +29,7 @@ def test_the_library_and_the_service_import_no_framework() -> None:
         ("llama_index", "llama_index", "llama-index"),
         ("haystack", "haystack", "haystack"),
         ("mteb", "mteb", "mteb"),
+        ("dspy", "dspy", "dspy"),
     ],
 )
 def test_without_the_framework_the_extra_is_named(

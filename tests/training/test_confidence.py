@@ -101,6 +101,26 @@ def test_test_judgements_beside_training_ones_calibrate_nothing(collection: Coll
     assert collection.calibrations.of("v0") is None
 
 
+def test_queries_that_were_trained_on_are_scored_apart(collection: Collection) -> None:
+    """In every report of HTTP, page and Python, with a warning; and they calibrate nothing by themselves."""
+    texts, judgements = _judged()
+    half = {query: of for query, of in judgements.items() if int(query[1:]) < 30}
+    job = TrainingJob(queries=texts, judgements=half, epochs=2, accept=True)
+    version = run_training(collection, job).register(collection, job).model
+    systems = [{"model": "v0"}, {"model": version}]
+    report = run_evaluation(collection, EvaluationJob(texts, judgements, systems=systems))
+    assert f"30 of these {COUNT} queries were trained on (30 by {version})" in report["warning"]
+    groups = {line["group"]: line["queries"] for line in report["lines"]}
+    assert groups == {"all": COUNT, "trained on": 30, "not trained on": COUNT - 30}
+    compared = {group["name"]: group["queries"] for group in report["comparison"]["groups"]}
+    assert compared["trained on"] == compared["not trained on"] == 30
+    renamed = {f"other{query}": f"  {text.upper()}" for query, text in texts.items()}
+    again = EvaluationJob(renamed, {f"other{query}": of for query, of in half.items()}, model=version)
+    assert "none of them shows how well new queries" in run_evaluation(collection, again)["warning"]
+    untrained = EvaluationJob(texts, judgements, systems=[{"model": "v0", "mode": "dense"}])
+    assert run_evaluation(collection, untrained)["warning"] is None
+
+
 def test_a_damaged_file_costs_the_confidence_alone(collection: Collection) -> None:
     calibrate_by_documents(collection)
     file = collection.store.path / FILE_NAME

@@ -13,11 +13,13 @@ from support.training.topics import queries_of, topics_in
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.ranking.memory import SnapshotMemory
+from dsearch.engine.trained_queries import trained_on
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.store import Store
 from dsearch.training import examples_from_judgements, remember, run_training
 from dsearch.training.memory import MemorySetting, memory_of
+from dsearch.types import Query
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
 NEW = "zebra quantum"  # no document and no past query has these words
@@ -48,6 +50,9 @@ def test_a_judged_query_is_found_at_once_and_taken_back(topics: Collection) -> N
     assert hit.explain is not None
     assert hit.explain.past_queries[0].query == NEW
     assert topics.store.verify().ok
+    asked_again = [Query("again", NEW.upper())]
+    assert trained_on(topics, "v1", asked_again, np.zeros((1, 32), np.float32)) == ["again"]
+    assert trained_on(topics, "v0", asked_again, np.zeros((1, 32), np.float32)) == []
     dropped = topics.remembered.drop_after(done.sequence - 1)
     assert (dropped.dropped, dropped.remaining) == (1, 0)
     assert first(topics, NEW) == before

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
 from dsearch.cli.training.session import HELD_BACK
 from dsearch.corpus import Problems
 from dsearch.errors import InvalidRequest
@@ -180,29 +180,15 @@ def compare_systems(
 def training_apart(
     collection: Collection, judged: Judgements, states: QueryStates, versions: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the queries that a version was trained on and the others, as groups, and warn; {} without any.
-
-    A training query shows what a model remembers, not what it answers better.
-    """
+    """Return queries that a version was trained on and the others, as groups, and warn; {} without any."""
     from dsearch.engine import UNTRAINED
-    from dsearch.engine.trained_queries import trained_on
+    from dsearch.engine.trained_queries import trained_apart
 
-    trained_queries = {
-        version: trained_on(collection, version, judged.queries, states.of(UNTRAINED)) for version in versions
-    }
-    every = {query for ids in trained_queries.values() for query in ids}
-    if not every:
+    apart = trained_apart(collection, versions, judged.queries, states.of(UNTRAINED))
+    if apart is None:
         return {}
-    named = ", ".join(f"{len(ids)} by {version}" for version, ids in trained_queries.items() if ids)
-    say(
-        f"warning: {len(every)} of these {len(judged.queries)} queries were trained on ({named}); "
-        "only the group not trained on shows how well new queries are answered"
-    )
-    ids = [query.id for query in judged.queries]
-    return {
-        "trained on": [id for id in ids if id in every],
-        "not trained on": [id for id in ids if id not in every],
-    }
+    say(f"warning: {apart.warning}")
+    return apart.groups
 
 
 def _cross_validated(
@@ -326,6 +312,7 @@ def run(
     device: options.Device = None,
     backend: options.BackendName = None,
     threads: options.Threads = None,
+    json: options.AsJson = False,
 ) -> None:
     """Rank the collection for a file of queries and write a TREC run, for any evaluator."""
     import time
@@ -353,4 +340,6 @@ def run(
                 ),
             )
     write_trec(ranked, out, tag=f"dsearch-{mode}-{version}")
-    typer.echo(f"{out}: {len(ranked)} queries, up to {depth} documents each, mode {mode}, model {version}")
+    text = f"{out}: {len(ranked)} queries, up to {depth} documents each, mode {mode}, model {version}"
+    content = {"file": str(out), "queries": len(ranked), "depth": depth, "mode": mode, "model": version}
+    show_outcome(text, content, json=json)

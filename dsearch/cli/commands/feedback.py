@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import print_json
+from dsearch.cli.session import print_json, show_outcome
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def clear(
     damaged: Annotated[bool, typer.Option("--damaged", help="Only rows that are damaged.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All feedback.")] = False,
     home: options.HomeFolder = None,
+    json: options.AsJson = False,
 ) -> None:
     """Delete events for good, and the pages that only they referred to; conditions hold together."""
     some = [choice for choice in (key, client, older_than) if choice is not None]
@@ -86,7 +87,8 @@ def clear(
         raise InvalidRequest("give what to delete: --key, --client and --older-than, or --damaged, or --all")
     before_s = None if older_than is None else time.time() - older_than * _DAY_S
     deleted = _opened(home, collection).clear(key=key, client_id=client, before_s=before_s, damaged=damaged)
-    typer.echo(f"{collection}: {deleted} {'damaged rows' if damaged else 'events'} deleted")
+    text = f"{collection}: {deleted} {'damaged rows' if damaged else 'events'} deleted"
+    show_outcome(text, {"deleted": deleted}, json=json)
 
 
 def _opened(home: Path | None, collection: str) -> FeedbackStore:

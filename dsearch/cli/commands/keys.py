@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import print_json, say, typed
+from dsearch.cli.session import print_json, say, show_outcome, typed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,12 +24,14 @@ def create(
         str, typer.Option(help="read: search; write: also documents; admin: also collections, models, tasks.")
     ] = "read",
     home: options.HomeFolder = None,
+    json: options.AsJson = False,
 ) -> None:
     """Make a key and print it: it is shown this once. From the first one on, every request needs a key."""
     opened = _opened(home)
     first = not opened.list()
     text, key = opened.create(name, scope)
-    typer.echo(text)
+    names = ("id", "name", "scope")
+    show_outcome(text, {"key": text, **{name: getattr(key, name) for name in names}}, json=json)
     revoke = typed("keys revoke", key.id)
     say(f"key {key.id} ({key.scope}, {key.name}); it is kept nowhere. Revoke it: {revoke}")
     if first:
@@ -44,17 +46,24 @@ def list_keys(home: options.HomeFolder = None, json: options.AsJson = False) -> 
         names = ("id", "name", "scope", "created", "revoked")
         print_json([{name: getattr(key, name) for name in names} for key in keys])
         return
+    if not keys:
+        make = typed("keys create", "--name", "NAME")
+        say(f"no keys: whoever reaches the server may use it; make one with: {make}")
     for key in keys:
         state = f"revoked {key.revoked}" if key.revoked else ""
         typer.echo(f"{key.id}  {key.scope:<5}  {key.created}  {key.name}  {state}".rstrip())
 
 
 @keys.command()
-def revoke(id: Annotated[str, typer.Argument(help="The key's id.")], home: options.HomeFolder = None) -> None:
+def revoke(
+    id: Annotated[str, typer.Argument(help="The key's id.")],
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
     """Let a key no longer open anything, at once."""
     opened = _opened(home)
     key = opened.revoke(id)
-    typer.echo(f"key {key.id} ({key.name}) is revoked")
+    show_outcome(f"key {key.id} ({key.name}) is revoked", {"id": key.id, "revoked": True}, json=json)
     if not opened.opening:
         say(
             "it was the last one: a server of this home answers nobody now; make another with: "
@@ -64,10 +73,11 @@ def revoke(id: Annotated[str, typer.Argument(help="The key's id.")], home: optio
 
 
 @keys.command()
-def clear(home: options.HomeFolder = None) -> None:
+def clear(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
     """Forget all keys, if every one is revoked: a server started then needs none, on this machine only."""
     removed = _opened(home).clear()
-    typer.echo(f"{removed} revoked keys are forgotten; start the server again, and it needs no key")
+    text = f"{removed} revoked keys are forgotten; start the server again, and it needs no key"
+    show_outcome(text, {"removed": removed}, json=json)
 
 
 def _opened(home: Path | None) -> ApiKeys:

@@ -12,7 +12,7 @@ from dsearch.cli import options
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
 from dsearch.cli.training.output import ANSWERS, answers_now
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.results import Model
@@ -57,6 +57,7 @@ def delete(
         str | None, typer.Option("--collection", "-c", help="The collection's name.")
     ] = None,
     home: options.HomeFolder = None,
+    json: options.AsJson = False,
 ) -> None:
     """Delete a version with its files. Its number is not given again."""
     of_group, home_of_group = context.obj
@@ -67,7 +68,7 @@ def delete(
     except HomeLocked as locked:
         with server_of(locked) as client:
             client.delete_model(name, version)
-    typer.echo(f"{name}: {version} is deleted")
+    show_outcome(f"{name}: {version} is deleted", {"model": version, "deleted": True}, json=json)
 
 
 def rollback(
@@ -80,10 +81,11 @@ def rollback(
     purpose: Annotated[
         Purpose, typer.Option(help="What it answers again: searches or predictions.")
     ] = "search",
+    json: options.AsJson = False,
 ) -> None:
     """Let the version answer that did before the present one; with --rows take back remembered queries."""
     if rows is not None:
-        _rollback_rows(rows, collection, home)
+        _rollback_rows(rows, collection, home, json=json)
         return
     try:
         with opened_engine(home, readonly=False) as (engine, _):
@@ -94,17 +96,19 @@ def rollback(
         with server_of(locked) as client:
             answer = client.rollback(collection, purpose)
         version, before = answer.model, answer.previous
-    typer.echo(f"{collection}: {version} {ANSWERS[purpose]}, in place of {before}")
+    content = {"model": version, "previous": before, "purpose": purpose}
+    show_outcome(f"{collection}: {version} {ANSWERS[purpose]}, in place of {before}", content, json=json)
 
 
-def _rollback_rows(sequence: int, collection: str, home: Path | None) -> None:
+def _rollback_rows(sequence: int, collection: str, home: Path | None, *, json: bool) -> None:
     try:
         with opened_engine(home, readonly=False) as (engine, _):
             done = engine.collection(collection).remembered.drop_after(sequence)
     except HomeLocked as locked:
         with server_of(locked) as client:
             done = client.rollback_rows(collection, sequence)
-    typer.echo(f"{collection}: {done.dropped} remembered queries dropped, {done.remaining} left")
+    text = f"{collection}: {done.dropped} remembered queries dropped, {done.remaining} left"
+    show_outcome(text, asdict(done), json=json)
 
 
 def promote(
@@ -115,6 +119,7 @@ def promote(
         Purpose | None,
         typer.Option(help="What it answers: searches or predictions [default: its own purpose]."),
     ] = None,
+    json: options.AsJson = False,
 ) -> None:
     """Let a version answer from now on. One that learned to predict a field answers no searches."""
     try:
@@ -123,7 +128,8 @@ def promote(
     except HomeLocked as locked:
         with server_of(locked) as client:
             answers = client.promote(collection, version, purpose).purpose
-    typer.echo(f"{collection}: {version} {ANSWERS[answers]}")
+    content = {"model": version, "purpose": answers}
+    show_outcome(f"{collection}: {version} {ANSWERS[answers]}", content, json=json)
 
 
 def remember(
@@ -203,6 +209,7 @@ def refresh(
     device: options.Device = None,
     backend: options.BackendName = None,
     threads: options.Threads = None,
+    json: options.AsJson = False,
 ) -> None:
     """Rebuild the index from the stored embeddings, its keys projected by the live head."""
     texts = None
@@ -218,13 +225,14 @@ def refresh(
                 number = target.refresh(
                     on_progress, kind=kind, recall_target=recall, memory_bytes=memory, queries=texts
                 )
-            live, keys = target.live_model, described_keys(target.describe().keys)
+            live, keys = target.live_model, target.describe().keys
     except HomeLocked as locked:
         changes = {"kind": kind, "recall_target": recall, "memory_bytes": memory, "queries": texts}
         with server_of(locked) as client:
             built = refresh_by_server(client, collection, **changes)
-        number, live, keys = built["generation"], built["model"], described_keys(built["keys"])
-    typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}: {keys}")
+        number, live, keys = built["generation"], built["model"], built["keys"]
+    text = f"{collection}: generation {number} is live, with the keys of model {live}: {described_keys(keys)}"
+    show_outcome(text, {"generation": number, "model": live, "keys": keys}, json=json)
 
 
 def _described(model: Model) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import opened_engine, print_json, say, typed
+from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
 from dsearch.errors import InvalidRequest
 from dsearch.hints import Command
 
@@ -233,7 +233,7 @@ def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
 
 
 @cluster.command()
-def stop(ray: Address = "auto") -> None:
+def stop(ray: Address = "auto", json: options.AsJson = False) -> None:
     """Stop serving and every shard, and Ray too where `dsearch cluster start` started it; documents stay."""
     from dsearch.cluster.connection import connect
     from dsearch.cluster.coordinator import stop_all
@@ -246,9 +246,11 @@ def stop(ray: Address = "auto") -> None:
     except Unavailable:  # nothing of ours runs in it
         if not stop_head():
             raise
-        print("stopped; no collection answered there")
+        show_outcome("stopped; no collection answered there", {"stopped": True, "ray": True}, json=json)
         return
-    print("stopped, and Ray too" if stop_head() else "stopped; Ray itself goes on: it was there before")
+    ray_stops = stop_head()
+    text = "stopped, and Ray too" if ray_stops else "stopped; Ray itself goes on: it was there before"
+    show_outcome(text, {"stopped": True, "ray": ray_stops}, json=json)
 
 
 def _joined_or_started(address: str) -> str:

@@ -178,19 +178,33 @@ def config(json: options.AsJson = False) -> None:
 
 
 def guide(
-    topic: Annotated[str | None, typer.Argument(help="Topic [default: list all topics].")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC or QUERY", help="A topic, or words to find [default: list topics]."),
+    ] = None,
+    json: options.AsJson = False,
 ) -> None:
-    """Read the guides: concepts, choosing an index, fine-tuning, operating, …"""
+    """Read the guides, or search them: concepts, choosing an index, fine-tuning, operating, …"""
     from dsearch.guide import guide as text_of
     from dsearch.guide import guides
 
-    if topic is None:
-        listed = guides()
+    listed = guides()
+    if not words:
+        if json:
+            print_json(listed)
+            return
         width = max(len(entry.topic) for entry in listed)
         for entry in listed:
             typer.echo(f"{entry.topic:<{width}}  {entry.title}")
         return
+    topic = words[0]
+    if len(words) > 1 or topic not in [entry.topic for entry in listed]:
+        _search_guides(" ".join(words), json=json)
+        return
     text = text_of(topic)
+    if json:
+        print_json({"topic": topic, "text": text})
+        return
     if not sys.stdout.isatty():
         typer.echo(text, nl=False)
         return
@@ -200,3 +214,18 @@ def guide(
     console = Console()
     with console.pager(styles=True):
         console.print(Markdown(text))
+
+
+def _search_guides(query: str, *, json: bool) -> None:
+    from dsearch.guide.search import search_guides
+
+    sections = search_guides(query)
+    if json:
+        names = ("topic", "heading", "text")
+        print_json([{name: getattr(section, name) for name in names} for section in sections])
+        return
+    if not sections:
+        say("no guide has these words; list the topics with: dsearch guide")
+    for section in sections:
+        typer.echo(f"{section.topic}: {section.heading}")
+        typer.echo(f"    {section.snippet}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -15,10 +15,11 @@ from dsearch.cluster.search.merge import Candidates
 from dsearch.cluster.search.second_stage import delta_of
 from dsearch.cluster.wire.messages import HitPreview, HitRequest, MeaningRequest, QueryText, ShardHit
 from dsearch.engine.ranking.explain import explained
+from dsearch.engine.ranking.field_order import order_by
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.search.arrangement import Duplicates
 from dsearch.engine.search.hits import HitPage
-from dsearch.types import Hit, Mode
+from dsearch.types import Document, Hit, Mode
 
 _FEW_SHARDS = 8
 
@@ -155,6 +156,17 @@ def hits_of(
             )
         )
     return hits
+
+
+def by_field(hits: Sequence[Hit], sort: str, page: HitPage) -> list[Hit]:
+    """The page of all hits of a query in the order of a metadata field, as one machine shows it.
+
+    Raises:
+        InvalidRequest: see `order_by`.
+    """
+    documents = [Document(hit.id, hit.text, hit.title, hit.metadata) for hit in hits]
+    places = order_by(documents, sort)[page.offset : page.offset + page.limit]
+    return [replace(hits[place], rank=page.offset + rank) for rank, place in enumerate(places, start=1)]
 
 
 def _keys(output: SearchOutput, candidates: Candidates, head: Head) -> np.ndarray | None:

@@ -19,10 +19,11 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import ShardedAttention, ShardedOutput, ShardQuery, Shards
-from dsearch.cluster.search.hits import HitFields, hits_of, preview
+from dsearch.cluster.search.hits import HitFields, by_field, hits_of, preview
 from dsearch.cluster.search.second_stage import RerankQuery, may_rerank
 from dsearch.cluster.wire.messages import QueryText
 from dsearch.encoder import TextTokens
+from dsearch.engine.ranking.field_order import shaped_by
 from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged
 from dsearch.engine.search.hits import HitPage, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
@@ -223,7 +224,8 @@ class ShardedSearch:
         fields = HitFields.of(
             query.texts, query.mode, explain=chosen.explain, highlight=chosen.highlight, meaning=meaning
         )
-        query = replace(query, preview=preview(page, fields, len(self.release.shards) - len(lost)))
+        shards = len(self.release.shards) - len(lost)
+        query = replace(query, preview=None if chosen.sort else preview(page, fields, shards))
         answer = self._attention.attend(
             states, head, query, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
         )
@@ -231,9 +233,16 @@ class ShardedSearch:
         duplicates = None
         if answer.candidates.names is not None:
             answer, duplicates = _collapsed(answer, page)
-        hits = hits_of(
-            answer, self._shards, head, page, fields, explain=chosen.explain, duplicates=duplicates
+        whole = (
+            page if chosen.sort is None else replace(page, offset=0, limit=answer.output.positions.shape[1])
         )
+        hits = hits_of(
+            answer, self._shards, head, whole, fields, explain=chosen.explain, duplicates=duplicates
+        )
+        if chosen.sort is not None:
+            hits = [by_field(of_query, chosen.sort, page) for of_query in hits]
+        shape = shaped_by(chosen.fields)
+        hits = [[shape(hit) for hit in of_query] for of_query in hits]
         return results_of(named, answer.output, hits, summaries, page, stamp)
 
 

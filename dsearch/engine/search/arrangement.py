@@ -1,4 +1,5 @@
-"""The order and the choice of hits beyond their scores: one hit for each text or value of a field, diversity.
+"""The order and the choice of hits beyond their scores: one hit for each text or value of a field, a field's
+order, diversity.
 
 Texts are the same if they differ in white space alone; a document without a text is compared by its title.
 Duplicates are found among the candidates that reach the thresholds, so an answer does not depend on its page.
@@ -24,6 +25,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from dsearch.engine.ranking.field_order import order_by
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
@@ -33,6 +35,7 @@ from dsearch.types import Document
 POOL = 100
 
 FieldOf = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
+DocumentsOf = Callable[[Int64[np.ndarray, " rows"]], Mapping[int, Document]]
 Duplicates = list[Int64[np.ndarray, " hits"]]
 """For each query and hit, the number of candidates that it stands for beside itself."""
 
@@ -43,7 +46,7 @@ def arranged(
     reached: Int64[np.ndarray, " batch"],
     chosen: SearchOptions,
     field_of: FieldOf,
-    documents_of: Callable[[Int64[np.ndarray, " rows"]], Mapping[int, Document]],
+    documents_of: DocumentsOf,
 ) -> tuple[SearchOutput, Duplicates | None]:
     """Return the candidates in the order of the hits; those that are no hits come last, as padding.
 
@@ -60,7 +63,7 @@ def arranged(
     Raises:
         InvalidRequest: not a field.
     """
-    if chosen.group_by is None and not chosen.diversity and not chosen.collapse:
+    if chosen.group_by is None and chosen.sort is None and not chosen.diversity and not chosen.collapse:
         return output, None
     duplicates: Duplicates = []
     orders: list[Int64[np.ndarray, " hits"]] = []
@@ -80,6 +83,10 @@ def arranged(
             scores = output.scores[query].detach().cpu().numpy()[pool]
             embeddings = layer.snapshot.embeddings(positions[pool])
             order = np.concatenate([pool[diverse(scores, embeddings, chosen.diversity)], order[POOL:]])
+        if chosen.sort is not None:
+            rows = layer.snapshot.rows(positions[order])
+            by_row = documents_of(rows)
+            order = order[order_by([by_row[row] for row in rows.tolist()], chosen.sort)]
         orders.append(order)
         duplicates.append(copies[order])
     return rearranged(output, orders), duplicates if chosen.collapse else None

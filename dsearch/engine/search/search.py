@@ -11,6 +11,7 @@ import torch
 from dsearch.engine.indexing.own_vectors import Vectors, query_vectors
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
+from dsearch.engine.ranking.field_order import shaped_by
 from dsearch.engine.search.arrangement import arranged
 from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.highlights.meaning import meaning_highlighter
@@ -86,6 +87,7 @@ def answered(
     `turned`: the states are not those of the texts.
     """
     layer, texts = group.layer, group.texts
+    shape = shaped_by(chosen.fields)
     page = HitPage(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
     with torch.inference_mode():
         output = layer.ranked(group.states, texts, group.tokens)
@@ -93,7 +95,8 @@ def answered(
         mass = covered_mass(output, layer, texts) if covers else None
         summaries = summaries_of(output, mass)
         calibration = None
-        if texts is not None and chosen.mode == "hybrid" and not turned:
+        by_score = chosen.sort is None  # otherwise the first hit is not the likeliest
+        if texts is not None and chosen.mode == "hybrid" and by_score and not turned:
             calibration = collection.calibrations.of(stamp.model)
         estimated = [] if calibration is None else confidences(output, layer, calibration)
         output, duplicates = arranged(
@@ -127,6 +130,7 @@ def answered(
             meaning=meaning,
             duplicates=duplicates,
         )
+        hits = [[shape(hit) for hit in of_query] for of_query in hits]
         named = [(queries[number], places[number]) for number in group.numbers]
         results = results_of(named, output, hits, summaries, page, stamp)
         if calibration is None:

@@ -32,9 +32,9 @@ class FacetsParameters(Given):
     """The same in the URL."""
 
     field: Annotated[list[FieldPath], Field(min_length=1, max_length=MAX_FACET_FIELDS)] = Field(
-        description="a dotted path; may be given several times"
+        description="a dotted path; may be given several times", examples=[["year"]]
     )
-    filter: FilterText | None = Field(None, description="as JSON")
+    filter: FilterText | None = Field(None, description="as JSON", examples=['{"year": {"gte": 2017}}'])
     limit: FacetValues = Field(10, description="values of each field, the most frequent first")
 
 

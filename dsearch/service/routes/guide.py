@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from html import escape
+import re
+from html import escape, unescape
 
 from fastapi import FastAPI
 from markdown_it import MarkdownIt
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
 from dsearch.errors import NotFound
 from dsearch.guide import guide, guides, picture
-from dsearch.service.wire.problems import problem_of
+from dsearch.guide.search import anchor_of, search_guides
+from dsearch.service.wire.problems import CONTENT_SECURITY_POLICY, problem_of
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -25,11 +28,20 @@ _PAGE = """<!doctype html>
   <link rel="stylesheet" href="/ui/guide.css">
 </head>
 <body>
-  <nav aria-label="Guides"><a class="home" href="/">dsearch</a><ul>{links}</ul></nav>
+  <nav aria-label="Guides"><a class="home" href="/">dsearch</a>
+    <form action="/guide" role="search">
+      <input type="search" name="q" value="{query}" maxlength="200" aria-label="Search the guides"
+        placeholder="Search the guides">
+    </form><ul>{links}</ul></nav>
   <main>{body}</main>
 </body>
 </html>
 """
+MAX_QUERY_CHARACTERS = 200
+RESULTS = 10
+_POLICY = CONTENT_SECURITY_POLICY.replace("form-action 'none'", "form-action 'self'")
+_HEADING = re.compile(r"<h([23])>(.*?)</h\1>")
+_TAG = re.compile(r"<[^>]+>")
 # Raw HTML is shown as text: a guide is Markdown and nothing else.
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
@@ -53,20 +65,44 @@ async def _picture(request: Request) -> Response:
 
 async def _guide(request: Request) -> Response:
     listed = guides()
+    query = request.query_params.get("q", "")[:MAX_QUERY_CHARACTERS].strip()
+    if query:
+        return await _results(query)
     topic = request.path_params.get("topic", listed[0].topic)
     try:
         text = guide(topic)
     except NotFound as error:
         return problem_of(error)
     title = next(entry.title for entry in listed if entry.topic == topic)
-    links = "".join(
-        f'<li><a href="/guide/{entry.topic}"{" aria-current=page" if entry.topic == topic else ""}>'
-        f"{escape(entry.title)}</a></li>"
-        for entry in listed
-    )
     # On /guide itself a picture's name would lead elsewhere.
     body = _MARKDOWN.render(text).replace('<img src="', '<img src="/guide/')
     for wide in ("pre", "table"):  # they scroll within, by keyboard too
         body = body.replace(f"<{wide}>", f'<{wide} tabindex="0">')
-    page = _PAGE.format(title=escape(title), links=links, body=body)
-    return HTMLResponse(page, headers={"Cache-Control": "no-cache"})
+    return _page(title, _HEADING.sub(_with_anchor, body), topic)
+
+
+async def _results(query: str) -> Response:
+    sections = await run_in_threadpool(search_guides, query, RESULTS)
+    items = "".join(
+        f'<li><a href="/guide/{section.topic}#{section.anchor}">{escape(section.heading)}</a> '
+        f"({section.topic})<br>{escape(section.snippet)}</li>"
+        for section in sections
+    )
+    body = f"<ol>{items}</ol>" if items else "<p>No guide has these words; try others, or read the list.</p>"
+    return _page(f"Guides: {query}", f"<h1>{escape(query)}</h1>{body}", query=query)
+
+
+def _with_anchor(heading: re.Match[str]) -> str:
+    level, content = heading.groups()
+    return f'<h{level} id="{anchor_of(unescape(_TAG.sub("", content)))}">{content}</h{level}>'
+
+
+def _page(title: str, body: str, topic: str = "", query: str = "") -> Response:
+    links = "".join(
+        f'<li><a href="/guide/{entry.topic}"{" aria-current=page" if entry.topic == topic else ""}>'
+        f"{escape(entry.title)}</a></li>"
+        for entry in guides()
+    )
+    page = _PAGE.format(title=escape(title), links=links, body=body, query=escape(query, quote=True))
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": _POLICY}
+    return HTMLResponse(page, headers=headers)

@@ -131,7 +131,8 @@ def _answer_of(
     """The answer, remembered for the feedback that may come; without words there is none to learn from."""
     if not result.query:
         return search_answer(result, took_ms)
-    page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=options.explore)
+    explore = 0.0 if options.sort is not None else options.explore  # an order that was asked for stays
+    page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=explore)
     if options.episode is not None and (seen := service.impressions.find(collection, query_id)):
         service.episodes.add_page(key, options.episode, collection, seen)
     return search_answer(page, took_ms, query_id, drawn)

@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from dsearch import results, types
-from dsearch.service.schemas import answers
+from dsearch.service.schemas import answers, field_texts
 
 _LEFT_OUT = {"Hit": ("explain", "highlights", "passage", "duplicates"), "Deleted": ("missing",)}
 """Members of results that an answer leaves out where they say nothing."""
@@ -32,6 +32,87 @@ def describe(schemas: dict[str, Any]) -> None:
             schema["required"] = [name for name in schema["properties"] if name not in left_out]
         if shape.__name__ in EXAMPLES:
             schema["examples"] = [EXAMPLES[shape.__name__]]
+    for name, schema in schemas.items():
+        for field, about in schema.get("properties", {}).items():
+            _complete(schemas, name, field, about)
+
+
+def describe_parameter(parameter: dict[str, Any]) -> None:
+    """Give a parameter of a URL, or of a header, its description and an example."""
+    name, schema = parameter["name"], parameter["schema"]
+    if "description" not in parameter and name in field_texts.DESCRIPTIONS:
+        parameter["description"] = field_texts.DESCRIPTIONS[name]
+    value = _example_of({}, "", name, schema)
+    if "examples" not in schema and value is not _NONE:
+        schema["examples"] = [value]
+
+
+def _complete(schemas: dict[str, Any], shape: str, field: str, about: dict[str, Any]) -> None:
+    """Give a field what it lacks: a description, an example."""
+    texts = field_texts.DESCRIPTIONS
+    for name in (field, f"{shape}.{field}"):  # that of the shape goes before
+        if name in texts and ("description" not in about or name != field):
+            about["description"] = texts[name]
+    if "examples" not in about and (value := _example_of(schemas, shape, field, about)) is not _NONE:
+        about["examples"] = [value]
+
+
+_NONE: Any = object()  # null is an example
+
+
+def _example_of(schemas: dict[str, Any], shape: str, field: str, about: dict[str, Any]) -> Any:
+    """An example of a field: of its shape's own, by its name, or else of its type."""
+    if about.get("examples"):
+        return about["examples"][0]
+    for example in schemas.get(shape, {}).get("examples", ()):
+        if example.get(field) is not None:
+            return example[field]
+    for name in (f"{shape}.{field}", field):
+        if name in field_texts.EXAMPLES and _may_be(field_texts.EXAMPLES[name], about):
+            return field_texts.EXAMPLES[name]
+    return _by_type(schemas, about)
+
+
+def _by_type(schemas: dict[str, Any], about: dict[str, Any]) -> Any:
+    if "const" in about or "enum" in about:
+        return about["const"] if "const" in about else about["enum"][0]
+    if about.get("default") is not None:
+        return about["default"]
+    if "$ref" in about:
+        name = about["$ref"].rpartition("/")[2]
+        schema = schemas[name]
+        if schema.get("examples"):
+            return schema["examples"][0]
+        parts = {
+            field: _example_of(schemas, name, field, of) for field, of in schema.get("properties", {}).items()
+        }
+        return {field: value for field, value in parts.items() if value is not _NONE}
+    for kind in (*about.get("anyOf", ()), *about.get("allOf", ())):
+        if kind.get("type") != "null":
+            return _by_type(schemas, kind)
+    match about.get("type"):
+        case "array":
+            item = _by_type(schemas, about["items"]) if isinstance(about.get("items"), dict) else _NONE
+            return _NONE if item is _NONE else [item]
+        case "boolean":
+            return True
+        case "integer":
+            return max(1, about.get("minimum", 0))
+        case "number":
+            return about.get("maximum", 0.5) / 2
+        case _:
+            return _NONE
+
+
+def _may_be(value: Any, about: dict[str, Any]) -> bool:
+    """True if a value is of a type that a field may have."""
+    kinds = [about, *about.get("anyOf", ())]
+    types = {kind["type"] for kind in kinds if "type" in kind} | (
+        {"object"} if "$ref" in str(kinds) else set()
+    )
+    names = {str: "string", bool: "boolean", list: "array", dict: "object", type(None): "null"}
+    own = names.get(type(value), "number")
+    return not types or own in types or (own == "number" and "integer" in types and isinstance(value, int))
 
 
 def described(shape: type) -> tuple[str, dict[str, str]]:
@@ -145,7 +226,16 @@ EXAMPLES: dict[str, Any] = {
     "AliasSet": {"alias": "papers", "collection": "papers-v2", "previous": "papers-v1"},
     "Models": {
         "live": "v1",
-        "models": [{"version": "v0", "parent": None, "live": False, "problem": None, "record": {}}],
+        "models": [
+            {
+                "version": "v0",
+                "parent": None,
+                "live": False,
+                "problem": None,
+                "record": {},
+                "purpose": "search",
+            }
+        ],
         "predict": "v2",
     },
     "ModelAdded": {"model": "v3", "parent": "v2", "sequence": 131},

@@ -15,7 +15,7 @@ from dsearch.attention_options import AttentionOptions
 from dsearch.declared import options_of
 from dsearch.engine.feedback import MAX_EXPLORE
 from dsearch.index import AUTO, DENSE_KINDS
-from dsearch.search_options import MAX_LIMIT, SearchOptions
+from dsearch.search_options import MAX_LIMIT, MODES, SearchOptions
 from dsearch.service.wire.declared_fields import options_from
 from dsearch.service.wire.fields import Given, allowed, encodable, listed
 from dsearch.service.wire.json import parse
@@ -42,7 +42,7 @@ QueryText = Annotated[
     allowed(f"1 to {MAX_QUERY_CHARACTERS} characters, at least one word"),
 ]
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT), allowed(f"an integer from 1 to {MAX_LIMIT}")]
-SearchMode = Annotated[Mode, allowed("hybrid, dense or keyword")]
+SearchMode = Annotated[Mode, allowed("hybrid, dense or keyword", MODES)]
 Version = Annotated[
     str, Field(pattern=r"^v[0-9]{1,9}$"), allowed("a registered version such as v1; v0 is untrained")
 ]
@@ -101,6 +101,7 @@ class DeclaredFields(Filtered):
     if TYPE_CHECKING:  # some of the fields that the decorator adds
         limit: int
         offset: int
+        sort: str | None
 
     def options(self) -> SearchOptions:
         """Return the options as the engine takes them.

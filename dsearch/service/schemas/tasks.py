@@ -256,7 +256,7 @@ class TaskParameters(Given):
 
     limit: Limit = 50
     cursor: Annotated[str, Field(pattern=r"^[0-9]{1,15}$"), allowed("the `next` of an answer")] | None = (
-        Field(None, description="`next` of the page before")
+        Field(None, description="`next` of the page before", examples=["173"])
     )
     collection: Annotated[str, Field(max_length=200)] | None = None
     state: Annotated[TaskState, allowed(listed(get_args(TaskState)))] | None = None

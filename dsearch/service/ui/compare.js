@@ -80,10 +80,10 @@ function systemOf(system) {
 
 // Each measure of each system, its interval, its difference to the baseline; then query by query.
 function evaluationElement({ result }, open) {
-  const { systems, baseline, lines, left_out: without, comparison, better_leg: leg } = result;
+  const { systems, baseline, lines, left_out: without, comparison, better_leg: leg, warning } = result;
   const rows = lines.map(({ group, queries, measure, cells }) => [`${group} (${queries})`, measure,
     ...systems.map((name) => cellText(cells[name]))]);
-  const shown = element("div", "", table(["queries", "measure", ...systems], rows,
+  const shown = element("div", "", warning ? element("p", "warning", `Warning: ${warning}.`) : "", table(["queries", "measure", ...systems], rows,
     `Means; below, the difference to ${baseline} with its 95 % interval`),
   without ? element("p", "quiet", `${without} judged queries without a relevant document are left out.`) : "",
   leg ? element("p", "", leg.text) : "");

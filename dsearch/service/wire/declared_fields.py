@@ -72,7 +72,7 @@ def _field(declared: dataclasses.Field[Any], about: Option) -> tuple[Any, Any]:
         bounds["pattern"] = about.pattern
     if plain is float:
         bounds["allow_inf_nan"] = False
-    annotated = Annotated[kind, Field(**bounds), allowed(allowed_values(declared, about))]
+    annotated = Annotated[kind, Field(**bounds), allowed(allowed_values(declared, about), about.choices)]
     annotation: Any = Optional[annotated] if optional else annotated  # noqa: UP045
     return annotation, Field(
         declared.default, alias=about.alias, description=about.help, json_schema_extra=about.json

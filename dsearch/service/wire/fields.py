@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from dsearch.declared import suggestion
+
 SHOWN = 80  # characters of a given value that a message repeats
 
 
 @dataclass(frozen=True, slots=True)
 class allowed:  # it is read as an annotation
-    """Annotates a field: whatever its type refuses is answered with `use {what}`."""
+    """Annotates a field: whatever its type refuses is answered with `use {what}`.
+
+    A misspelt one of the `choices` is answered with that one as well.
+    """
 
     what: str
+    choices: Sequence[str] = ()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The field's schema, whose errors are replaced; by pydantic-core, without a call of Python."""
@@ -26,7 +31,7 @@ class allowed:  # it is read as an annotation
             handler(source),
             "not_allowed",
             custom_error_message="use {allowed}",
-            custom_error_context={"allowed": self.what},
+            custom_error_context={"allowed": self.what, "choices": " ".join(self.choices)},
         )
 
 
@@ -65,17 +70,11 @@ class Given(BaseModel):
                 "unknown field {unknown}{meant}; use {known}",
                 {
                     "unknown": ", ".join(repr_of(name) for name in unknown[:3]),
-                    "meant": _meant(unknown[0], names),
+                    "meant": suggestion(unknown[0], names),
                     "known": ", ".join(names),
                 },
             )
         return content
-
-
-def _meant(name: str, names: Iterable[str]) -> str:
-    """A suggestion for a misspelt name; empty if nothing is near."""
-    near = get_close_matches(name[:SHOWN], list(names), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 @cache

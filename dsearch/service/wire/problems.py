@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
+from dsearch.declared import suggestion
 from dsearch.errors import DsearchError, KeyMissing, NotFound
 from dsearch.hints import Command
 from dsearch.service import errors as service_errors
@@ -230,7 +231,10 @@ def _field_error(error: dict[str, Any]) -> dict[str, str]:
     if not place:
         received = f"a {field} of type {_json_type(error.get('input'))}"
         return {"field": field, "detail": f"{received}; {said}"}
-    return {"field": field, "detail": f"{field}={repr_of(error.get('input'))}; {said}"}
+    value = error.get("input")
+    choices = error.get("ctx", {}).get("choices", "").split()
+    meant = suggestion(value, choices) if isinstance(value, str) else ""
+    return {"field": field, "detail": f"{field}={repr_of(value)}; {said}{meant}"}
 
 
 def _json_type(value: Any) -> str:

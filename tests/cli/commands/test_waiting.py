@@ -36,7 +36,7 @@ def test_what_waits_is_told_and_done(
     command = "dsearch index -c t"
     assert err.splitlines() == [
         f"5 documents cannot be found yet; go on with: {command}",
-        "dsearch: interrupted; run the same command again to go on",
+        f"dsearch: interrupted; to go on, run it again: dsearch index {source} -c t",
     ]
     monkeypatch.setattr(Encoder, "load", whole)
     code, out, err = dsearch("search", "river", "-c", "t")

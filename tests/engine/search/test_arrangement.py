@@ -105,9 +105,8 @@ def test_edges() -> None:
 
 
 def test_what_is_too_much_is_refused(papers: Collection) -> None:
-    with pytest.raises(
-        InvalidRequest, match="group_by, collapse or diversity with 33 queries; use at most 32"
-    ):
+    said = "group_by, collapse, diversity or sort with 33 queries; use at most 32"
+    with pytest.raises(InvalidRequest, match=said):
         papers.search_batch(["cat"] * 33, group_by="n")
     with pytest.raises(InvalidRequest, match=r"diversity=1\.5; use a number from 0 to 1"):
         papers.search("cat", diversity=1.5)

@@ -14,6 +14,7 @@ from support.service.shapes import checked
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
+from dsearch.errors import InvalidRequest
 from dsearch.service.schemas.answers import AttendAnswer, BatchAnswer, SearchAnswer
 
 URL = "/v1/collections/papers"
@@ -279,3 +280,32 @@ def test_keys_are_those_of_the_state_that_was_attended_to(
     embeddings = papers.store.embeddings(np.array([rows[id] for id in got["ids"]]))
     np.testing.assert_allclose(got["keys"], embeddings, atol=1e-6)
     assert answered["generation"] == papers.snapshot.generation.number
+
+
+def test_hits_are_sorted_and_carry_the_fields_that_were_named(client: TestClient, papers: Collection) -> None:
+    options: dict[str, Any] = {"sort": "-n", "fields": "title", "limit": 5}
+    answer = client.post(f"{URL}/search", json={"query": "cat", "explore": 0.1, **options}).json()
+    expected = papers.search("cat", **options)
+    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected.hits]
+    assert all(hit["text"] == "" for hit in answer["hits"])
+    assert answer["explored"] is None  # a coin would have put two of them out of their order
+    by_url = client.get(f"{URL}/search", params={"q": "cat", **options}).json()
+    assert [hit["id"] for hit in by_url["hits"]] == [hit["id"] for hit in answer["hits"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "suggestion"),
+    [
+        ({"mode": "hybird"}, "mode='hybird'; use hybrid, dense or keyword (did you mean hybrid?)"),
+        ({"highlight_by": "meening"}, "use one of words, meaning (did you mean meaning?)"),
+        ({"limt": 3}, "(did you mean limit?)"),
+        ({"mode": "x" * 5000}, "use hybrid, dense or keyword"),
+    ],
+)
+def test_misspelt_names_and_values_get_a_suggestion(
+    client: TestClient, papers: Collection, body: dict[str, Any], suggestion: str
+) -> None:
+    problem = client.post(f"{URL}/search", json={"query": "cat", **body}).json()
+    assert suggestion in problem["detail"]
+    with pytest.raises(InvalidRequest, match=r"mode='hybird'; use hybrid, .*\(did you mean hybrid\?\)"):
+        papers.search("cat", mode="hybird")  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""The order of hits by a field of their metadata, and the fields of a document that a hit carries.
+
+Both are functions of documents alone, so that one machine and shards show the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from dsearch.declared import suggestion
+from dsearch.errors import InvalidRequest
+from dsearch.store.filters.parse import Keys, parse_field
+from dsearch.types import Document, Hit
+
+_OWN = ("title", "text", "metadata")
+_NAMED = 200  # documents whose fields a suggestion is looked up in
+
+Shape = Callable[[Hit], Hit]
+
+
+def order_by(documents: Sequence[Document], sort: str) -> list[int]:
+    """Indices of the documents in the order of a field: booleans, numbers, texts, then those without it.
+
+    Args:
+        documents: in any order.
+        sort: dotted path of the metadata, with `-` before it for descending; equal values go by id.
+
+    Raises:
+        InvalidRequest: not a field, or none of the documents has it and they have one of a similar name.
+    """
+    descending = sort.startswith("-")
+    keys = parse_field(sort.removeprefix("-"), "sort")
+    values = [_comparable(_value_at(document.metadata, keys)) for document in documents]
+    if documents and all(value is None for value in values):
+        _suggest(documents, sort)
+    by_id = sorted(range(len(documents)), key=lambda index: documents[index].id)
+    present = [index for index in by_id if values[index] is not None]
+    present.sort(key=lambda index: cast("tuple[int, Any]", values[index]), reverse=descending)
+    return present + [index for index in by_id if values[index] is None]
+
+
+def _comparable(value: Any) -> tuple[int, Any] | None:
+    """A value that can be compared with those of any kind; None for what has no order."""
+    if isinstance(value, bool):
+        return 0, value
+    if isinstance(value, int | float):
+        return 1, value
+    return (2, value) if isinstance(value, str) else None
+
+
+def _value_at(metadata: dict[str, Any], keys: Keys) -> Any:
+    value: Any = metadata
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            return None
+        value = cast("dict[str, Any]", value)[key]
+    return value
+
+
+def _suggest(documents: Sequence[Document], sort: str) -> None:
+    names = {name for document in documents[:_NAMED] for name in document.metadata}
+    if meant := suggestion(sort.removeprefix("-"), sorted(names)):
+        raise InvalidRequest(
+            f"sort={sort!r}: none of the {len(documents)} candidates has this field{meant}; use a field of "
+            "the metadata"
+        )
+
+
+def shaped_by(fields: str | None) -> Shape:
+    """Return a function that leaves of a hit's document what `fields` names.
+
+    Raises:
+        InvalidRequest: a name is empty or not a field.
+    """
+    if fields is None:
+        return lambda hit: hit
+    names = [name.strip() for name in fields.split(",")]
+    if not all(names):
+        raise InvalidRequest(
+            f"fields={fields[:80]!r} names nothing between commas; use names such as title,year"
+        )
+    title, text, whole = (name in names for name in _OWN)
+    paths = [parse_field(name.removeprefix("metadata."), "fields") for name in names if name not in _OWN]
+
+    def shape(hit: Hit) -> Hit:
+        return replace(
+            hit,
+            title=hit.title if title else "",
+            text=hit.text if text else "",
+            passage=hit.passage if text else None,
+            metadata=hit.metadata if whole else _part(hit.metadata, paths),
+        )
+
+    return shape
+
+
+def _part(metadata: dict[str, Any], paths: Sequence[Keys]) -> dict[str, Any]:
+    """The values at these paths, under the objects that they stand in."""
+    part: dict[str, Any] = {}
+    for keys in paths:
+        *outer, last = keys
+        source: Any = metadata
+        for key in outer:
+            source = cast("dict[str, Any]", source).get(key) if isinstance(source, dict) else None
+        if not isinstance(source, dict) or last not in source:
+            continue
+        target = part
+        for key in outer:
+            target = target.setdefault(key, {})
+        target[last] = source[last]
+    return part

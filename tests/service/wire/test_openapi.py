@@ -1,0 +1,57 @@
+"""The OpenAPI document: every field of requests and answers has a description, and an example that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from dsearch.engine import SearchEngine
+from dsearch.service import create_app
+from dsearch.service.schemas import field_texts
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder: Path = tmp_path_factory.mktemp("openapi") / "home"
+    with SearchEngine(folder) as engine:
+        app = create_app(engine)
+        assert app.openapi() == app.openapi()
+        return app.openapi()
+
+
+def fields_of(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, description's place and schema of every field of a body and every parameter."""
+    for name, schema in document["components"]["schemas"].items():
+        for field, about in schema.get("properties", {}).items():
+            yield f"{name}.{field}", about, about
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            for parameter in operation.get("parameters", ()):
+                yield f"{method} {path} {parameter['name']}", parameter, parameter["schema"]
+
+
+def test_every_field_has_a_description_and_an_example(document: dict[str, Any]) -> None:
+    fields = list(fields_of(document))
+    assert len(fields) > 600
+    assert [name for name, place, _ in fields if not place.get("description")] == []
+    assert [name for name, _, schema in fields if not schema.get("examples")] == []
+
+
+def test_every_example_fits_its_field(document: dict[str, Any]) -> None:
+    wrong: list[str] = []
+    for name, _, schema in fields_of(document):
+        whole = {**schema, "components": document["components"]}
+        validator = jsonschema.Draft202012Validator(whole)
+        wrong += [f"{name}: {one}" for one in schema.get("examples", ()) if not validator.is_valid(one)]
+    assert wrong == []
+
+
+def test_no_text_is_of_a_field_that_is_gone(document: dict[str, Any]) -> None:
+    names = {name.rpartition(" ")[2] for name, _, _ in fields_of(document)}
+    plain = {name.rpartition(".")[2] for name in names}
+    for texts in (field_texts.DESCRIPTIONS, field_texts.EXAMPLES):
+        assert [name for name in texts if name not in (names if "." in name else plain)] == []
