@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
@@ -29,6 +30,8 @@ from dsearch.engine.indexing.leases import Lease
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.second_stage import QueryTokens
+from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import Conflict
 
 OpenCollection = Callable[[], AbstractContextManager[Collection]]
@@ -68,6 +71,8 @@ class CollectionLayer(SearchLayer):
             snapshot, own = collection.layer_parts(collection.snapshot_for(version), options)
             lease = Lease(snapshot.generation.folder)  # the collection's own ends with its engine
             head = copy.deepcopy(collection.head(version)).train()
+        if options.get("stages") == 2 and head.second_stage is None and snapshot.token_dims is not None:
+            head.second_stage = SecondStage(snapshot.token_dims)
         super().__init__(snapshot, head, **own)
         self.version = version
         self.encoder: LearningEncoder | None = learning
@@ -87,6 +92,16 @@ class CollectionLayer(SearchLayer):
             with self._source() as collection:
                 self._frozen.append(collection.encoder_of(self.version))
         return torch.as_tensor(self._frozen[0].encode_queries(list(texts)), device=self.device)
+
+    def query_tokens(self, texts: Sequence[str]) -> list[QueryTokens]:
+        """The tokens of queries, for a second stage: `layer(states, texts, tokens=…)`; without gradients.
+
+        Raises:
+            InvalidRequest: the documents have none.
+            EncoderUnavailable.
+        """
+        with self._source() as collection:
+            return tokens_of(collection, texts, self.snapshot)
 
     @property
     def device(self) -> torch.device:
