@@ -23,6 +23,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention import with_zero_gradient
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
@@ -34,6 +35,7 @@ from dsearch.engine.ranking.output import SearchOutput, in_sequences
 from dsearch.engine.ranking.scoring import EmbedRows
 from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.field_values import Values, pooled_rows, texts_at, with_field, without_padding
+from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import Conflict
 
@@ -74,6 +76,8 @@ class CollectionLayer(SearchLayer):
             snapshot, own = collection.layer_parts(collection.snapshot_for(version), options)
             lease = Lease(snapshot.generation.folder)  # the collection's own ends with its engine
             head = copy.deepcopy(collection.head(version)).train()
+        if options.get("stages") == 2 and head.second_stage is None and snapshot.token_dims is not None:
+            head.second_stage = SecondStage(snapshot.token_dims)
         super().__init__(snapshot, head, **own)
         self.version = version
         self.encoder: LearningEncoder | None = learning
@@ -149,6 +153,16 @@ class CollectionLayer(SearchLayer):
             with self._source() as collection:
                 self._frozen.append(collection.encoder_of(self.version))
         return torch.as_tensor(self._frozen[0].encode_queries(list(texts)), device=self.device)
+
+    def query_tokens(self, texts: Sequence[str]) -> list[QueryTokens]:
+        """The tokens of queries, for a second stage: `layer(states, texts, tokens=…)`; without gradients.
+
+        Raises:
+            InvalidRequest: the documents have none.
+            EncoderUnavailable.
+        """
+        with self._source() as collection:
+            return tokens_of(collection, texts, self.snapshot)
 
     @property
     def device(self) -> torch.device:

@@ -12,6 +12,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.second_stage import FEATURES, POWER, Matches, SecondStage
 from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.network_layer import open_layer
 from dsearch.engine.ranking.second_stage import (
     CandidateEvidence,
     FirstStage,
@@ -181,6 +182,17 @@ def test_highlights_of_meaning_mark_words_of_the_fields(staged: Collection) -> N
 def test_highlights_of_meaning_need_tokens(collection: Collection) -> None:
     with pytest.raises(InvalidRequest, match="--second-stage"):
         collection.search(QUERY, highlight=True, highlight_by="meaning")
+
+
+def test_an_opened_layer_has_a_second_stage_that_learns(staged: Collection, engine: SearchEngine) -> None:
+    layer = open_layer(engine, "staged", stages=2)
+    tokens = layer.query_tokens([QUERY])
+    output = layer(layer.query_states([QUERY]), [QUERY], tokens=tokens)
+    hits = staged.search(QUERY, stages=2, limit=20).hits
+    assert layer.ids(output.positions)[0][: len(hits)] == [hit.id for hit in hits]
+    output.weights[0, 0].log().neg().backward()
+    learned = {name for name, of in layer.named_parameters() if of.grad is not None and of.grad.any()}
+    assert {f"head.second_stage.{name}" for name in ("strength", "token_delta")} <= learned
 
 
 def test_confidence_is_that_of_the_first_stage(staged: Collection) -> None:
