@@ -269,7 +269,7 @@ class _TrainingRun:
         """
         live = self.collection.live_model
         head = self.collection.head(live)
-        if self.collection.encoder_identity_of(live) != self.collection.encoder.identity:
+        if self.collection.encoder_of(live).identity != self.collection.encoder.identity:
             return trained
         if head.learned_score is not None or self.collection.has_documents_of(live):
             return trained

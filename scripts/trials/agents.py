@@ -21,7 +21,7 @@ over queries); how many of their first hits differ from the honest row's.
 The collections must be indexed; they are copied, not changed. Folders with `folds.json`: each fold is held
 out once, the one before it judges, the other three are searched for; figures are over all five. Else 500
 queries of qrels/train are searched for, 1,000 judge, and 1,000 are held out, all drawn at random, `--draws`
-times. Judgements called test choose nothing.
+times. Qrels of folders without folds are those of training alone.
 """
 
 from __future__ import annotations
