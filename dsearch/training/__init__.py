@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dsearch.training.data.actions import ACTIONS, Action
 from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages
-from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
+from dsearch.training.data.examples import (
+    Examples,
+    examples_from_corpus,
+    examples_from_judgements,
+    sentences_of_corpus,
+)
 from dsearch.training.data.propensity import Propensities, propensities_from_pages
 from dsearch.training.data.synthesis import SynthesisResult, synthesize
 from dsearch.training.data.validation import CheckedData, DataReport, checked_judgements
@@ -122,6 +127,7 @@ __all__ = [
     "save_model",
     "scores_by",
     "self_supervised_options",
+    "sentences_of_corpus",
     "starting_version",
     "summary",
     "synthesize",

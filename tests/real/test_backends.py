@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,15 +54,14 @@ def test_rankings_are_those_of_torch(
     which: str,
     scifact: tuple[list[str], list[str], np.ndarray],
     exact: tuple[np.ndarray, np.ndarray],
-    tmp_path_factory: pytest.TempPathFactory,
+    exports: Path,
 ) -> None:
     name, dtype = which.split()
     if Backend(name, "float32").missing(exporting=True):
         pytest.skip(f"needs the extra {name}")
     if dtype == "bfloat16" and not openvino_knows("BF16"):
         pytest.skip("this processor does not compute in bfloat16; see tests/encoder/test_backends.py")
-    cache = tmp_path_factory.getbasetemp() / "exports"
-    encoder: TextEncoder = load_encoder(backend=name, dtype=dtype, cache=cache)
+    encoder: TextEncoder = load_encoder(backend=name, dtype=dtype, cache=exports)
     texts, queries, truth = scifact
     documents, asked = encoder.encode_documents(texts), encoder.encode_queries(queries)
     near = np.concatenate([(documents * exact[0]).sum(1), (asked * exact[1]).sum(1)])

@@ -95,10 +95,10 @@ def show_changes(collection: Collection, version: str) -> None:
     The rule: of `SENTENCES` sentences that were drawn for this and not for training, those whose own document
     rose most, and the one whose document fell most.
     """
-    from dsearch.training import examples_from_corpus
+    from dsearch.training import sentences_of_corpus
 
-    learned = set(examples_from_corpus(collection).texts)
-    drawn = examples_from_corpus(collection, per_document=1, limit=SENTENCES, seed=1)
+    learned = set(sentences_of_corpus(collection).texts)
+    drawn = sentences_of_corpus(collection, per_document=1, limit=SENTENCES, seed=1)
     pairs = [
         (text, collection.ids_at(drawn.snapshot, positions[None])[0][0])
         for text, (positions, _) in zip(drawn.texts, drawn.relevant, strict=True)
@@ -139,11 +139,11 @@ def _train_once(collection: Collection) -> str:
     """Train, unless a head that was trained on this very corpus stands; return the version."""
     from dsearch.cli.training.session import terminal_observer
     from dsearch.jobs import TrainingJob
-    from dsearch.training import examples_from_corpus, run_training
+    from dsearch.training import run_training, sentences_of_corpus
 
-    examples = examples_from_corpus(collection)
+    digest = sentences_of_corpus(collection).digest
     for model in collection.store.models():
-        if model.record.get("data_sha256") == examples.digest:
+        if model.record.get("data_sha256") == digest:
             say(f"   {model.version} was trained on this corpus before and is used again")
             return model.version
     job = TrainingJob(self_supervised=True)

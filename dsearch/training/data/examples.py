@@ -216,11 +216,18 @@ def make_examples(
             f"collection {collection.name!r}"
         )
     states = collection.encoder.encode_queries(texts)
+    return Examples(snapshot, texts, states, relevant, left_out, digest_of(texts, relevant))
+
+
+def digest_of(
+    texts: Sequence[str],
+    relevant: Sequence[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]],
+) -> str:
+    """SHA-256 of queries and their judgements, as `Examples.digest`."""
     content = [
         [text, at.tolist(), grades.tolist()] for text, (at, grades) in zip(texts, relevant, strict=True)
     ]
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return Examples(snapshot, texts, states, relevant, left_out, digest)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _arrays(values: Mapping[int, float]) -> tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]:
@@ -323,6 +330,29 @@ def examples_from_corpus(
     Raises:
         InvalidRequest: no document has a sentence of its own.
     """
+    drawn = sentences_of_corpus(collection, per_document=per_document, limit=limit, seed=seed)
+    examples = make_examples(collection, drawn.snapshot, drawn.texts, drawn.relevant, {})
+    return replace(examples, source="documents")
+
+
+@dataclass(frozen=True)
+class CorpusSentences:
+    """Sentences of documents and the positions of their documents, not encoded."""
+
+    snapshot: Snapshot
+    texts: list[str]
+    relevant: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the examples that are made of them."""
+        return digest_of(self.texts, self.relevant)
+
+
+def sentences_of_corpus(
+    collection: Collection, *, per_document: int = 2, limit: int | None = None, seed: int = 0
+) -> CorpusSentences:
+    """Draw the sentences of `examples_from_corpus`, whose arguments these are, without encoding them."""
     snapshot = collection.snapshot
     visible = snapshot.visible()
     if limit is not None and limit < len(visible):
@@ -340,5 +370,4 @@ def examples_from_corpus(
 
     pairs = list(inverse_cloze(documents(), per_document=per_document, seed=seed))
     relevant = [(np.array([position_of[id]], np.int64), np.ones(1, np.float32)) for _, id in pairs]
-    examples = make_examples(collection, snapshot, [sentence for sentence, _ in pairs], relevant, {})
-    return replace(examples, source="documents")
+    return CorpusSentences(snapshot, [sentence for sentence, _ in pairs], relevant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,13 @@ def problem_with(command: str, root: Path) -> str | None:
     return f"{script} has no {', '.join(missing)}" if missing else None
 
 
+@cache
+def _all_commands() -> Any:
+    return typer.main.get_command(app)
+
+
 def _of_dsearch(words: list[str]) -> str | None:
-    command: Any = typer.main.get_command(app)
+    command = _all_commands()
     while words and hasattr(command, "commands"):
         if words[0].startswith("-"):
             return _without_options(command, words)

@@ -20,6 +20,7 @@ from dsearch.training import (
     finetune,
     headroom,
     self_supervised_options,
+    sentences_of_corpus,
     train_head,
 )
 from dsearch.training.gate.held_out import Answers, HeldOut, split_folds
@@ -193,7 +194,7 @@ def test_self_supervision_draws_sentences_of_documents(engine: SearchEngine) -> 
     for query, (positions, _) in zip(found.texts, found.relevant, strict=True):
         row = found.snapshot.rows(positions)
         assert query in collection.store.documents(row)[0].text
-    assert examples_from_corpus(collection).digest == found.digest
+    assert examples_from_corpus(collection).digest == sentences_of_corpus(collection).digest == found.digest
     assert examples_from_corpus(collection, seed=1).digest != found.digest
     assert len(examples_from_corpus(collection, limit=10)) == 20
     chosen = self_supervised_options(seed=4, epochs=1)
