@@ -128,8 +128,12 @@ def head_of_layer(layer: SearchLayer) -> Head:
     """Return a layer's head, with the score that learned beside it.
 
     Raises:
-        InvalidRequest: a score of one's own that no version can have.
+        InvalidRequest: a score of one's own that no version can have, or a bias.
     """
+    if layer.bias is not None:
+        raise InvalidRequest(
+            "a layer with a bias for each document, which no version has; set bias=None first"
+        )
     if not isinstance(layer.score, torch.nn.Module) or layer.score is layer.head.learned_score:
         return layer.head
     score = score_of_module(layer.score)
