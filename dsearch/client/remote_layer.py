@@ -30,6 +30,7 @@ from torch.autograd.function import once_differentiable
 from dsearch.attention import POOLINGS, mix, pool, temper, with_zero_gradient
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
+from dsearch.attention.transforms import refuse_transforms
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
 from dsearch.client.remote_output import (
@@ -135,6 +136,7 @@ class RemoteSearch(nn.Module):
             Gone: in the backward through `vjp`: the collection was written to too often, or rebuilt, since
                 the forward. Repeat the step.
         """
+        refuse_transforms(query_states)
         shape = query_states.shape[:-1]
         if len(shape) == 2:
             if texts is not None:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from dsearch.attention import with_zero_gradient
 from dsearch.attention.retrieval.second_stage import SecondStage
+from dsearch.attention.transforms import refuse_transforms
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
@@ -111,6 +112,7 @@ class CollectionLayer(SearchLayer):
         Raises:
             InvalidRequest, DimensionMismatch: as `SearchLayer.forward`; a field that a document lacks.
         """
+        refuse_transforms(query_states)
         shape = query_states.shape[:-1]
         if len(shape) == 2:
             if texts is not None:

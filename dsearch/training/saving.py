@@ -12,6 +12,7 @@ both versions. Without evidence a version is kept and does not answer.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,16 +24,18 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import score_of_module
 from dsearch.encoder import EncoderChange, LearningEncoder, TextEncoder, tuned, tuned_identity
 from dsearch.engine import Collection, CollectionLayer, SearchLayer, require_head_alone
-from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest
+from dsearch.errors import Cancelled, Conflict, CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers, HeldOut
+from dsearch.training.loop.observer import Observer
 from dsearch.training.registry import Registered, register
 from dsearch.training.run import judged_examples
-from dsearch.types import Purpose
+from dsearch.types import Progress, Purpose
 
 SCOPE = "layer"  # of its record
+_STEPS = 4  # of a judgement
 
 Score = Callable[[Any], Sequence[float] | torch.Tensor]
 """Scores held-out examples by a layer, one number each; more is better."""
@@ -66,6 +69,7 @@ def save_model(
     encoder: LearningEncoder | EncoderChange | None = None,
     parent: str | None = None,
     record: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
     **options: Any,
 ) -> Registered:
     """Judge a trained layer by evidence, and keep it as a version, which answers if the gate lets it.
@@ -80,6 +84,7 @@ def save_model(
         encoder: query encoder that learned with it; that of the layer when None.
         parent: version that it was trained from; that of the layer, else the live one, when None.
         record: what should be known of it later, as JSON.
+        observer: receives the progress of the judgement, in steps of four; may stop it.
         options: purpose, promote, accept, risk, alpha, margin, exclude: see `dsearch.jobs.SavingJob`.
 
     Raises:
@@ -87,6 +92,7 @@ def save_model(
             collection.
         Conflict: the parent has a query encoder or documents of its own, which the version would lose.
         ModelNotFound: no such parent.
+        Cancelled: the observer stopped it.
     """
     if isinstance(layer, CollectionLayer):
         parent, encoder = parent or layer.version, encoder or layer.encoder
@@ -102,7 +108,9 @@ def save_model(
     elif measure is not None:
         raise InvalidRequest("measure names the score of a function; leave it out with other evidence")
     job = SavingJob(**evidence_fields(evidence), **options)
-    judged = judge_layer(collection, head, job, encoder=change, parent=parent, record=record)
+    judged = judge_layer(
+        collection, head, job, encoder=change, parent=parent, record=record, observer=observer
+    )
     return register(
         collection,
         judged.head,
@@ -120,8 +128,12 @@ def head_of_layer(layer: SearchLayer) -> Head:
     """Return a layer's head, with the score that learned beside it.
 
     Raises:
-        InvalidRequest: a score of one's own that no version can have.
+        InvalidRequest: a score of one's own that no version can have, or a bias.
     """
+    if layer.bias is not None:
+        raise InvalidRequest(
+            "a layer with a bias for each document, which no version has; set bias=None first"
+        )
     if not isinstance(layer.score, torch.nn.Module) or layer.score is layer.head.learned_score:
         return layer.head
     score = score_of_module(layer.score)
@@ -172,6 +184,7 @@ def judge_layer(
     encoder: EncoderChange | None = None,
     parent: str,
     record: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
 ) -> JudgedLayer:
     """Judge a head, and the encoder that learned with it, against the live version; nothing is registered.
 
@@ -186,16 +199,17 @@ def judge_layer(
         )
     _require_whole(collection, parent, head, encoder)
     _require_fitting(head, collection.store.dimension)
-    gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
+    gate, steps = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin), _Steps(observer or Observer())
     served = None if encoder is None else _encoder_with(collection.encoder, encoder)
     left_out: dict[str, int] = {}
     if job.judgements is not None:
-        report, left_out = _by_judgements(collection, head, served, job, gate)
+        report, left_out = _by_judgements(collection, head, served, job, gate, steps)
     elif job.before is not None and job.after is not None:
         before, after = _answers_of(job.before), _answers_of(job.after)
         report = judge(before, after, gate, measure=job.measure, seed=job.seed)
     else:
         report = judge(None, None, gate)
+    steps.reach(_STEPS)
     encodings = {
         "scope": SCOPE,
         "purpose": job.purpose,
@@ -207,8 +221,30 @@ def judge_layer(
     return JudgedLayer(head, report, encodings, encoder)
 
 
+class _Steps:
+    """Progress of a judgement: queries encoded, canaries compared, the live version and this one ranked."""
+
+    def __init__(self, observer: Observer):
+        self._observer, self._started = observer, time.monotonic()
+
+    def reach(self, done: int) -> None:
+        """Report that so many steps are done.
+
+        Raises:
+            Cancelled: the observer stops it here.
+        """
+        self._observer.progress(Progress("judge", done, _STEPS, time.monotonic() - self._started))
+        if done < _STEPS and self._observer.cancelled():
+            raise Cancelled(f"stopped after {done} of {_STEPS} steps of the judgement; nothing was saved")
+
+
 def _by_judgements(
-    collection: Collection, head: Head, encoder: TextEncoder | None, job: SavingJob, gate: Gate
+    collection: Collection,
+    head: Head,
+    encoder: TextEncoder | None,
+    job: SavingJob,
+    gate: Gate,
+    steps: _Steps,
 ) -> tuple[GateReport, dict[str, int]]:
     live = collection.answering(job.purpose)
     if head.learned_score is not None or collection.head(live).learned_score is not None:
@@ -222,6 +258,7 @@ def _by_judgements(
             "one corpus; give scores of examples as evidence, or promote another version first"
         )
     examples = judged_examples(collection, job)
+    steps.reach(1)
     ranked = HeldOut(examples, _seen(collection, examples, job))
     of_live = of_head = examples.states
     if collection.encoder_identity_of(live) != collection.encoder.identity:
@@ -231,7 +268,10 @@ def _by_judgements(
         of_head = encoder.encode_queries(examples.texts)
     else:  # canaries are stored embeddings: they say nothing of an encoder that changed
         overlap = overlap_of_canaries(examples.snapshot, collection.head(live), head, seed=job.seed)
-    before, after = ranked.answers(collection.head(live), of_live), ranked.answers(head, of_head)
+    steps.reach(2)
+    before = ranked.answers(collection.head(live), of_live)
+    steps.reach(3)
+    after = ranked.answers(head, of_head)
     report = judge(
         before, after, gate, canary_overlap=overlap, need_slices=job.training is not None, seed=job.seed
     )

@@ -110,6 +110,21 @@ def test_sequences_are_as_their_steps(open_any: Open) -> None:
     assert states.grad is not None
 
 
+def test_transforms_of_functions_are_refused_with_what_to_use(open_any: Open) -> None:
+    layer = open_any(candidates=5, mode="dense")
+    calls: list[Callable[[], Any]] = [
+        lambda: torch.vmap(lambda state: layer(state[None]).context)(states_of()),
+        lambda: torch.func.jacrev(lambda states: layer(states).context)(states_of()),
+        lambda: torch.func.grad(lambda states: layer(states).context.sum())(states_of()),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidRequest, match="give many states as one batch"):
+            call()
+    jacobian = torch.autograd.functional.jacobian(lambda states: layer(states).weights[:, 0], states_of()[:2])
+    assert jacobian.shape == (2, 2, 32)
+    assert not jacobian[0, 1].any()
+
+
 def test_choices_of_one_document_have_gradient_zero(open_any: Open) -> None:
     found = open_any(candidates=5, pooling="hard", mode="dense")(states := states_of())
     (found.context.sum() + found.weights.sum()).backward()

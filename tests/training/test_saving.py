@@ -17,10 +17,10 @@ import dsearch
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, CollectionLayer, SearchEngine
-from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
+from dsearch.errors import Cancelled, Conflict, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
-from dsearch.training import save_model
-from dsearch.types import Document
+from dsearch.training import Observer, save_model
+from dsearch.types import Document, Progress
 
 TEXTS, JUDGED = queries_of()
 HELD_OUT = [id for id in TEXTS if id.endswith("-3")]
@@ -122,6 +122,28 @@ def test_a_function_scores_the_live_version_and_the_new_one(engine: SearchEngine
     assert "it did not rise" in second.reason
     assert asked == ["v0", "v0", "v1", "v0"]
     assert [model.parent for model in topics.store.models()] == ["v0", "v0"]
+
+
+def test_an_observer_sees_the_judgement_and_stops_it(engine: SearchEngine, topics: Collection) -> None:
+    class Watching(Observer):
+        def __init__(self, last: int):
+            self.done: list[int] = []
+            self.last = last
+
+        def progress(self, progress: Progress) -> None:
+            assert (progress.stage, progress.total) == ("judge", 4)
+            self.done.append(progress.done)
+
+        def cancelled(self) -> bool:
+            return self.done[-1] >= self.last
+
+    whole, stopped = Watching(9), Watching(2)
+    save_model(topics, layer_of(engine), evidence=evidence(LEARNED), promote=False, observer=whole)
+    assert whole.done == [1, 2, 3, 4]
+    with pytest.raises(Cancelled, match="nothing was saved"):
+        save_model(topics, layer_of(engine), evidence=evidence(LEARNED), observer=stopped)
+    assert stopped.done == [1, 2]
+    assert [model.version for model in topics.store.models()] == ["v1"]
 
 
 def test_a_layer_made_by_hand_and_a_head_alone(engine: SearchEngine, topics: Collection) -> None:

@@ -107,6 +107,7 @@ class LocalUpkeep:
                 encoder=upload.encoder,
                 parent=upload.parent,
                 record=record,
+                observer=self.observer,
                 **options,
             )
             saved_record = opened.store.model(saved.version).record

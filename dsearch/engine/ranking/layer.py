@@ -29,6 +29,7 @@ from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.parts import (
     by_score_then_position,
+    check_bias,
     check_texts,
     check_values,
     rows_at,
@@ -51,7 +52,7 @@ HOP_CANDIDATES = 10  # what a hop pools: the best few speak for the query, the r
 
 
 class SearchLayer(nn.Module):
-    """Attention of query states over the documents of a snapshot.
+    """Attention of query states over documents; where it is set, `bias` [positions] adds to their scores.
 
     Args:
         snapshot: the documents.
@@ -103,8 +104,7 @@ class SearchLayer(nn.Module):
         for name, value in {"candidates": candidates, "hops": hops}.items():
             if value < 1:
                 raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
-        self.head = head
-        self.snapshot = snapshot
+        self.head, self.snapshot = head, snapshot
         self.mode: Mode = mode
         self.over: Over = over
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
@@ -122,6 +122,7 @@ class SearchLayer(nn.Module):
         self._temperature = checked_temperature(temperature, self.score)
         self._memory: SnapshotMemory | None = None
         self.rerank_candidates = rerank_candidates
+        self.bias: Float[Tensor, " positions"] | None = None
         plain = ranks_by_inner_product(self.score) and over == "candidates"
         self.stages = chosen_stages(stages, snapshot.token_dims, head, mode=mode, plain=plain)
 
@@ -272,7 +273,8 @@ class SearchLayer(nn.Module):
             matches=matches,
         )
         score = None if self.mode == "keyword" else self.score
-        return legs, Scoring(self.snapshot, self.head, score, embed, matches)
+        check_bias(self.bias, self.snapshot.positions)
+        return legs, Scoring(self.snapshot, self.head, score, embed, matches, self.bias)
 
     def _search(
         self,

@@ -34,6 +34,14 @@ def check_values(values: Tensor | None, positions: int) -> None:
         )
 
 
+def check_bias(bias: Tensor | None, positions: int) -> None:
+    """Raise DimensionMismatch for a bias that is not a number for each position."""
+    if bias is not None and bias.shape != (positions,):
+        raise DimensionMismatch(
+            f"a bias of shape {list(bias.shape)}; use [{positions}], a number for each position"
+        )
+
+
 def rows_at(
     values: Float[Tensor, "positions value_dim"], positions: Int64[np.ndarray, "batch candidates"]
 ) -> Float[Tensor, "batch candidates value_dim"]:

@@ -71,6 +71,7 @@ class Scoring(NamedTuple):
         score: score of queries and keys; None: only keywords rank, and every document has the dense score 0.
         embed: returns embeddings in the graph that replace the stored ones; documents then have no passages.
         matches: the dense score of each query at every position, where a field is compared (field_match.py).
+        bias: a number for each position, added to the dense score; None for none.
     """
 
     snapshot: Snapshot
@@ -78,6 +79,7 @@ class Scoring(NamedTuple):
     score: Score | None
     embed: EmbedRows | None = None
     matches: Float32[np.ndarray, "batch positions"] | None = None
+    bias: Float[Tensor, " positions"] | None = None
 
     def scores_of_legs(
         self,
@@ -86,6 +88,8 @@ class Scoring(NamedTuple):
         positions: Int64[np.ndarray, "batch candidates"],
     ) -> Scored | None:
         """The scores where finding the candidates told them, so that no embedding is read; else None."""
+        if self.bias is not None:
+            return None
         if self.score is None:
             return Scored(folded.new_zeros(*folded.shape[:2], positions.shape[1]))
         every = legs.dense_of_all
@@ -126,16 +130,16 @@ class Scoring(NamedTuple):
         """
         embeddings, beside = self._embeddings(positions, queries), None
         if self.matches is not None:
-            return Scored(self._matched(positions, queries), embeddings)
+            return Scored(self._biased(self._matched(positions, queries), positions), embeddings)
         if self.embed is None and self.score is not None:
             beside = passages_beside(self.snapshot, positions, queries)
         if beside is not None:
             embeddings = torch.cat([embeddings, beside.embeddings], dim=1)
         dense = self._dense(queries, folded, embeddings)
         if beside is None:
-            return Scored(dense, embeddings)
+            return Scored(self._biased(dense, positions), embeddings)
         taken = best_passages(dense, beside.owners, positions.shape[1])
-        return Scored(dense.gather(2, taken), embeddings, beside, taken)
+        return Scored(self._biased(dense.gather(2, taken), positions), embeddings, beside, taken)
 
     def keys(
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
@@ -152,6 +156,15 @@ class Scoring(NamedTuple):
         """The keys that each head took of the documents at these positions, as `Scored.keys` names them."""
         taken = torch.as_tensor(self.snapshot.key_embeddings(keys)).to(like)
         return self.head.keys(taken)
+
+    def _biased(
+        self, dense: Float[Tensor, "batch heads candidates"], positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Float[Tensor, "batch heads candidates"]:
+        if self.bias is None:
+            return dense
+        at = torch.as_tensor(positions, device=self.bias.device)
+        rows = self.bias[at.clamp_min(0)].masked_fill(at == NONE, 0.0)
+        return dense + rows.to(dense).unsqueeze(1)
 
     def _dense(
         self,

@@ -233,6 +233,7 @@ class Whole:
         scoring, (batch, heads, _) = self._scoring, self._folded.shape
         every = self._legs.dense_of_all
         reusable = every is not None and every.shape[2] and not torch.is_grad_enabled() and not embeddings
+        reusable = reusable and scoring.bias is None
         if reusable and scoring.score is not None and ranks_by_inner_product(scoring.score):
             assert every is not None
             scored = Scored(torch.as_tensor(every[:, :, rows]).to(self._folded))

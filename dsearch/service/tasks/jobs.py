@@ -97,7 +97,15 @@ def save_job(
         content, parent = base64.b64decode(request["content"]), request["parent"] or collection.live_model
         head, change = parts_from_bytes(content, collection.store.dimension, request["encoder"])
         job = job_from_request(SavingJob, request)
-        judged = judge_layer(collection, head, job, encoder=change, parent=parent, record=request["record"])
+        judged = judge_layer(
+            collection,
+            head,
+            job,
+            encoder=change,
+            parent=parent,
+            record=request["record"],
+            observer=_observer(report),
+        )
     return {
         "parent": parent,
         "record": judged.record,

@@ -186,7 +186,7 @@ def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Co
 @pytest.mark.parametrize(
     ("route", "body", "says"),
     [
-        ("search", {}, "query is missing"),
+        ("search", {}, "neither query nor vector; give at least one"),
         ("search", {"query": ""}, "query=''; use 1 to 8192 characters, at least one word"),
         ("search", {"query": " \t"}, "query=' \\t'; use 1 to 8192 characters"),
         ("search", {"query": "x" * 8193}, "use 1 to 8192 characters"),
@@ -217,11 +217,11 @@ def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Co
             "vectors.0 has 2 numbers; this collection's embeddings have 32",
         ),
         ("attend", {"vectors": [[1.0, "x"]]}, "vectors.0.1='x'; input should be a valid number"),
-        ("attend", {"vectors": [[0.0] * 32], "mode": "keyword"}, "mode='keyword' without texts"),
+        ("attend", {"vectors": [[1.0] * 32], "mode": "keyword"}, "mode='keyword' without texts"),
         (
             "attend",
             {"queries": ["a"], "include": ["weights"]},
-            "include.0='weights'; use keys, values, parts or slopes",
+            "include.0='weights'; use keys, values, parts, slopes, positions or texts",
         ),
         ("attend", {"queries": ["a"], "candidates": 0}, "candidates=0; use an integer from 1 to 1000"),
     ],

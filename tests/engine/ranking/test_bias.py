@@ -1,0 +1,41 @@
+"""A bias for each document: part of the exact softmax over all, with gradients, and of no version."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dsearch.engine import Collection, SearchEngine, open_layer
+from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.training import save_model
+
+
+@pytest.mark.parametrize("over", ["all", "candidates"])
+def test_it_is_added_to_the_scores_of_its_documents(
+    engine: SearchEngine, collection: Collection, over: str
+) -> None:
+    """Against softmax(q K^T / t + b / t) written out, context and gradients."""
+    layer = open_layer(engine, "food", mode="dense", over=over, candidates=16)
+    states = layer.query_states(["bread and cheese", "honey"]).clone().requires_grad_()
+    torch.manual_seed(0)
+    layer.bias = torch.nn.Parameter(torch.randn(layer.snapshot.positions))
+    assert "bias" in dict(layer.named_parameters())
+    found = layer(states)
+    (found.context[:, :3].sum() + found.weights[:, 0].sum()).backward()
+    embeddings = torch.as_tensor(collection.store.embeddings(collection.store.rows()))
+    own_states, bias = states.detach().clone().requires_grad_(), layer.bias.detach().clone().requires_grad_()
+    weights = ((own_states @ embeddings.T + bias) / layer.temperature.detach()).softmax(-1)
+    torch.testing.assert_close(found.context, weights @ embeddings, rtol=1e-4, atol=1e-5)
+    assert found.positions[:, 0].tolist() == weights.argmax(1).tolist()
+    ((weights @ embeddings)[:, :3].sum() + weights.max(1).values.sum()).backward()
+    torch.testing.assert_close(layer.bias.grad, bias.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(states.grad, own_states.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_another_length_and_a_version_are_refused(engine: SearchEngine, collection: Collection) -> None:
+    layer = open_layer(engine, "food", mode="dense")
+    layer.bias = torch.zeros(3)
+    with pytest.raises(DimensionMismatch, match=r"a bias of shape \[3\]; use \[16\]"):
+        layer(layer.query_states(["bread"]))
+    with pytest.raises(InvalidRequest, match="a bias for each document, which no version has"):
+        save_model(collection, layer)
