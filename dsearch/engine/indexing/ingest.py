@@ -203,7 +203,7 @@ def build_files(
         on_progress=on_progress,
     )
     keeper.close()
-    record = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
+    record: dict[str, Any] = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
     if searched:
         record["search_fields"] = list(searched)
     return Built(number, manifest.digest, len(state.rows), state.sequence, record)
