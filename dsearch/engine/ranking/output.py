@@ -92,8 +92,7 @@ def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:
         if isinstance(part, Tensor):
             changed[name] = part.unflatten(0, (batch, steps))
         elif isinstance(part, np.ndarray):
-            array: Any = part
-            changed[name] = array.reshape(batch, steps, *array.shape[1:])
+            changed[name] = part.reshape(batch, steps, *part.shape[1:])  # pyright: ignore
         elif name == "texts" and part is not None:
             changed[name] = [part[start : start + steps] for start in range(0, len(part), steps)]
     if (ids_of := output.ids_of) is not None:
