@@ -40,7 +40,7 @@ def expected(address: str) -> np.ndarray:
 
 
 def test_langchain_embeds_documents_and_queries(address: str, expected: np.ndarray) -> None:
-    """Lengths are not checked here: the check counts tokens of OpenAI's own vocabulary, which is downloaded."""
+    """Without its check of lengths, which downloads OpenAI's own vocabulary."""
     embeddings = OpenAIEmbeddings(
         model="papers", base_url=address, api_key="none", check_embedding_ctx_length=False, max_retries=0
     )
