@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _how_to_go_on(arguments: list[str]) -> str:
-    """Name the command to type after Ctrl-C: work that was stored stays, and it goes on with that."""
+    """Name the command to type after Ctrl-C: what was stored stays, and the same one goes on with it."""
     import shlex
 
     return f"to go on, run it again: dsearch {shlex.join(arguments)}"

@@ -15,6 +15,7 @@ import math
 import random
 import urllib.request
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from server import served
 
@@ -25,7 +26,7 @@ PARTS = "paper toner drum roller scanner cable fan battery"
 ASKED = ["what is {}", "{} is on the display", "how do I get rid of {}", "{} again", "the machine says {}"]
 
 
-def post(client: dsearch.Client, path: str, body: dict) -> dict:
+def post(client: dsearch.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(
         f"{client.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -33,7 +34,9 @@ def post(client: dsearch.Client, path: str, body: dict) -> dict:
         return json.load(answer)
 
 
-def episodes(client: dsearch.Client, codes: dict[str, str], places: list[float], draw) -> list[float]:
+def episodes(
+    client: dsearch.Client, codes: dict[str, str], places: list[float], draw: random.Random
+) -> list[float]:
     """One round: the share of successes of the agent, and of always reading the first document."""
     successes, firsts, questions = 0, 0, [(form.format(code), code) for form in ASKED for code in codes]
     for question, code in questions:
@@ -50,7 +53,7 @@ def episodes(client: dsearch.Client, codes: dict[str, str], places: list[float],
     return [successes / len(questions), firsts / len(questions)]
 
 
-def main(encoder=None, rounds: int = 5) -> list[list[float]]:
+def main(encoder: Any = None, rounds: int = 5) -> list[list[float]]:
     draw, places = random.Random(0), [0.0] * 8
     pages = [Document(part, f"How to change or clean the {part}.", title=part) for part in PARTS.split()]
     codes = {

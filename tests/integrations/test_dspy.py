@@ -29,8 +29,8 @@ class Program(dspy.Module):
         self.retriever = retriever
 
     def forward(self, question: str) -> Any:
-        found = self.retriever(question)
-        return dspy.Prediction(answer=found.passages[0], ids=found.ids)
+        hits: Any = self.retriever(question)
+        return dspy.Prediction(answer=hits.passages[0], ids=hits.ids)
 
 
 def metric(example: Any, prediction: Any, trace: Any = None) -> float:
@@ -80,8 +80,8 @@ def test_a_metric_flows_back_as_outcome(
 def test_a_run_is_one_episode_and_copies_share_the_engine(
     engine: Client | LocalEngine, papers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retriever = DSearchRetriever(engine, papers, k=1)
-    twin = copy.deepcopy(Program(retriever)).retriever
+    retriever: Any = DSearchRetriever(engine, papers, k=1)
+    twin: Any = copy.deepcopy(Program(retriever)).retriever
     assert twin is not retriever
     assert twin.engine is engine
     ids = twin("music").ids + retriever("attention", k=2).ids

@@ -221,8 +221,8 @@ def _search_guides(query: str, *, json: bool) -> None:
 
     sections = search_guides(query)
     if json:
-        names = ("topic", "heading", "text")
-        print_json([{name: getattr(section, name) for name in names} for section in sections])
+        members = ("topic", "heading", "text")
+        print_json([{name: getattr(section, name) for name in members} for section in sections])
         return
     if not sections:
         say("no guide has these words; list the topics with: dsearch guide")

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from dsearch.errors import Conflict, InvalidRequest
+from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
 from dsearch.results import CollectionInfo
 from dsearch.search_options import SearchOptions
 from dsearch.service.batching.search import Searches
 from dsearch.service.compat.embeddings import QUESTIONS
+from dsearch.service.errors import Overloaded
 from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.search import QueryText
@@ -198,6 +199,47 @@ async def list_vector_stores(service: TheService) -> Response:
     ids = [store["id"] for store in data]
     ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
     return json_answer({"object": "list", "data": data, **ends, "has_more": False})
+
+
+class VectorStoreCreate(Given):
+    """A vector store to make. Files are added as documents, by the service's own API."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"name": "papers"}]})
+
+    name: Annotated[str, Field(min_length=1, max_length=64), allowed("a name of 1 to 64 characters")] = Field(
+        description="name of the collection, which is its id too"
+    )
+
+
+class VectorStoreDeleted(BaseModel):
+    """A collection that was deleted."""
+
+    id: str
+    object: Literal["vector_store.deleted"]
+    deleted: bool = Field(description="always true")
+
+
+@router.post(
+    "",
+    response_model=VectorStoreInfo,
+    responses=QUESTIONS | documented(Conflict, EncoderUnavailable),
+)
+async def create_vector_store(body: VectorStoreCreate, service: TheService) -> Response:
+    """Create a collection as a vector store (OpenAI's API); one that exists is unchanged."""
+    await service.writing.run(partial(service.catalogue.create, body.name))
+    info = await service.read(partial(service.catalogue.describe, body.name))
+    return json_answer(_store(info))
+
+
+@router.delete(
+    "/{collection}",
+    response_model=VectorStoreDeleted,
+    responses=documented(CollectionNotFound, InvalidRequest, Conflict, Overloaded),
+)
+async def delete_vector_store(collection: str, service: TheService) -> Response:
+    """Delete a collection with everything in it (OpenAI's API)."""
+    await service.writing.run(partial(service.catalogue.drop, collection))
+    return json_answer({"id": collection, "object": "vector_store.deleted", "deleted": True})
 
 
 @router.get("/{collection}", response_model=VectorStoreInfo, responses=QUESTIONS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
+from pydantic import SecretStr
 from support.service.service_fakes import DIMENSION, WordEncoder, documents, serving
 
 from dsearch.engine import SearchEngine
@@ -40,9 +41,13 @@ def expected(address: str) -> np.ndarray:
 
 
 def test_langchain_embeds_documents_and_queries(address: str, expected: np.ndarray) -> None:
-    """Lengths are not checked here: the check counts tokens of a vocabulary that is downloaded."""
+    """Without its check of lengths, which downloads OpenAI's own vocabulary."""
     embeddings = OpenAIEmbeddings(
-        model="papers", base_url=address, api_key="none", check_embedding_ctx_length=False, max_retries=0
+        model="papers",
+        base_url=address,
+        api_key=SecretStr("none"),
+        check_embedding_ctx_length=False,
+        max_retries=0,
     )
     np.testing.assert_allclose(embeddings.embed_documents(TEXTS), expected, atol=1e-6)
     assert np.shape(embeddings.embed_query("music")) == (DIMENSION,)

@@ -53,6 +53,23 @@ def test_collections_are_stores(client: openai.OpenAI) -> None:
         client.vector_stores.retrieve("none")
 
 
+def test_a_store_is_created_and_deleted(client: openai.OpenAI, origin: str) -> None:
+    made = client.vector_stores.create(name="made")
+    assert (made.id, made.name, made.file_counts.total) == ("made", "made", 0)
+    assert client.vector_stores.create(name="made") == made
+    body = [{"id": "d1", "text": "river music"}]
+    assert httpx2.put(f"{origin}/v1/collections/made/documents", json=body).status_code == 200
+    assert client.vector_stores.search("made", query="river").data[0].file_id == "d1"
+    ended = client.vector_stores.delete("made")
+    assert (ended.id, ended.deleted) == ("made", True)
+    with pytest.raises(openai.NotFoundError):
+        client.vector_stores.delete("made")
+    with pytest.raises(openai.UnprocessableEntityError, match="name"):
+        client.vector_stores.create(name="../odd")
+    with pytest.raises(openai.UnprocessableEntityError, match="file_ids"):
+        client.vector_stores.create(name="made", file_ids=["f1"])
+
+
 def test_a_search_gives_what_the_collection_gives(client: openai.OpenAI, origin: str) -> None:
     found = client.vector_stores.search("papers", query="river music", max_num_results=5).data
     body = {"query": "river music", "limit": 5}
