@@ -219,9 +219,8 @@ class SearchLayer(nn.Module):
     @property
     def memory(self) -> SnapshotMemory:
         """The head's memory over these documents."""
-        memory = self.head.memory
+        memory, bound = self.head.memory, self._memory
         assert memory is not None
-        bound = self._memory
         if bound is None or bound.memory is not memory or bound.snapshot is not self._snapshot:
             bound = self._memory = SnapshotMemory(memory, self._snapshot)
         return bound
@@ -245,11 +244,10 @@ class SearchLayer(nn.Module):
     def weighing(self) -> Weighing:
         """Weighting of the candidates.
 
-        The null slot ("nothing fits") has a weight only in the setting that it was trained in: soft hybrid
-        search by inner products, at the head's own temperature.
+        The null slot has a weight only where it was trained: soft hybrid search, at the head's temperature.
         """
-        own = ranks_by_inner_product(self.score) and self._temperature is None
-        slot = own and self.mode == "hybrid" and self.pooling == "soft"
+        soft = (self.mode, self.pooling, self._temperature) == ("hybrid", "soft", None)
+        slot = soft and ranks_by_inner_product(self.score)
         return Weighing(self.head, self.temperature, self.pooling, slot)
 
     def _stages(
