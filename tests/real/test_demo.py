@@ -146,8 +146,9 @@ def test_it_serves_what_was_trained(demo: Demo) -> None:
         for one, other in zip(found["hits"], local["hits"], strict=True):
             assert one["weight"] == pytest.approx(other["weight"], abs=1e-5)
         trained = dsearch("train", "-c", "python", "--self-supervised", "--json", "--home", str(home))
-        assert trained.returncode == 0, trained.stderr  # by the server, which holds the lock
-        assert json.loads(trained.stdout)["live"]
+        # By the server, which holds the lock; a second training may bring nothing, which is exit code 3.
+        assert trained.returncode in (0, 3), trained.stderr
+        assert json.loads(trained.stdout)["live"] == (trained.returncode == 0)
         refused = demo.run()
         assert refused.returncode == 1
         assert "end that server first" in refused.stderr
