@@ -13,7 +13,6 @@ from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.output import as_json, check_picture, draw, show
 from dsearch.cli.remote import reader_of
 from dsearch.cli.session import opened_engine, print_json, say
-from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 
 
@@ -44,7 +43,7 @@ def search(
     if heatmap is not None:
         check_picture(heatmap)
     if query is None and vector is None:
-        raise InvalidRequest("neither a query nor --vector; give at least one")
+        raise typer.BadParameter("neither a query nor --vector; give at least one", param_hint="QUERY")
     state = options.vector_of(vector)
     request = {
         **chosen,
