@@ -22,7 +22,7 @@ from dsearch.training.tune import ChosenSetting, Setting, Trials, TunedSearch, h
 SCOPE = "memory"  # of its record
 _FOLDS = 10
 _FEWEST = 20  # queries: with fewer, a slice says too little to choose by
-_UNSEEN_COUNTS = 3.0  # gains on hidden documents, of which judgements tell less and users have more
+_UNSEEN_COUNTS = 1.0  # gains on hidden documents count as much: judgements tell less of them
 
 
 class ChosenMemory(NamedTuple):
@@ -121,7 +121,7 @@ class MemoryTrials:
         return TunedSearch(head.eval(), chosen.setting, record["scores"], gate, tuned.seconds, record)
 
     def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> tuple[MemorySetting, float]:
-        """The memory that gains most, and its gain; hidden documents count thrice."""
+        """The memory that gains most, and its gain; hidden documents count once more."""
         plain = self.values[setting, None].subset(others)
         unseen = ~np.isnan(plain.unseen)
 
