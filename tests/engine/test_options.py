@@ -8,7 +8,8 @@ from dsearch.search_options import SearchOptions
 
 
 def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() -> None:
-    shown = {"limit", "offset", "cursor", "explain", "highlight", "highlight_by", "coverage", "partial"}
+    shown = {"limit", "offset", "cursor", "fields", "explain", "highlight", "highlight_by"}
+    shown |= {"coverage", "partial"}
     plain = SearchOptions()
     changed = {
         "mode": "dense",
@@ -24,6 +25,7 @@ def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() 
         "group_by": "year",
         "collapse": True,
         "diversity": 0.5,
+        "sort": "-year",
     }
     assert {field.name for field in fields(SearchOptions)} == shown | {"filter", *changed}
     for name, value in changed.items():

@@ -41,6 +41,7 @@ PACKAGES = (
     "dsearch.index",
     "dsearch.products",
     "dsearch.results",
+    "dsearch.service",
     "dsearch.store",
     "dsearch.training",
 )

@@ -214,6 +214,10 @@ class VectorStoreCreate(Given):
 class VectorStoreDeleted(BaseModel):
     """A collection that was deleted."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"id": "papers", "object": "vector_store.deleted", "deleted": True}]}
+    )
+
     id: str
     object: Literal["vector_store.deleted"]
     deleted: bool = Field(description="always true")

@@ -175,6 +175,8 @@ _COLLECTION = {
     "pending": 0,
     **_STAMP,
     "predict_model": "v2",
+    "second_stage": False,
+    "search_fields": ["authors"],
     "model_problem": None,
     "encoder": {"name": "all-MiniLM-L6-v2", "dimension": 384},
     "language": "english",
