@@ -37,6 +37,7 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
+from dsearch.training.gate.decision import SLICE_PRIOR, posterior
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
@@ -263,9 +264,10 @@ class _TrainingRun:
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
 
     def _judged_as_served(self, trained: Trained, judging: Examples) -> Trained:
-        """Judge a head that learned from the corpus by queries like those of users, against what answers now.
+        """Refuse a head that learned from the corpus if queries like those of users may lose by it.
 
-        Sentences, by which its training was judged, have no keywords beside them; users have.
+        Sentences, by which its training was judged, have no keywords beside them; users have. Their like,
+        made from documents, share words with these: there is little to gain on them, so no gain is asked.
         """
         live = self.collection.live_model
         head = self.collection.head(live)
@@ -276,15 +278,21 @@ class _TrainingRun:
         served = TrustedSlice.of(judging.subset([]), judging, replace(TrainingOptions(), keywords=True))
         before, after = served.answers([head, trained.head])
         report = judge(before, after, _gate(self.job), need_slices=False, seed=self.job.seed)
-        report = replace(report, canary_overlap=trained.gate.canary_overlap)
-        sentences = trained.gate
-        self.observer.remark(
-            f"{len(judging)} queries like those of users, with keywords: {report.verdict}, {report.reason}"
+        gate, whole = trained.gate, report.slices[0]
+        assert whole.difference is not None
+        assert whole.deviation is not None
+        change = posterior(whole.difference.mean, whole.deviation, whole.queries, SLICE_PRIOR)
+        harm = change.below(-report.gate.margin)
+        said = (
+            f"{len(judging)} queries like those of users, with keywords: {report.measure} "
+            f"{whole.before:.4f} → {whole.after:.4f}; the probability is {harm:.2f} that they lose more "
+            f"than {report.gate.margin:g}"
         )
-        if report.passed and not sentences.passed:
-            report = replace(report, verdict=sentences.verdict, reason=f"on sentences: {sentences.reason}")
-        record = {**trained.record, "gate": report.to_dict(), "gate_on_sentences": sentences.to_dict()}
-        return replace(trained, gate=report, record=record)
+        self.observer.remark(said)
+        if gate.passed and harm > report.gate.harm:
+            gate = replace(gate, verdict="refused", reason=f"{said} (allowed {report.gate.harm:g})")
+        record = {**trained.record, "gate": gate.to_dict(), "gate_on_user_queries": report.to_dict()}
+        return replace(trained, gate=gate, record=record)
 
     def _second_stage(self, trained: Trained, examples: Examples) -> TrainedStage | None:
         """Train a second stage to follow what goes live, if the collection keeps tokens."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.jobs import TrainingJob
-from dsearch.training import Trained, examples_from_corpus, run_training
+from dsearch.training import Trained, examples_from_corpus, run, run_training
 from dsearch.training.data import user_queries
 from dsearch.training.data.user_queries import user_like_queries, with_judging_queries
+from dsearch.training.finetune.feedback import TrustedSlice
+from dsearch.training.gate.held_out import Answers
 from dsearch.types import Document
 
 COUNT = 120
@@ -47,19 +54,42 @@ def test_documents_that_judge_are_not_learned_from(reports: Collection) -> None:
     assert learned.digest == every.digest
 
 
-def test_the_gate_is_on_queries_of_users_with_keywords(
-    reports: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_of_users_may_not_lose(reports: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences decide whether a head gains; whatever they say, it may not cost users' queries much."""
+    monkeypatch.setattr(run, "finetune", passing(run.finetune))
     job = TrainingJob(self_supervised=True, epochs=1)
     trained = run_training(reports, job).result
     assert isinstance(trained, Trained)
-    assert trained.gate.slice("all").queries == COUNT // 5
-    assert trained.gate.slice("all").before == pytest.approx(1.0, abs=0.2)  # keywords answer most of them
-    assert trained.record["gate_on_sentences"]["slices"][0]["queries"] > COUNT // 5
-    assert not trained.gate.passed
+    (whole, *_) = trained.record["gate_on_user_queries"]["slices"]
+    assert whole["queries"] == COUNT // 5
+    assert whole["before"] == pytest.approx(1.0, abs=0.2)  # keywords answer most of them
+    assert trained.gate.passed
+
+    answers = TrustedSlice.answers
+
+    def with_losses(self: TrustedSlice, heads: Sequence[Head]) -> list[Answers]:
+        before, after = answers(self, heads)
+        return [before, replace(after, all=after.all - 0.1)]
+
+    monkeypatch.setattr(TrustedSlice, "answers", with_losses)
+    harmful = run_training(reports, job).result
+    assert isinstance(harmful, Trained)
+    assert harmful.gate.verdict == "refused"
+    assert "queries like those of users" in harmful.gate.reason
+    assert "(allowed 0.1)" in harmful.gate.reason
 
     monkeypatch.setattr(user_queries, "FEWEST_JUDGING", COUNT)  # without the defence sentences decide
     alone = run_training(reports, job).result
     assert isinstance(alone, Trained)
-    assert alone.gate.slice("all").queries > COUNT // 5
-    assert "gate_on_sentences" not in alone.record
+    assert alone.gate.passed
+    assert "gate_on_user_queries" not in alone.record
+
+
+def passing(train: Callable[..., Trained]) -> Callable[..., Trained]:
+    """The training, as if its sentences had passed."""
+
+    def trained(*arguments: Any, **named: Any) -> Trained:
+        result = train(*arguments, **named)
+        return replace(result, gate=replace(result.gate, verdict="passed", reason="sentences rose"))
+
+    return trained
