@@ -25,6 +25,7 @@ from dsearch.products import product
 from dsearch.search_options import COVERAGE_DOCUMENTS
 
 _Compute = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+SPREAD_BELOW = 8  # queries up to which only the judged documents that they recall are looked at
 AT_ONCE = 1 << 22  # similarities of documents and judged documents that are in memory together
 
 
@@ -47,6 +48,7 @@ class SnapshotMemory:
         self._fresh = _Lending.empty(snapshot.positions - snapshot.built)
         self._whole: tuple[Recalled, Tensor] | None = None
         self._matrix: Tensor | None = None
+        self._borrowers: _Borrowers | None = None
 
     @property
     def lending_known(self) -> bool:
@@ -83,7 +85,10 @@ class SnapshotMemory:
         relevance = recalled.relevance
         if not self.memory.documents:
             return relevance.new_zeros(len(relevance), self.snapshot.positions)
-        total = (self._lending_like(relevance) @ relevance.mT).mT
+        if relevance.requires_grad or len(relevance) > SPREAD_BELOW or relevance.is_cuda:
+            total = (self._lending_like(relevance) @ relevance.mT).mT
+        else:
+            total = self._spread(relevance)
         if not relevance.requires_grad and len(relevance) == 1:  # covered mass wants it again
             self._whole = recalled, total
         return total
@@ -102,24 +107,20 @@ class SnapshotMemory:
         """
         relevance, excluded = recalled.relevance.detach(), self.snapshot.excluded
         if self._few(len(relevance)) if borrowers is None else borrowers:
-            scores, positions = self.of_all(recalled).detach(), np.arange(self.snapshot.positions)
-            if excluded is not None:
-                scores = scores.masked_fill(torch.as_tensor(excluded).to(scores.device), 0.0)
+            scores, positions = self.of_all(recalled).detach(), None
         else:
-            positions = self._judged_at
-            hidden = positions == NONE
-            if excluded is not None:
-                hidden = hidden | excluded[np.maximum(positions, 0)]
-            scores = relevance
-            if hidden.any():
-                scores = scores.masked_fill(torch.as_tensor(hidden).to(scores.device), 0.0)
+            scores, positions = relevance, self._judged_at
         best = np.full((len(scores), min(count, scores.shape[1])), NONE, np.int64)
-        if best.shape[1]:
-            least = scores.topk(best.shape[1], dim=1).values[:, -1:].cpu().numpy()
-            for row, line, at_least in zip(best, scores.cpu().numpy(), least, strict=True):
-                chosen = np.flatnonzero((line >= at_least) & (line > 0))
-                order = np.lexsort((positions[chosen], -line[chosen]))[: len(row)]
-                row[: len(order)] = positions[chosen[order]]
+        for row, line in zip(best, scores.cpu().numpy(), strict=True):
+            raised = np.flatnonzero(line > 0)
+            at = raised if positions is None else positions[raised]
+            visible = at != NONE if excluded is None else (at != NONE) & ~excluded[at]
+            at, gains = at[visible], line[raised[visible]]
+            if len(at) > len(row) > 0:  # only these are sorted; ties are cut by position
+                enough = gains >= np.partition(gains, -len(row))[-len(row)]
+                at, gains = at[enough], gains[enough]
+            order = np.lexsort((at, -gains))[: len(row)]
+            row[: len(order)] = at[order]
         return best
 
     def is_judged(self, positions: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
@@ -164,6 +165,16 @@ class SnapshotMemory:
                 matrix = self._matrix = sparse.to(like)
         return matrix
 
+    def _spread(self, relevance: Float[Tensor, "batch documents"]) -> Float[Tensor, "batch positions"]:
+        """Spread r of the judged documents over those that borrow from them, one query at a time."""
+        borrowers = self._borrowers
+        if borrowers is None:
+            lent = self._lent(np.arange(self.snapshot.positions)[None])
+            borrowers = _Borrowers.of(lent[0][0], lent[1][0], self.memory.documents)
+            self._borrowers = borrowers
+        lines = [borrowers.spread(line, self.snapshot.positions) for line in relevance.detach().numpy()]
+        return torch.as_tensor(np.stack(lines)).to(relevance)
+
     def _few(self, batch: int) -> bool:
         return self.snapshot.positions <= COVERAGE_DOCUMENTS and batch * self.snapshot.positions <= AT_ONCE
 
@@ -201,29 +212,37 @@ def borrowed(
     memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"]
 ) -> tuple[Int64[np.ndarray, "documents near"], Float32[np.ndarray, "documents near"]]:
     """The nearest judged documents of others, and the weights of borrowing from them."""
-    numbers, similar = _nearest_lenders(memory, embeddings.float())
-    best = similar.topk(min(NEIGHBOURS, similar.shape[1]), dim=1)
-    null = best.values.new_full((len(similar), 1), LENDING_LEVEL)
-    shares = (torch.cat([best.values, null], dim=1) / LENDING).softmax(-1)[:, :-1]
-    return numbers.gather(1, best.indices).numpy(), shares.numpy()
+    near, similar = nearest_judged(memory, embeddings, NEIGHBOURS)
+    null = similar.new_full((len(similar), 1), LENDING_LEVEL)
+    shares = (torch.cat([similar, null], dim=1) / LENDING).softmax(-1)[:, :-1]
+    return near.numpy(), shares.numpy()
+
+
+def nearest_judged(
+    memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"], count: int
+) -> tuple[Int64[Tensor, "documents near"], Float[Tensor, "documents near"]]:
+    """Numbers of the nearest judged documents of others, nearest first, and their products."""
+    numbers, similar = _nearest_lenders(memory, embeddings.float(), count)
+    best = similar.topk(min(count, similar.shape[1]), dim=1)
+    return numbers.gather(1, best.indices), best.values
 
 
 def _nearest_lenders(
-    memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"]
+    memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"], count: int
 ) -> tuple[Int64[Tensor, "documents some"], Float[Tensor, "documents some"]]:
     """Numbers of judged documents, the nearest among them, and their products."""
     start = 0 if memory.lenders is None else len(memory.lenders)
     numbers: list[Tensor] = []
     similar: list[Tensor] = []
     if memory.lenders is not None:
-        near = torch.as_tensor(memory.lenders.nearest(embeddings.numpy(), 4 * NEIGHBOURS))
+        near = torch.as_tensor(memory.lenders.nearest(embeddings.numpy(), 4 * count))
         at = near.clamp_min(0)
         keys = memory.codes[at].float() * memory.scales[at].float()[..., None]
         numbers.append(at)
         similar.append(torch.einsum("bd,bnd->bn", embeddings, keys).masked_fill(near < 0, -torch.inf))
     if start < memory.documents:
         lenders = memory.codes[start:].float() * memory.scales[start:].float()[:, None]
-        most, step = min(NEIGHBOURS, len(lenders)), max(1, AT_ONCE // len(lenders))
+        most, step = min(count, len(lenders)), max(1, AT_ONCE // len(lenders))
         best = [product(part, lenders).topk(most, dim=1) for part in _split(embeddings, step)]
         numbers.append(torch.cat([part.indices for part in best]) + start)
         similar.append(torch.cat([part.values for part in best]))
@@ -262,6 +281,44 @@ class _Lending(NamedTuple):
                     self.neighbours[missing], self.weights[missing] = compute(missing)
                     self.computed[missing] = True  # last: readers hold no lock
         return self.neighbours[at], self.weights[at]
+
+
+class _Borrowers(NamedTuple):
+    """The documents that borrow from each judged document, those of one in a row.
+
+    Attributes:
+        starts: where the borrowers of each begin, and the end.
+        positions, weights: theirs.
+    """
+
+    starts: Int64[np.ndarray, " ends"]
+    positions: Int64[np.ndarray, " pairs"]
+    weights: Float32[np.ndarray, " pairs"]
+
+    @classmethod
+    def of(
+        cls,
+        neighbours: Int32[np.ndarray, "positions near"],
+        weights: Float32[np.ndarray, "positions near"],
+        documents: int,
+    ) -> _Borrowers:
+        """Turn the neighbours of each document around."""
+        owners, places = np.nonzero(weights)
+        lenders = neighbours[owners, places]
+        order = np.argsort(lenders, kind="stable")
+        starts = np.searchsorted(lenders[order], np.arange(documents + 1))
+        return cls(starts, owners[order], weights[owners, places][order])
+
+    def spread(
+        self, relevance: Float[np.ndarray, " documents"], positions: int
+    ) -> Float[np.ndarray, " positions"]:
+        """Σ_n w_dn r(n) of every position d."""
+        lenders = np.flatnonzero(relevance)
+        first = self.starts[lenders]
+        counts = self.starts[lenders + 1] - first
+        pairs = np.arange(int(counts.sum())) + np.repeat(first - (counts.cumsum() - counts), counts)
+        parts = np.repeat(relevance[lenders], counts) * self.weights[pairs]
+        return np.bincount(self.positions[pairs], parts, positions).astype(relevance.dtype)
 
 
 _lendings: WeakKeyDictionary[Generation, WeakKeyDictionary[QueryMemory, _Lending]] = WeakKeyDictionary()

@@ -45,6 +45,7 @@ _SCANNED_SHARE = 0.1
 # twice as long. Up to that many allowed keys, comparing all of them is faster and exact. On 50,000 keys of
 # 384 numbers with a fifth allowed it was 184 queries/s to 54 (`scripts/bench/filters.py`).
 _COMPARED_PER_STEP = 64
+_SETTINGS = 256  # of FAISS that are kept
 
 
 class DenseIndex:
@@ -74,6 +75,9 @@ class DenseIndex:
         elif isinstance(self._index, faiss.IndexHNSW):
             self._stored = faiss.downcast_index(self._index.storage)
         self._longest: float | None = None  # length of the longest key, computed on demand
+        self._settings: dict[
+            tuple[tuple[str, int], ...], Any
+        ] = {}  # of FAISS, which takes .1 ms to make them
 
     @classmethod
     def build(
@@ -360,15 +364,25 @@ class DenseIndex:
             else:
                 settings = None if selector is None else _faiss.SearchParameters(sel=selector)
             return self._stored.search(queries, k, params=settings)
-        if self._ivf is None:
-            settings = _faiss.SearchParametersHNSW(sel=selector, efSearch=max(parameters["ef_search"], 2 * k))
-        else:
-            nprobe = min(self._ivf.nlist, parameters["nprobe"])
-            settings = _faiss.SearchParametersIVF(sel=selector, nprobe=nprobe)
-            if self._ivf is not self._index:  # the selector applies to the first stage
-                k_factor = parameters["k_factor"]
-                settings = _faiss.IndexRefineSearchParameters(k_factor=k_factor, base_index_params=settings)
+        key = (*sorted(parameters.items()), ("k", k))
+        settings = self._settings.get(key) if selector is None else None
+        if settings is None:
+            settings = self._settings_of(k, parameters, selector)
+            if selector is None and len(self._settings) < _SETTINGS:
+                self._settings[key] = settings
         return self._index.search(queries, k, params=settings)
+
+    def _settings_of(self, k: int, parameters: Mapping[str, int], selector: Any) -> Any:
+        """Search parameters as FAISS takes them."""
+        if self._ivf is None:
+            return _faiss.SearchParametersHNSW(sel=selector, efSearch=max(parameters["ef_search"], 2 * k))
+        nprobe = min(self._ivf.nlist, parameters["nprobe"])
+        settings = _faiss.SearchParametersIVF(sel=selector, nprobe=nprobe)
+        if self._ivf is self._index:
+            return settings
+        # The selector applies to the first stage.
+        k_factor = parameters["k_factor"]
+        return _faiss.IndexRefineSearchParameters(k_factor=k_factor, base_index_params=settings)
 
     def _scan(
         self, queries: np.ndarray, wanted: int, exclude: np.ndarray | None

@@ -120,6 +120,22 @@ def test_all_positions_are_as_candidates_are(papers: Collection) -> None:
     assert parts.sum() == pytest.approx(bound.of_all(recalled)[0, 3].item(), abs=1e-6)
 
 
+def test_one_query_is_lent_the_same_as_one_among_many(papers: Collection) -> None:
+    """A few are answered by the borrowers of what they recall, many by one product."""
+    head = remembering(papers)
+    memory = head.memory
+    assert memory is not None
+    states = papers.query_states([f"{word} number3" for word in WORDS], "hybrid")
+    assert len(states) > memory_module.SPREAD_BELOW
+    with torch.no_grad():
+        recalled = memory(states)
+        together = SnapshotMemory(memory, papers.snapshot).of_all(recalled)
+        for number in range(len(states)):
+            alone = SnapshotMemory(memory, papers.snapshot).of_all(memory(states[number : number + 1]))
+            assert torch.allclose(alone[0], together[number], atol=1e-6)
+            assert together[number].any()
+
+
 def test_memory_proposes_what_no_leg_does(papers: Collection) -> None:
     """With one candidate a leg, a judged document of the same question is still found."""
     head = remembering(papers)
