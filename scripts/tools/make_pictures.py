@@ -60,14 +60,14 @@ def draw_guides(folder: Path) -> None:
 
 def photograph(page: Any) -> None:
     """A view each, as somebody sees it who has just done something there."""
-    page.goto("/#c=python&q=wait+for+several+threads+to+finish")
+    page.goto("/#c=python&q=remember+the+results+of+an+expensive+function")
     page.locator(".hit").nth(2).wait_for()
     page.locator(".why summary").first.click()
     page.locator(".why table").first.wait_for()
     keep("page.png", page.screenshot())
 
     page.goto("/#c=python&v=attend&q=")
-    page.get_by_label("Pooling").first.select_option("gaussian")
+    page.get_by_label("Pooling").first.select_option("soft")
     page.locator(".prediction").first.wait_for()
     page.get_by_role("heading", name="On python").wait_for()
     keep("page-attend.png", page.screenshot())
@@ -80,7 +80,7 @@ def photograph(page: Any) -> None:
     keep("page-train.png", result.screenshot())
     page.set_viewport_size(SIZE)
 
-    page.goto("/#c=python&v=compare&a=v0+hybrid&b=v0+dense&q=wait+for+several+threads+to+finish")
+    page.goto("/#c=python&v=compare&a=v0+hybrid&b=v0+dense&q=remember+the+results+of+an+expensive+function")
     page.reload()
     page.locator(".columns section").nth(1).wait_for()
     keep("page-compare.png", page.screenshot())
