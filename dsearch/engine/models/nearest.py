@@ -16,7 +16,7 @@ from dsearch.index import DenseIndex
 
 INDEXED_FROM = 4096
 # Of about √n lists. On synthetic keys they hold .9996 of the attention with 10,000 rows and .9993 with
-# 100,000; 32 lists of 8-bit keys held .933 and .985 in the same time (`scripts/bench/memory.py`).
+# 100,000; 32 lists of 8-bit keys held .933 with 10,000 (`scripts/bench/memory.py`).
 PARAMETERS = {"nprobe": 96, "k_factor": 4}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_a_second_look_is_offered_where_there_are_tokens(browser: Any, staged: s
         )
         page.goto("/#c=plain&q=river")
         page.locator(".hit").first.wait_for()
-        expect(page.get_by_label("Second look")).to_be_hidden()
+        playwright.expect(page.get_by_label("Second look")).to_be_hidden()
         page.goto("/#c=staged&q=river")
         page.reload()
         page.get_by_label("Second look").check()
@@ -47,7 +48,7 @@ def test_a_second_look_is_offered_where_there_are_tokens(browser: Any, staged: s
         assert page.locator(".hit mark:not(.alike)").first.inner_text() == "river"
         page.locator("input[value=keyword]").check(force=True)  # by keywords alone there is no second look
         page.locator(".hit").first.wait_for()
-        page.wait_for_function("!document.body.classList.contains('busy')")
+        expect(page.locator("body")).not_to_have_class(re.compile("busy"))
         assert "stages" not in sent[-1]
 
 
