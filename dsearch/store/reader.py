@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -21,7 +21,7 @@ from dsearch.results import FacetValue
 from dsearch.store.documents import judged, passages, purposes, read, registry
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters import matching
-from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter
+from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter, value_at
 from dsearch.store.proof import StoreProof
 from dsearch.store.records import (
     AS_SEARCH,
@@ -365,9 +365,5 @@ class Reader:
 
 
 def _scalar_at(metadata: dict[str, Any], keys: Keys) -> Scalar:
-    value: Any = metadata
-    for key in keys:
-        if not isinstance(value, dict) or key not in value:
-            return None
-        value = cast("dict[str, Any]", value)[key]
+    value = value_at(metadata, keys)
     return value if isinstance(value, Scalar) else None

@@ -24,6 +24,7 @@ from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, Pro
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.parts import by_score_then_position
 from dsearch.engine.ranking.second_stage import FirstStage
+from dsearch.engine.search.arrangement import padded
 from dsearch.engine.snapshot.snapshot import NONE
 
 _HEAD_UNDERFLOW = 1e-30
@@ -55,12 +56,7 @@ class Candidates:
 
     def arranged(self, orders: Sequence[Int64[np.ndarray, " hits"]]) -> Candidates:
         """The candidates in these orders; what follows them is padding, −1."""
-        width = self.positions.shape[1]
-        columns = np.zeros((len(orders), width), np.int64)
-        padding = np.ones((len(orders), width), bool)
-        for query, order in enumerate(orders):
-            columns[query, : len(order)] = order
-            padding[query, : len(order)] = False
+        columns, padding = padded(orders, self.positions.shape[1])
 
         def of(numbers: np.ndarray) -> np.ndarray:
             return np.take_along_axis(numbers, columns if numbers.ndim == 2 else columns[:, None], -1)

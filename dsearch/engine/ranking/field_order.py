@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from dsearch.declared import suggestion
 from dsearch.errors import InvalidRequest
-from dsearch.store.filters.parse import Keys, parse_field
+from dsearch.store.filters.parse import parse_field, value_at
 from dsearch.types import Document, Hit
 
 _OWN = ("title", "text", "metadata")
@@ -32,7 +32,7 @@ def order_by(documents: Sequence[Document], sort: str) -> list[int]:
     """
     descending = sort.startswith("-")
     keys = parse_field(sort.removeprefix("-"), "sort")
-    values = [_comparable(_value_at(document.metadata, keys)) for document in documents]
+    values = [_comparable(value_at(document.metadata, keys)) for document in documents]
     if documents and all(value is None for value in values):
         _suggest(documents, sort)
     by_id = sorted(range(len(documents)), key=lambda index: documents[index].id)
@@ -48,15 +48,6 @@ def _comparable(value: Any) -> tuple[int, Any] | None:
     if isinstance(value, int | float):
         return 1, value
     return (2, value) if isinstance(value, str) else None
-
-
-def _value_at(metadata: dict[str, Any], keys: Keys) -> Any:
-    value: Any = metadata
-    for key in keys:
-        if not isinstance(value, dict) or key not in value:
-            return None
-        value = cast("dict[str, Any]", value)[key]
-    return value
 
 
 def _suggest(documents: Sequence[Document], sort: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dsearch.engine.ranking.field_order import order_by
@@ -145,14 +145,21 @@ def diverse(
     return np.array(order, np.int64)
 
 
-def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -> SearchOutput:
-    """The output with its candidates in these orders, padded to its width."""
-    width = output.positions.shape[1]
+def padded(
+    orders: Sequence[Int64[np.ndarray, " hits"]], width: int
+) -> tuple[Int64[np.ndarray, "batch width"], Bool[np.ndarray, "batch width"]]:
+    """The orders as an array, and where it only fills up lines that are shorter."""
     columns = np.zeros((len(orders), width), np.int64)
     padding = np.ones((len(orders), width), bool)
     for query, order in enumerate(orders):
         columns[query, : len(order)] = order
         padding[query, : len(order)] = False
+    return columns, padding
+
+
+def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -> SearchOutput:
+    """The output with its candidates in these orders, padded to its width."""
+    columns, padding = padded(orders, output.positions.shape[1])
     at, absent = torch.as_tensor(columns), torch.as_tensor(padding)
 
     def of(values: Tensor) -> Tensor:
@@ -171,5 +178,6 @@ def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -
         keyword=of(output.keyword),
         head_weights=of(output.head_weights),
         memory=None if output.memory is None else of(output.memory),
+        second=None if output.second is None else of(output.second),
         keys=keys,
     )

@@ -21,9 +21,9 @@ named "or". A NUL in a stored string ends it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import MAX_FIELD_CHARACTERS
@@ -96,6 +96,16 @@ def parse_filter(condition: object) -> Filter:
     if isinstance(condition, Filter):
         return condition
     return _Parser().filter(condition, "filter", MAX_DEPTH)
+
+
+def value_at(metadata: Mapping[str, Any], keys: Keys) -> Any:
+    """Return the value of a field; None where it is absent."""
+    value: Any = metadata
+    for key in keys:
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = cast("Mapping[str, Any]", value)[key]
+    return value
 
 
 def parse_field(field: str, where: str = "field") -> Keys:

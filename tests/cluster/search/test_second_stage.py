@@ -30,6 +30,7 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
     with SearchEngine(tmp_path_factory.mktemp("staged") / "home", encoder=HashingEncoder) as engine:
         food = engine.create("food")
         texts = [f"{WORDS[n % 16]} {WORDS[(n * 3 + 1) % 16]} number{n}" for n in range(60)]
+        texts[33] = texts[50] = texts[0]
         food.ingest(
             [Document(f"d{n}", text, metadata={"even": n % 2 == 0}) for n, text in enumerate(texts)],
             second_stage=True,
@@ -60,6 +61,7 @@ def shards(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         {"stages": 2, "highlight": True, "highlight_by": "meaning", "filter": {"even": {"eq": True}}},
         {"model": "v1", "explain": True, "limit": 30},
         {"model": "v2", "rerank_candidates": 9, "limit": 20, "explain": True},
+        {"model": "v1", "collapse": True, "explain": True, "limit": 30},
         {"model": "v1", "stages": 1},
         {"model": "v1", "mode": "keyword"},
     ],

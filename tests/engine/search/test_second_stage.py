@@ -74,6 +74,21 @@ def test_parts_sum_to_the_score_and_weights_to_one(staged: Collection) -> None:
     assert [hit.weight for hit in result.hits] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
+@pytest.mark.parametrize("arranged", [{"collapse": True}, {"diversity": 0.9}, {"sort": "-place"}])
+def test_parts_stay_with_their_documents_in_another_order(
+    staged: Collection, arranged: dict[str, Any]
+) -> None:
+    copies = [Document(f"copy{n}", "bread with cheese", metadata={"place": n}) for n in range(3)]
+    staged.upsert([*copies, Document("other", "cheese on bread", metadata={"place": 9})])
+    plain = staged.search(QUERY, stages=2, explain=True, limit=60).hits
+    parts = {hit.id: hit.explain.second_stage for hit in plain if hit.explain}
+    hits = staged.search(QUERY, stages=2, explain=True, limit=60, **arranged).hits
+    assert [hit.id for hit in hits] != [hit.id for hit in plain]
+    for hit in hits:
+        assert hit.explain is not None
+        assert hit.explain.second_stage == pytest.approx(parts[hit.id], abs=1e-6), hit.id
+
+
 @pytest.mark.parametrize("reranked", [1, 3, 5])
 def test_nothing_outside_ranks_above_what_was_looked_at(staged: Collection, reranked: int) -> None:
     first = [hit.id for hit in staged.search(QUERY, limit=20).hits]
