@@ -62,8 +62,6 @@ def photograph(page: Any) -> None:
     """A view each, as somebody sees it who has just done something there."""
     page.goto("/#c=python&q=remember+the+results+of+an+expensive+function")
     page.locator(".hit").nth(2).wait_for()
-    page.locator(".why summary").first.click()
-    page.locator(".why table").first.wait_for()
     keep("page.png", page.screenshot())
 
     page.goto("/#c=python&v=attend&q=")

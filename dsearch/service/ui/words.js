@@ -70,7 +70,7 @@ export function learnedInWords({ weight, explain: { learned } }) {
   const was = `Before training (${learned.parent}): place ${learned.rank}, ${percent(learned.weight)} of the attention`;
   const said = [`${was}; now ${percent(weight)}.`];
   const pulls = (learned.lessons ?? []).map(({ query, share }) =>
-    `${query === null ? "something not kept" : `“${query}”`} (${share > 0 ? "up" : "down"}, ${percent(Math.abs(share))})`);
+    `${query === null ? "a text that was not kept" : `“${query}”`} (${share > 0 ? "up" : "down"}, ${percent(Math.abs(share))})`);
   if (pulls.length > 0) said.push(`Pulled at most by ${pulls.join(", ")}.`);
   return said;
 }
