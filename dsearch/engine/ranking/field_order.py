@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from dsearch.declared import suggestion
 from dsearch.errors import InvalidRequest
-from dsearch.store.filters.parse import parse_field, value_at
+from dsearch.store.filters.parse import Keys, parse_field, value_at
 from dsearch.types import Document, Hit
 
 _OWN = ("title", "text", "metadata")
