@@ -12,6 +12,7 @@ import pytest
 
 from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
 from dsearch.store import Store
+from dsearch.store.records import BackupReport
 from dsearch.types import Document
 
 
@@ -61,22 +62,32 @@ def test_a_backup_is_synced_before_it_takes_its_name(store, tmp_path, embed, mon
 def test_a_backup_while_writes_go_on_is_of_one_operation(store, tmp_path, embed):
     """Each operation replaces the one document by the next and nothing else, so a mixture would show."""
     store.upsert([Document("x", "0")], embed("0"))
-    done = threading.Event()
+    done, written = threading.Event(), threading.Condition()
+    number = 1
 
     def write() -> None:
-        number = 1
+        nonlocal number
         while not done.is_set():
             store.upsert([Document("x", f"{number}", metadata={"fill": "y" * 3000})], embed(f"{number}"))
-            number += 1
+            with written:
+                number += 1
+                written.notify()
+
+    def backup(name: str) -> BackupReport:
+        """After a write that began when the backup before had ended."""
+        with written:
+            later = number + 2
+            assert written.wait_for(lambda: number >= later, timeout=60)
+        return store.backup(tmp_path / name)
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        reports = [store.backup(tmp_path / f"backup-{n}") for n in range(8)]
+        reports = [backup(f"backup-{n}") for n in range(8)]
     finally:
         done.set()
         writer.join()
-    assert len({report.sequence for report in reports}) > 1
+    assert len({report.sequence for report in reports}) == 8
     for n, report in enumerate(reports):
         with Store.open(tmp_path / f"backup-{n}") as copy:
             assert copy.verify().ok
