@@ -24,6 +24,7 @@ from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.training.data.episodes import episodes_of
 from dsearch.training.data.examples import Examples
+from dsearch.training.memory_lending import PoolLending
 from dsearch.training.ranking import Ranking
 from dsearch.training.relevant import DEPTH, Relevant, padded
 from dsearch.training.tune import Setting, head_of
@@ -35,7 +36,6 @@ _ROUNDS = 5
 _EPISODE_PARTS = 4  # memories without the episodes of some queries; each queries' own one would take longer
 _POOL = 100  # of each search in a pool
 _RELEVANT = 200  # of a query in a pool: those that the search finds first
-_ALL_AT_ONCE = 1 << 24  # queries times documents: beyond, only the pool is scored
 _QUERIES_AT_A_TIME = 32
 
 
@@ -179,17 +179,20 @@ def _remembered(
     yield None, [None for _ in hidings]
     first = GRID[0]
     memories = [memory_of(examples, first, hidden=hidden) for hidden in hidings]
-    bound = [None if memory is None else SnapshotMemory(memory, examples.snapshot) for memory in memories]
+    everything = memory_of(examples, first)
+    assert everything is not None
+    lending = PoolLending(everything, examples.snapshot, pool.positions)
+    lent = [None if memory is None else lending.without_own(memory, states) for memory in memories]
     plain: dict[tuple[float, float], list[Float[Tensor, "queries pool"] | None]] = {}
     for setting in GRID:
         key = setting[1:]
         if key not in plain:
             plain = {key: []}  # the strengths of one temperature and level come in a row
-            for of in bound:
-                if of is None:
-                    plain[key].append(None)
-                    continue
-                plain[key].append(pool.raised_by(of, of.memory.with_setting(1.0, *key), states))
+            for memory, of in zip(memories, lent, strict=True):
+                scores = None
+                if memory is not None and of is not None:
+                    scores = of.scores(memory.with_setting(1.0, *key), states)
+                plain[key].append(scores)
         yield setting, [None if of is None else setting.strength * of for of in plain[key]]
 
 
@@ -260,17 +263,6 @@ class _Pool:
             scores[setting] = torch.cat(in_pool).masked_fill(missing, -torch.inf)
         graded = Relevant(drawn.relevant).gains(pool).astype(np.float32)
         return cls(pool, scores, torch.as_tensor(graded), (positions, grades))
-
-    def raised_by(
-        self, bound: SnapshotMemory, memory: QueryMemory, states: Float[Tensor, "queries encoder_dim"]
-    ) -> Float[Tensor, "queries pool"]:
-        """γ M of the pool; in a small collection of all documents together, which is less to look up."""
-        recalled = memory(states, above=ALIKE)
-        if len(states) * bound.snapshot.positions > _ALL_AT_ONCE:
-            return bound.scores(recalled, self.positions)
-        present = torch.as_tensor(self.positions >= 0)
-        at = torch.as_tensor(np.maximum(self.positions, 0))
-        return bound.of_all(recalled).gather(1, at).masked_fill(~present, 0.0)
 
     def judged(self, hidden: Bool[np.ndarray, " positions"] | None) -> _Judged:
         """Grades of the pool; with `hidden` those of these documents alone."""
