@@ -7,6 +7,7 @@ cross-validated: each fold is scored with the choice of the other folds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from dsearch.training.tune import ChosenSetting, Setting, Trials, TunedSearch, h
 SCOPE = "memory"  # of its record
 _FOLDS = 10
 _FEWEST = 20  # queries: with fewer, a slice says too little to choose by
-_UNSEEN_COUNTS = 1.0  # gains on hidden documents count as much: judgements tell less of them
+_FIRMNESS = 0.1  # nDCG@10 that all queries together must gain to move a step (guide decisions)
 
 
 class ChosenMemory(NamedTuple):
@@ -121,7 +122,7 @@ class MemoryTrials:
         return TunedSearch(head.eval(), chosen.setting, record["scores"], gate, tuned.seconds, record)
 
     def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> tuple[MemorySetting, float]:
-        """The memory that gains most, and its gain; hidden documents count once more."""
+        """The memory that gains most, and its gain: on all documents and on hidden ones together."""
         plain = self.values[setting, None].subset(others)
         unseen = ~np.isnan(plain.unseen)
 
@@ -130,9 +131,9 @@ class MemoryTrials:
             whole = float((values.all - plain.all).mean())
             if unseen.sum() < _FEWEST:
                 return whole
-            return whole + _UNSEEN_COUNTS * float((values.unseen - plain.unseen)[unseen].mean())
+            return whole + float((values.unseen - plain.unseen)[unseen].mean())
 
-        best = max(GRID, key=gain)
+        best = max(GRID, key=lambda memory: gain(memory) - _doubt(memory) / len(others))
         return best, gain(best)
 
     def _rise(self, setting: Setting, memory: MemorySetting, others: Int64[np.ndarray, " others"]) -> float:
@@ -147,6 +148,13 @@ class MemoryTrials:
 
     def _answers(self, values: MemoryValues) -> Answers:
         return Answers(values.all, self.seen, values.unseen)
+
+
+def _doubt(memory: MemorySetting) -> float:
+    """Distance of a memory from the middle of the grid, from which few queries do not lead away."""
+    strength, temperature, null_level = memory
+    steps = (math.log2(strength / 0.4), (temperature - 0.05) / 0.04, (null_level - 0.5) / 0.4)
+    return _FIRMNESS * sum(step**2 for step in steps)
 
 
 def _by_folds(trials: Trials) -> Iterator[Setting]:
