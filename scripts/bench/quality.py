@@ -20,7 +20,8 @@ Cases:
 
 A query is seen if a document that is relevant to it is so to a training query. In the case of the quarter,
 "unseen" are the queries with a relevant document in it: the other relevant ones are taken out of ranking and
-judgements. Intervals are those of the difference from hybrid.
+judgements. Intervals are those of the difference from hybrid. Memory is resident memory of the process at
+the peak of a training, and before it with its modules, encoder and collection loaded.
 
 Each case is a line of the log: with the same log an interrupted run goes on, and a whole one only prints.
 """
@@ -66,7 +67,8 @@ COLLECTIONS = ("cranfield", "nfcorpus", "scifact", "squad-sentences")
 ROWS = ("dense", "keyword", "hybrid", "tuned", "memory", "head", "live")
 SLICES = ("all", "seen", "unseen")
 HIDDEN_SEED = 0  # of the quarter of the documents
-DEPTH = 1000  # so that ten remain where a query's seen documents are taken out
+DEPTH = 100
+HIDDEN_DEPTH = 1000  # so that ten remain where a query's seen documents are taken out
 QUICK_QUERIES, QUICK_EPOCHS = 60, 2
 
 
@@ -99,6 +101,8 @@ class Table:
     values: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     live: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
+    base_mb: float = 0.0
+    peak_mb: float = 0.0
 
     def add(self, line: dict[str, Any]) -> None:
         for row, slices in line["values"].items():
@@ -106,6 +110,8 @@ class Table:
                 self.values.setdefault(row, {}).setdefault(name, {}).update(values)
         self.live.append(line["live"])
         self.cpu_s += line["cpu_s"]
+        if line.get("peak_mb", 0.0) > self.peak_mb:
+            self.base_mb, self.peak_mb = line["base_mb"], line["peak_mb"]
 
 
 def main() -> None:
@@ -188,6 +194,8 @@ def shortened(case: Case) -> Case:
 def measured(collection: Collection, case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train as `dsearch train` does, and rank the test queries by every row."""
     print(f"{case.table} {case.part}: {len(case.train)} training queries", file=sys.stderr, flush=True)
+    collection.encoder.encode_queries([next(iter(case.texts.values()))])  # loaded before memory is measured
+    base_mb = resident_mb(anew=True)
     started = time.process_time()
     job = TrainingJob(
         queries=case.texts,
@@ -199,24 +207,25 @@ def measured(collection: Collection, case: Case, arguments: argparse.Namespace) 
         job = replace(job, epochs=QUICK_EPOCHS)
     learned = run_training(collection, job)
     registered = learned.register(collection, job)
-    cpu_s = time.process_time() - started
+    cpu_s, peak_mb = time.process_time() - started, resident_mb()
     trained = learned.result
     assert isinstance(trained, Trained)
     queries = [Query(id, case.texts[id]) for id in case.test]
     states = QueryStates(collection, queries).of(UNTRAINED)
-    options: dict[str, Any] = {"states": states, "depth": DEPTH, "exclude": case.exclude}
+    options: dict[str, Any] = {"states": states, "exclude": case.exclude}
+    options["depth"] = DEPTH if case.hidden is None else HIDDEN_DEPTH
 
-    def run_of(system: System, head: Any = None) -> Run:
-        return make_run(collection, queries, system, head=head, **options)
+    def values_of(system: System, head: Any = None) -> dict[str, dict[str, float]]:
+        return slices_of(make_run(collection, queries, system, head=head, **options), case)
 
     hybrid = System("hybrid")
-    runs = {name: run_of(System(name)) for name in ("dense", "keyword", "hybrid")}
-    runs["tuned"] = runs["memory"] = runs["hybrid"]
+    values = {name: values_of(System(name)) for name in ("dense", "keyword", "hybrid")}
+    values["tuned"] = values["memory"] = values["hybrid"]
     if trained.tuned is not None:
-        runs["tuned"] = run_of(hybrid, head_of(trained.tuned.setting, collection.store.dimension))
-        runs["memory"] = run_of(hybrid, trained.tuned.head)
-    runs["head"] = run_of(hybrid, trained.head)
-    runs["live"] = run_of(System("hybrid", collection.live_model))
+        values["tuned"] = values_of(hybrid, head_of(trained.tuned.setting, collection.store.dimension))
+        values["memory"] = values_of(hybrid, trained.tuned.head)
+    values["head"] = values_of(hybrid, trained.head)
+    values["live"] = values_of(System("hybrid", collection.live_model))
     live = "nothing" if registered.live is None else str(trained.goes_live)
     if live == "tuned" and trained.tuned is not None:
         live = str(trained.tuned.record["scope"])
@@ -226,12 +235,24 @@ def measured(collection: Collection, case: Case, arguments: argparse.Namespace) 
     verdicts = [trained.gate.to_text()] + ([] if trained.tuned is None else [trained.tuned.gate.to_text()])
     print(f"  live: {live}; {cpu_s:.0f} s of CPU", *verdicts, sep="\n  ", file=sys.stderr, flush=True)
     return {
-        "values": {row: slices_of(runs[row], case) for row in ROWS},
+        "values": values,
         "live": live,
         "cpu_s": cpu_s,
+        "base_mb": base_mb,
+        "peak_mb": peak_mb,
         "verdicts": verdicts,
         "data_sha256": hashlib.sha256(json.dumps(case.train, sort_keys=True).encode()).hexdigest(),
     }
+
+
+def resident_mb(*, anew: bool = False) -> float:
+    """The largest resident memory so far, on Linux; `anew`: the present one, from which it is counted on."""
+    if not Path("/proc/self/clear_refs").exists():
+        return 0.0
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 def slices_of(run: Run, case: Case) -> dict[str, dict[str, float]]:
@@ -272,7 +293,8 @@ def show(tables: Mapping[str, Table]) -> None:
             ]
             print("| " + " | ".join(cells) + " |")
     for name, table in tables.items():
-        print(f"\n{name}: {table.cpu_s:.0f} s of CPU for {len(table.live)} training(s)")
+        spent = f"{table.cpu_s:.0f} s of CPU for {len(table.live)} training(s)"
+        print(f"\n{name}: {spent}; {table.peak_mb:.0f} MB at most, of which {table.base_mb:.0f} before")
 
 
 def interval(first: Mapping[str, float], second: Mapping[str, float]) -> str:
