@@ -11,6 +11,7 @@ A record is an object with
     columns     names of the columns; an interval has a column of its own
     rows        list of rows, one text a column, as printed by the command
     notes       optional sentences below the table: method, choices made in view of the figures
+    chart       optional name of a picture of the same figures, in `results/`
 
 Figures are text, because the digits that a command prints are part of what it claims. Losses and missed aims
 stand in the same table as gains.
@@ -62,6 +63,7 @@ class Record:
     columns: list[str]
     rows: list[list[str]]
     notes: list[str] = field(default_factory=list)
+    chart: str = ""
 
     def __post_init__(self) -> None:
         if self.topic not in TOPICS:
@@ -75,7 +77,7 @@ def read_record(path: Path) -> Record:
     """Read one record; ValueError names the file and the problem."""
     content = json.loads(path.read_text("utf-8"))
     names = {one.name for one in fields(Record)}
-    unknown, missing = content.keys() - names, names - {"notes"} - content.keys()
+    unknown, missing = content.keys() - names, names - {"notes", "chart"} - content.keys()
     if unknown or missing:
         raise ValueError(f"{path.name}: unknown {sorted(unknown)}, missing {sorted(missing)}")
     return Record(**content)
@@ -90,6 +92,8 @@ def read_records(folder: Path = FOLDER) -> dict[str, Record]:
 def write_record(name: str, record: Record, folder: Path = FOLDER) -> Path:
     """Write one record, a row a line, so that a changed figure is a changed line."""
     content = asdict(record)
+    if not record.chart:
+        del content["chart"]
     rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in content.pop("rows"))
     text = json.dumps({**content, "rows": "ROWS"}, ensure_ascii=False, indent=1)
     path = folder / f"{name}.json"
@@ -115,6 +119,8 @@ def _section(name: str, record: Record) -> str:
     lines += [f"    {command}" for command in record.command]
     lines += ["", _row(record.columns), "|" + "---|" * len(record.columns)]
     lines += [_row(row) for row in record.rows]
+    if record.chart:
+        lines += ["", f"![{record.title}](results/{record.chart})"]
     if record.notes:
         lines += ["", " ".join(record.notes)]
     return "\n".join(lines) + "\n"
