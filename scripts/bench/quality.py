@@ -1,6 +1,7 @@
 """What dense, keyword and hybrid search reach, and what `dsearch train` makes of judgements by itself.
 
     python scripts/bench/quality.py DATA --home index --log quality.jsonl
+    python scripts/bench/quality.py DATA --collections nfcorpus --few 60 324
     python scripts/bench/quality.py DATA --collections cranfield nfcorpus --quick
 
 DATA holds folders in BEIR's layout. A collection of a folder's name is indexed where it is not there yet.
@@ -17,6 +18,7 @@ Cases:
     qrels/test.tsv            learned from qrels/train.tsv
     qrels/dev.tsv             likewise, where there is no test split; and once more with all judgements of a
                               quarter of the documents taken out of the training data
+    --few                     as many queries drawn from those that are learned from, in place of the others
 
 A query is seen if a document that is relevant to it is so to a training query. In the case of the quarter,
 "unseen" are the queries with a relevant document in it: the other relevant ones are taken out of ranking and
@@ -67,6 +69,7 @@ COLLECTIONS = ("cranfield", "nfcorpus", "scifact", "squad-sentences")
 ROWS = ("dense", "keyword", "hybrid", "tuned", "memory", "head", "live")
 SLICES = ("all", "seen", "unseen")
 HIDDEN_SEED = 0  # of the quarter of the documents
+FEW_SEED = 0  # of a few training queries
 DEPTH = 100
 HIDDEN_DEPTH = 1000  # so that ten remain where a query's seen documents are taken out
 QUICK_QUERIES, QUICK_EPOCHS = 60, 2
@@ -123,13 +126,15 @@ def main() -> None:
     parser.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="NAME")
     parser.add_argument("--log", type=Path, help="JSON lines; gone on with if it is there")
     parser.add_argument("--seed", type=int, default=0, help="of the training [0, the default]")
+    parser.add_argument("--few", nargs="+", type=int, default=[], metavar="N", help="training queries only")
     parser.add_argument("--quick", action="store_true", help="few queries and epochs, to see that it runs")
     arguments = parser.parse_args()
     done = logged(arguments.log)
     tables: dict[str, Table] = {}
     with opened_engine(arguments.home, readonly=False) as (engine, _):
         for name in arguments.collections:
-            for case in cases(arguments.data / name, arguments.quick):
+            every = cases(arguments.data / name, arguments.quick)
+            for case in fewer(next(every), arguments.few) if arguments.few else every:
                 key = f"{case.table}/{case.part}/{arguments.seed}/{'quick' if arguments.quick else 'full'}"
                 if key not in done:
                     collection = indexed(engine, arguments.data / name)
@@ -183,6 +188,14 @@ def cases(folder: Path, quick: bool) -> Iterator[Case]:
         left = {query: of for query, of in left.items() if of}
         case = replace(whole, table=f"{folder.name}, a quarter unjudged", train=left, hidden=hidden)
         yield shortened(case) if quick else case
+
+
+def fewer(case: Case, sizes: list[int]) -> Iterator[Case]:
+    """The same with so many training queries; those of a smaller number are among those of a larger one."""
+    order = np.random.default_rng(FEW_SEED).permutation(sorted(case.train)).tolist()
+    for size in sizes:
+        train = {query: case.train[query] for query in order[:size]}
+        yield replace(case, table=f"{case.table}, {len(train)} judged", train=train)
 
 
 def shortened(case: Case) -> Case:
