@@ -4,6 +4,7 @@
     python scripts/bench/service.py                             dsearch and scripts/bench/baseline_service.py
     python scripts/bench/service.py --backends torch openvino   dsearch by several back ends
     python scripts/bench/service.py --peers PYTHON              txtai's API too, from another environment
+    python scripts/bench/service.py --cold-only --backends auto          cold starts and memory alone
     python scripts/bench/service.py --versions FOLDER FOLDER    other checkouts of dsearch: see versions.py
 
 Each server is given the same documents over HTTP, one thread for its arithmetic and queries of one kind, none
@@ -15,7 +16,8 @@ and the table says how many rounds there were. --json is written anew after ever
 
 `work` is the CPU time of a query that was asked before: dsearch keeps its embedding, so what is left is
 everything but the encoder. `cold` is from the start of the process to ready, with --cold-documents in a
-collection, beside the bare import of torch and sentence-transformers.
+collection, beside the bare import of torch and sentence-transformers; then memory after fifty searches:
+resident, and what of it is the process' own, without pages of libraries and mapped files.
 
 PYTHON has: pip install 'txtai[api]' sentence-transformers faiss-cpu
 """
@@ -66,6 +68,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1, help="of each server's arithmetic")
     parser.add_argument("--cold-documents", type=int, default=100_000, help="0: no cold starts")
+    parser.add_argument("--cold-only", action="store_true", help="cold starts alone")
     parser.add_argument("--within", type=float, default=900, help="seconds for everything, about")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
@@ -85,8 +88,9 @@ def main() -> None:
 
         compare(options, texts, queries, ends)
         return
+    started: list[System] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
-        started = systems(options, Path(folder), servers)
+        started = [] if options.cold_only else systems(options, Path(folder), servers)
         for system in started:
             figures["indexed"][system.name] = asyncio.run(indexed(system, texts))
             print(f"{system.name}: {figures['indexed'][system.name]}", file=sys.stderr, flush=True)
@@ -96,11 +100,11 @@ def main() -> None:
                 same = iter(lambda: "the same words", None)
                 figures["work"][system.name] = asyncio.run(asked(system, 1, options.seconds, same))
                 keep()
-        for number, found in rounds(started, queries, options, ends):
+        for number, found in rounds(started, queries, options, ends) if started else ():
             figures["asked"], figures["rounds"] = medians(found), number
             keep()
     if options.cold_documents and time.monotonic() < ends:
-        figures["cold"] = cold_starts(options, ends)
+        figures["cold"], figures["memory"] = cold_starts(options, ends)
         keep()
     show(figures, [system.name for system in started], options.connections)
 
@@ -335,13 +339,19 @@ def medians(found: Found) -> dict[str, dict[int, dict[str, float]]]:
     return middle
 
 
-def cold_starts(options: argparse.Namespace, ends: float) -> dict[str, float]:
-    """Seconds to ready by back end, and of the bare import; medians of rounds that go by turns."""
+def cold_starts(
+    options: argparse.Namespace, ends: float
+) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    """Seconds to ready by back end, and of the bare import; medians of rounds that go by turns.
+
+    Memory after fifty searches too, in MiB: resident, and of the process' own.
+    """
     from dsearch.encoder import encoder_cache, load_encoder
     from dsearch.engine import SearchEngine
     from dsearch.types import Document
 
     took: dict[str, list[float]] = {}
+    memory: dict[str, tuple[float, float]] = {}
     draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
@@ -370,9 +380,31 @@ def cold_starts(options: argparse.Namespace, ends: float) -> dict[str, float]:
                 command = [sys.executable, "-m", "dsearch", "serve", "--backend", backend]
                 command += ["--home", str(home), "--port"]
                 began = time.perf_counter()
-                with serving(backend, command, {}, "/readyz"):
+                with serving(backend, command, {}, "/readyz") as server:
                     took.setdefault(backend, []).append(time.perf_counter() - began)
-    return {name: statistics.median(times) for name, times in took.items()}
+                    if number == 0:
+                        asyncio.run(searched(server, "cold", 50))
+                        memory[backend] = memory_mib(server.process.pid)
+    return {name: statistics.median(times) for name, times in took.items()}, memory
+
+
+async def searched(system: System, collection: str, count: int) -> None:
+    """Answer queries, none twice."""
+    connection = Connection(system.port)
+    for number in range(count):
+        body = {"query": f"w{number} and w{number + 50}", "limit": 10}
+        await connection.ask("POST", f"/v1/collections/{collection}/search", body)
+    connection.close()
+
+
+def memory_mib(process: int) -> tuple[float, float]:
+    """Resident memory of a process, and what of it is no file's; 0 where they cannot be read."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0.0, 0.0
+    sizes = dict(line.split(":", 1) for line in lines)
+    return tuple(int(sizes[name].split()[0]) / 1024 for name in ("VmRSS", "RssAnon"))  # type: ignore[return-value]
 
 
 def processor_s(process: int) -> float:
@@ -388,6 +420,15 @@ def show(figures: dict[str, Any], names: list[str], connections: list[int]) -> N
     """The tables."""
     print(f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores; ", end="")
     print(f"{figures['rounds']} whole rounds\n")
+    if names:
+        show_answers(figures, names, connections)
+    for name, seconds in figures.get("cold", {}).items():
+        print(f"cold start, {name}: {seconds:.1f} s ({seconds / figures['cold']['bare import']:.2f} ×)")
+    for name, (resident, own) in figures.get("memory", {}).items():
+        print(f"memory, {name}: {resident:.0f} MiB resident, {own:.0f} of them its own")
+
+
+def show_answers(figures: dict[str, Any], names: list[str], connections: list[int]) -> None:
     titles = "documents/s | per CPU s | connections | queries/s | p50 ms | p99 ms | server CPU ms | refused"
     print(f"| system | {titles} |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -405,8 +446,6 @@ def show(figures: dict[str, Any], names: list[str], connections: list[int]) -> N
     print()
     for name, one in figures["work"].items():
         print(f"{name}: {one['cpu_ms']:.2f} ms CPU of a query whose embedding is kept")
-    for name, seconds in figures.get("cold", {}).items():
-        print(f"cold start, {name}: {seconds:.1f} s ({seconds / figures['cold']['bare import']:.2f} ×)")
 
 
 if __name__ == "__main__":
