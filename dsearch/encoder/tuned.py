@@ -67,7 +67,29 @@ class EncoderChange:
     tensors: Mapping[str, Tensor]
 
 
-class LearningEncoder(nn.Module):
+class _Wrapped(nn.Module):
+    """An encoder whose weights are those of another one inside it."""
+
+    encoder: Any
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of queries."""
+        return self.encoder.encode_queries(texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of documents."""
+        return self.encoder.encode_documents(texts)
+
+    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
+        """Unit embeddings as part of the graph."""
+        return self.encoder.embed(texts, role)
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """As `TokenCounter`; of an encoder that is one."""
+        return self.encoder.token_counts(texts)
+
+
+class LearningEncoder(_Wrapped):
     """A copy of an encoder that learns; the encoder itself stays as it is. A `TextEncoder`.
 
     Dropout is off: what learns is the function that will be served.
@@ -101,22 +123,6 @@ class LearningEncoder(nn.Module):
         """Identity of the initial encoder; the changed one has no name yet."""
         return self.encoder.identity
 
-    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
-        """Unit embeddings of queries."""
-        return self.encoder.encode_queries(texts)
-
-    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
-        """Unit embeddings of documents."""
-        return self.encoder.encode_documents(texts)
-
-    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
-        """Unit embeddings as part of the graph."""
-        return self.encoder.embed(texts, role)
-
-    def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """As `TokenCounter`; of an encoder that is one."""
-        return self.encoder.token_counts(texts)
-
     def learning(self) -> list[nn.Parameter]:
         """The parameters that learn."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -132,7 +138,7 @@ class LearningEncoder(nn.Module):
         return EncoderChange(self.how, tensors)
 
 
-class TunedEncoder(nn.Module):
+class TunedEncoder(_Wrapped):
     """An encoder with a change in it, under an identity of its own. A `TextEncoder`."""
 
     def __init__(self, encoder: Any, identity: EncoderIdentity):
@@ -149,22 +155,6 @@ class TunedEncoder(nn.Module):
     def vocabulary(self) -> Vocabulary:
         """Token ids of the encoder; of one that has them."""
         return self.encoder.vocabulary
-
-    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
-        """Unit embeddings of queries."""
-        return self.encoder.encode_queries(texts)
-
-    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
-        """Unit embeddings of documents."""
-        return self.encoder.encode_documents(texts)
-
-    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
-        """Unit embeddings as part of the graph."""
-        return self.encoder.embed(texts, role)
-
-    def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """As `TokenCounter`; of an encoder that is one."""
-        return self.encoder.token_counts(texts)
 
 
 @torch.no_grad()
