@@ -31,7 +31,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for folder in ("examples", "bench"):
         monkeypatch.syspath_prepend(str(SCRIPTS / folder))
     yield importlib.import_module("end_to_end")
-    for name in ("end_to_end", "facts", "reader"):
+    for name in ("end_to_end", "facts", "reader", "server"):
         sys.modules.pop(name, None)
 
 
