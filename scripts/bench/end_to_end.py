@@ -9,7 +9,10 @@
 the same questions, batches, steps and learning rate; only the loss differs:
 - marginal: −log Σ_d weight(q, d) p(answer | q, d) (RAG; Lewis et al. 2020);
 - distilled: KL of the weights from softmax_d log p(answer | q, d) (REPLUG LSR; Shi et al. 2023);
-- contrastive: −log weight of the right document, which the two others do not know.
+- contrastive: −log weight of the right document, which the others do not know.
+"teacher" is `dsearch train --objective teacher`, fed once with the likelihoods of the first candidates, and
+judged by the gate with the likeliest document of each question: all that a user of a language model elsewhere
+needs. --systems names the rows to compute.
 
 `http`: the marginal loss of some steps through SearchLayer and, over HTTP, through RemoteSearch.
 
@@ -56,6 +59,7 @@ from reader import Reader
 from server import served
 
 CANDIDATES = 6
+MODES = ("dense", "keyword", "hybrid")
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # (log weights, log likelihoods, True for the right document), all [questions, candidates]
 LOSSES: dict[str, Loss] = {
@@ -75,6 +79,7 @@ def main() -> None:
     )
     parts = parser.add_subparsers(dest="part", required=True)
     answers = parts.add_parser("answers")
+    answers.add_argument("--systems", nargs="+", default=[*MODES, *LOSSES, "teacher"])
     http = parts.add_parser("http")
     sizes = {"seeds": 5, "towns": 14, "held-out": 8, "steps": 40, "batch": 16}
     for part, own in ((answers, sizes), (http, sizes | {"seeds": 1, "steps": 10})):
@@ -119,16 +124,40 @@ def answer_systems(arguments: argparse.Namespace, seed: int):
     reader = Reader(documents, arguments.model)
     with tempfile.TemporaryDirectory() as home, SearchEngine(home) as engine:
         engine.create("facts").ingest(documents)
-        for mode in ("dense", "keyword", "hybrid"):
+        wanted = ["hybrid", *arguments.systems]  # with which the others are compared
+        for mode in [mode for mode in MODES if mode in wanted]:
             layer = dsearch.open_layer(engine, "facts", candidates=CANDIDATES, mode=mode)
             yield f"{mode}, frozen", figures_of(layer, reader, held_out), 0.0
         for name, loss in LOSSES.items():
+            if name not in wanted:
+                continue
             started = time.process_time()
             layer = dsearch.open_layer(engine, "facts", candidates=CANDIDATES)
             for _ in steps_of(layer, loss, reader, training, arguments, seed):
                 pass
             took_s = time.process_time() - started
             yield f"hybrid, {name}", figures_of(layer, reader, held_out), took_s
+        if "teacher" in wanted:
+            started = time.process_time()
+            version = taught_version(engine.collection("facts"), reader, training, seed)
+            took_s = time.process_time() - started
+            layer = dsearch.open_layer(engine, "facts", model=version, candidates=CANDIDATES)
+            yield "hybrid, teacher", figures_of(layer, reader, held_out), took_s
+
+
+def taught_version(collection: Collection, reader: Reader, training: Sequence[Question], seed: int) -> str:
+    """A version that learned from likelihoods as a teacher's scores, whatever the gate says of it."""
+    texts = {str(number): one.text for number, one in enumerate(training)}
+    results = collection.search_batch(list(texts.values()), limit=CANDIDATES, operators=False)
+    ids = [[hit.id for hit in result.hits] for result in results]
+    likelihoods = reader.log_likelihoods(list(training), ids).tolist()
+    teacher = {
+        number: dict(zip(line, scores, strict=False))
+        for number, line, scores in zip(texts, ids, likelihoods, strict=True)
+    }
+    likeliest = {number: {max(scores, key=scores.__getitem__): 1.0} for number, scores in teacher.items()}
+    job = TrainingJob(queries=texts, judgements=likeliest, teacher=teacher, objective="teacher", seed=seed)
+    return run_training(collection, job).register(collection, job).version
 
 
 def steps_of(
