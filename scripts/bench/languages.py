@@ -2,6 +2,7 @@
 
     pip install '.[multilingual]' && pip install --no-deps django
     python scripts/bench/languages.py [--texts 200] [--agreement 1000] [--english DATA/scifact DATA/nfcorpus]
+    python scripts/bench/languages.py --migrate [--texts 200]
 
 The parallel text is Django's: its messages of at least five words (BSD licence), which its package has in
 every language. Recall@10 among one language's messages:
@@ -9,6 +10,10 @@ every language. Recall@10 among one language's messages:
 - from English, to English: the query is the message in the other language;
 - all pairs: the mean over all pairs of different languages.
 `keywords, english` and `keywords, auto` are BM25 with English stems, and with those of each text's language.
+
+--migrate puts the messages of all languages into one collection, as English as by default, and migrates it to
+the multilingual encoder and keywords by language. "parts" are the queries of "within"; "translations" is the
+share of an English message's seven translations among its ten best hits.
 
 --agreement compares the torch model with the package's own engine. --english takes samples of judged
 collections: --queries queries of --split, their relevant documents and as many others as make --documents.
@@ -20,10 +25,13 @@ import argparse
 import gettext
 import hashlib
 import re
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dsearch.threads import set_threads
 
@@ -34,8 +42,10 @@ import numpy as np
 from dsearch.corpus import BeirFolder, Problems
 from dsearch.encoder import DEFAULT_ENCODER, Encoder
 from dsearch.encoder.weights import MULTILINGUAL_ENCODER
+from dsearch.engine import SearchEngine
 from dsearch.evaluation import read_qrels
 from dsearch.index import KeywordIndex, Tokenizer
+from dsearch.types import Document, Mode
 
 LANGUAGES = {"en": "English", "de": "German", "fr": "French", "es": "Spanish", "pt": "Portuguese"}
 LANGUAGES |= {"it": "Italian", "ru": "Russian", "zh_Hans": "Chinese"}
@@ -55,10 +65,14 @@ def main() -> None:
     parser.add_argument("--split", default="test", help="judgements to measure by")
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--documents", type=int, default=600)
+    parser.add_argument("--migrate", action="store_true", help="only this")
     parser.add_argument("--cache", type=Path, help="folder that keeps embeddings between runs")
     arguments = parser.parse_args()
     encoders = {name: Cached(name, arguments.cache) for name in (DEFAULT_ENCODER, MULTILINGUAL_ENCODER)}
     messages = parallel_messages()
+    if arguments.migrate:
+        print_migration(sampled(messages, arguments.texts))
+        return
     if arguments.agreement:
         print_agreement(encoders[MULTILINGUAL_ENCODER], messages, arguments.agreement)
     if arguments.texts:
@@ -181,6 +195,47 @@ def print_row(name: str, kind: str, figures: Sequence[float | None]) -> None:
     cells = ["" if figure is None else f"{figure:.3f}" for figure in figures]
     mean = np.mean([figure for figure in figures if figure is not None])
     print(f"| {name} | {kind} | {' | '.join(cells)} | {mean:.3f} |", flush=True)
+
+
+def print_migration(messages: dict[str, list[str]]) -> None:
+    documents = [
+        Document(f"{code}-{number}", text) for code, of in messages.items() for number, text in enumerate(of)
+    ]
+    print(f"| encoder | keywords | mode | parts | translations |\n|{'---|' * 5}")
+    encoder = partial(Encoder.load, DEFAULT_ENCODER)
+    with TemporaryDirectory() as home, SearchEngine(home, encoder=encoder) as engine:
+        engine.create("messages").ingest(documents)
+        print_collection(engine, DEFAULT_ENCODER, "english", messages)
+        multilingual = Encoder.load(MULTILINGUAL_ENCODER)
+        started_s = time.process_time()
+        migrated = engine.migrate("messages", multilingual, language="auto")
+        took_s = time.process_time() - started_s
+        print_collection(engine, MULTILINGUAL_ENCODER, "auto", messages)
+    rate = migrated.documents / took_s
+    print(f"\nmigrated: {migrated.documents} documents in {took_s:.1f} CPU s, {rate:.0f} a second")
+
+
+def print_collection(
+    engine: SearchEngine, encoder: str, language: str, messages: dict[str, list[str]]
+) -> None:
+    collection = engine.collection("messages")
+    for mode in ("dense", "hybrid"):
+
+        def hits(queries: Sequence[str], mode: Mode = mode) -> list[set[str]]:
+            results = collection.search_batch(queries, limit=10, mode=mode, operators=False)
+            return [{hit.id for hit in result.hits} for result in results]
+
+        parts = [
+            f"{code}-{number}" in ids
+            for code, of in messages.items()
+            for number, ids in enumerate(hits([part_of(text, code) for text in of]))
+        ]
+        others = [code for code in LANGUAGES if code != "en"]
+        translations = [
+            f"{code}-{number}" in ids for number, ids in enumerate(hits(messages["en"])) for code in others
+        ]
+        cells = f"{np.mean(parts):.3f} | {np.mean(translations):.3f}"
+        print(f"| {encoder} | {language} | {mode} | {cells} |", flush=True)
 
 
 def print_english(encoders: dict[str, Cached], arguments: argparse.Namespace) -> None:

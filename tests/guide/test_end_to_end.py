@@ -31,7 +31,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for folder in ("examples", "bench"):
         monkeypatch.syspath_prepend(str(SCRIPTS / folder))
     yield importlib.import_module("end_to_end")
-    for name in ("end_to_end", "facts", "reader"):
+    for name in ("end_to_end", "facts", "reader", "server"):
         sys.modules.pop(name, None)
 
 
@@ -51,5 +51,24 @@ def test_answers_teach_the_search(
     ][1:]
     figures = {row[0]: float(row[1]) for row in rows}
     assert list(figures)[:3] == ["dense, frozen", "keyword, frozen", "hybrid, frozen"]
-    for loss in ("marginal", "distilled", "contrastive"):
+    for loss in ("marginal", "distilled", "contrastive", "teacher"):
         assert figures[f"hybrid, {loss}"] < figures["hybrid, frozen"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_http_trains_the_same_head(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "Reader", WordReader)
+    sizes = ["--towns", "3", "--held-out", "2", "--steps", "3", "--batch", "6"]
+    monkeypatch.setattr(sys, "argv", ["end_to_end.py", "http", *sizes])
+    script.main()
+    _, _, here, there = (
+        [cell.strip() for cell in row.split("|")] for row in capsys.readouterr().out.splitlines()
+    )
+    assert (here[2], there[2]) == ("SearchLayer", "RemoteSearch")
+    assert [float(cell) for cell in there[3:7]] == pytest.approx(
+        [float(cell) for cell in here[3:7]], abs=1e-4
+    )
+    assert float(there[8]) < 1e-4

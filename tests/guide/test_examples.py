@@ -43,11 +43,17 @@ def arguments_of(name: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(EXPECTED))
+@pytest.mark.parametrize("name", [*sorted(EXPECTED), "own_loss --bf16 --compile"])
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    name, *flags = name.split()
     if name == "fabric":
         pytest.importorskip("lightning_fabric", reason="lightning-fabric is not installed")
-    command = [sys.executable, str(SCRIPTS / "examples" / f"{name}.py"), *arguments_of(name, tmp_path)]
+    command = [
+        sys.executable,
+        str(SCRIPTS / "examples" / f"{name}.py"),
+        *arguments_of(name, tmp_path),
+        *flags,
+    ]
     run = warm_start()(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     output, errors = run.communicate(timeout=300)
     assert run.returncode == 0, errors

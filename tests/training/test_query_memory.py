@@ -11,10 +11,11 @@ from support.training.topics import DOCUMENTS, TOPICS, queries_of, topics_in
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import ALIKE
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.jobs import TrainingJob
 from dsearch.training import Examples, examples_from_judgements, run_training
+from dsearch.training.gate.selection import on_device_of, with_memory
 from dsearch.training.memory import MemorySetting, MemoryTrials, memory_of
 from dsearch.training.memory_values import hidings_of, values_of_memories
 from dsearch.training.ranking import Ranking
@@ -65,6 +66,25 @@ def test_what_a_ranking_orders_by_is_what_a_search_serves(topics: Collection, ex
     version = topics.add_model(head, {})
     served = [topics.search(text, model=version, limit=5) for text in held_out.texts]
     assert [[hit.id for hit in result.hits] for result in served] == topics.ids_at(examples.snapshot, top)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_memory_ranks_and_is_trained_beside_on_a_gpu(topics: Collection, examples: Examples) -> None:
+    head = Head(examples.states.shape[1]).eval()
+    memory = memory_of(examples.subset(range(0, len(examples), 2)), SETTING)
+    assert memory is not None
+    held_out = examples.subset(range(1, len(examples), 2))
+    here = Ranking(held_out).top(with_memory(head, memory, 1.0), 5)
+    head.cuda()
+    there = Ranking(held_out).top(with_memory(head, on_device_of(head, memory), 1.0), 5)
+    assert (here == there).mean() > 0.99
+    assert memory.keys.device.type == "cpu"
+    layer = SearchLayer(topics.snapshot, with_memory(head, on_device_of(head, memory), 1.0), mode="dense")
+    assert layer(torch.as_tensor(held_out.states).cuda()).positions[0, 0] == here[0, 0]
+    texts, judged = queries_of()
+    job = TrainingJob(queries=texts, judgements=judged)
+    assert run_training(topics, job, device="cuda").register(topics, job).live == "v1"
 
 
 def test_every_judged_document_is_hidden_in_exactly_one_round(examples: Examples) -> None:

@@ -103,9 +103,9 @@ def sample_rest(
     before = ordered - torch.arange(ordered.shape[-1], device=ordered.device)
     # Empty places sort last, at `documents`; behind every possible draw they shift none.
     before = before.masked_fill(ordered == documents, documents)
-    uniform = torch.rand(
-        *candidates.shape[:-1], samples, dtype=torch.float64, device=candidates.device, generator=generator
-    )
+    at = candidates.device if generator is None else generator.device  # a generator draws on no other device
+    shape = (*candidates.shape[:-1], samples)
+    uniform = torch.rand(shape, dtype=torch.float64, device=at, generator=generator).to(candidates.device)
     drawn = (uniform * rest.unsqueeze(-1)).long()
     rows = drawn + torch.searchsorted(before.contiguous(), drawn, right=True)
     return rows.masked_fill(rest.unsqueeze(-1) == 0, -1), rest

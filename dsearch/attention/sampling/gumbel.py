@@ -47,7 +47,8 @@ def gumbel_top_k(
     """
     if k < 1:
         raise InvalidRequest(f"k={k}; use 1 or more")
-    noise = torch.empty_like(logits).exponential_(generator=generator)
+    at = logits.device if generator is None else generator.device  # a generator draws on no other device
+    noise = torch.empty_like(logits, device=at).exponential_(generator=generator).to(logits.device)
     perturbed = logits - noise.clamp_min(torch.finfo(logits.dtype).tiny).log()
     if mask is not None:
         perturbed = perturbed.masked_fill(~mask, -math.inf)

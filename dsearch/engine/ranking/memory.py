@@ -230,18 +230,19 @@ def nearest_judged(
 def _nearest_lenders(
     memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"], count: int
 ) -> tuple[Int64[Tensor, "documents some"], Float[Tensor, "documents some"]]:
-    """Numbers of judged documents, the nearest among them, and their products."""
+    """Numbers of judged documents, the nearest among them, and their products, on the CPU."""
+    codes, scales = memory.codes.cpu(), memory.scales.cpu()
     start = 0 if memory.lenders is None else len(memory.lenders)
     numbers: list[Tensor] = []
     similar: list[Tensor] = []
     if memory.lenders is not None:
         near = torch.as_tensor(memory.lenders.nearest(embeddings.numpy(), 4 * count))
         at = near.clamp_min(0)
-        keys = memory.codes[at].float() * memory.scales[at].float()[..., None]
+        keys = codes[at].float() * scales[at].float()[..., None]
         numbers.append(at)
         similar.append(torch.einsum("bd,bnd->bn", embeddings, keys).masked_fill(near < 0, -torch.inf))
     if start < memory.documents:
-        lenders = memory.codes[start:].float() * memory.scales[start:].float()[:, None]
+        lenders = codes[start:].float() * scales[start:].float()[:, None]
         most, step = min(count, len(lenders)), max(1, AT_ONCE // len(lenders))
         best = [product(part, lenders).topk(most, dim=1) for part in _split(embeddings, step)]
         numbers.append(torch.cat([part.indices for part in best]) + start)

@@ -88,7 +88,7 @@ def synthesize(
     for name, value in (("documents", documents), ("within", within), ("batch_size", batch_size)):
         if value < 1:
             raise InvalidRequest(f"{name}={value}; use 1 or more")
-    lines = _stored_lines(path)
+    lines = stored_questions(path)
     drawn = _drawn(collection, seed)
     done = {str(line["document"]) for line in lines}
     if done and not done & set(drawn):
@@ -116,7 +116,8 @@ def _judged(collection: Collection, writer: Writer, ids: Sequence[str], within: 
     rows = collection.store.rows_of(ids)
     documents = collection.store.documents([rows[id] for id in ids if id in rows])
     questions = [
-        text.strip() or NO_QUESTION for text in writer.questions([_text(document) for document in documents])
+        text.strip() or NO_QUESTION
+        for text in writer.questions([passage_of(document) for document in documents])
     ]
     results = collection.search_batch(questions, limit=within, operators=False)
     lines: list[dict[str, Any]] = []
@@ -139,12 +140,28 @@ def _drawn(collection: Collection, seed: int) -> list[str]:
     return ids
 
 
-def _text(document: Document) -> str:
+def passage_of(document: Document) -> str:
+    """A document as the language model reads it."""
     return f"{document.title}\n{document.text}" if document.title else document.text
 
 
-def _stored_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of an earlier call; one that was cut off is removed."""
+def stored_questions(path: Path) -> list[dict[str, Any]]:
+    """The lines of an earlier call, as dicts of query, document, grade and rank.
+
+    Raises:
+        InvalidSource: the file has other lines.
+    """
+    try:
+        lines = [orjson.loads(line) for line in whole_lines(path)]
+        if all({"query", "document", "grade", "rank"} <= line.keys() for line in lines):
+            return lines
+    except (ValueError, AttributeError):
+        pass
+    raise InvalidSource(f"{path} is not a file of questions that dsearch synthesize wrote; give another")
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines that earlier calls wrote, none if there is no file; one that was cut off is removed."""
     if not path.exists():
         return []
     content = path.read_bytes()
@@ -152,10 +169,4 @@ def _stored_lines(path: Path) -> list[dict[str, Any]]:
     if len(whole) < len(content):
         with path.open("r+b") as file:
             file.truncate(len(whole))
-    try:
-        lines = [orjson.loads(line) for line in whole.splitlines()]
-        if all({"query", "document", "grade", "rank"} <= line.keys() for line in lines):
-            return lines
-    except (ValueError, AttributeError):
-        pass
-    raise InvalidSource(f"{path} is not a file of questions that dsearch synthesize wrote; give another")
+    return whole.splitlines()

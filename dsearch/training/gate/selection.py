@@ -253,6 +253,11 @@ def reweighed(head: Head, factor: float) -> Head:
     return weighed
 
 
+def on_device_of(head: Head, memory: QueryMemory) -> QueryMemory:
+    """The memory where the head is; on another device a copy, and `memory` stays where it was."""
+    return memory.with_setting(*memory.setting).to(head.log_temperature.device)
+
+
 def with_memory(head: Head, memory: QueryMemory | None, share: float) -> Head:
     """The head with this share of the strength of a query memory; 0 is none."""
     if memory is None or not share:

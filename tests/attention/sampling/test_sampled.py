@@ -19,6 +19,7 @@ from dsearch.attention import (
     relaxed_top_k,
     sample,
 )
+from dsearch.attention.retrieval.coverage import sample_rest
 from dsearch.errors import InvalidRequest
 
 LOGITS = torch.tensor([0.5, -0.2, 1.1], dtype=torch.float64)
@@ -172,3 +173,21 @@ class TestGumbel:
     def test_k_must_be_positive(self):
         with pytest.raises(InvalidRequest, match=r"k=0; use 1 or more"):
             gumbel_top_k(LOGITS, 0)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_generator_draws_the_same_on_a_gpu():
+    """A training's generator is on the CPU, wherever the arithmetic is."""
+    weights, logits = torch.rand(4, 9), torch.randn(4, 9)
+    candidates = torch.tensor([[3, 1, -1], [0, 7, 2]])
+    drawn = []
+    for device in ("cpu", "cuda"):
+        generator = torch.Generator().manual_seed(3)
+        places = sample(weights.to(device), 5, generator)
+        hot = gumbel_top_k(logits.to(device), 2, generator=generator)
+        rows, _ = sample_rest(candidates.to(device), 20, 6, generator)
+        assert {places.device.type, hot.device.type, rows.device.type} == {device}
+        drawn.append((places.cpu(), hot.detach().cpu().round(), rows.cpu()))
+    for here, there in zip(*drawn, strict=True):
+        assert torch.equal(here, there)

@@ -20,6 +20,9 @@ class FirstWords:
     def questions(self, passages: Sequence[str]) -> list[str]:
         return [f"where is {' '.join(passage.split()[:2])}?" for passage in passages]
 
+    def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        return [-1.0 if question.split()[2] in passage.split() else -9.0 for question, passage in pairs]
+
 
 def test_questions_are_written_and_continued(
     dsearch: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -40,6 +43,12 @@ def test_questions_are_written_and_continued(
     result: dict[str, Any] = json.loads(out)
     assert (code, result["documents"], result["questions"]) == (0, 6, 6)
     assert len(path.read_text().splitlines()) == 6
+    scores = tmp_path / "teacher.tsv"
+    options = ["--teacher", scores, "--teacher-documents", "2"]
+    code, out, err = dsearch("synthesize", path, "-c", "notes", *options)
+    assert (code, f"{scores}: 6 questions scored, 12 scores" in out) == (0, True), err
+    assert f"dsearch train -c notes --data {path} --objective teacher --teacher {scores}" in err
+    assert "where is n3 river3?\tn3.txt\t-1.0000\n" in scores.read_text()
 
 
 def test_a_list_of_languages_is_checked(dsearch: Terminal) -> None:
