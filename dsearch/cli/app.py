@@ -26,7 +26,7 @@ from dsearch.cli.commands import (
 from dsearch.cli.grouped_help import GroupedHelp, add_examples
 from dsearch.cli.services import mcp, watch
 from dsearch.cli.session import remember_home
-from dsearch.cli.training import synthesize
+from dsearch.cli.training import judge, synthesize
 
 app = typer.Typer(
     name="dsearch",
@@ -52,6 +52,7 @@ for command in (
     index.delete,
     serve.serve,
     mcp.mcp,
+    judge.judge,
     tune.tune,
     train.train,
     synthesize.synthesize,
@@ -82,6 +83,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(models.models_app, name="models")
+app.add_typer(judge.judgements, name="judgements")
 app.add_typer(feedback.feedback, name="feedback")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(serve.cluster, name="cluster")

@@ -21,6 +21,11 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "guide": "dsearch guide training",
     },
     "Learn": {
+        "judge": 'dsearch judge "slow dough" bread.txt -c notes --grade 3',
+        "judgements": "dsearch judgements -c notes",
+        "judgements next": "dsearch judgements next -c notes",
+        "judgements export": "dsearch judgements export judged.csv -c notes",
+        "judgements import": "dsearch judgements import judged.csv -c notes",
         "train": "dsearch train -c notes --data judged.csv",
         "tune": "dsearch tune -c notes --data judged.csv",
         "evaluate": "dsearch evaluate -c notes --data judged.csv",

@@ -26,6 +26,8 @@ from dsearch.engine.options import SearchArguments
 from dsearch.errors import NotInCluster, ShardsMissing
 from dsearch.hints import Command
 from dsearch.search_options import SearchOptions
+from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
+from dsearch.store.filters.parse import parse_filter
 from dsearch.types import Mode, SearchResult
 
 QueryStates = Callable[[str, Sequence[str], str], Tensor]  # collection, texts, model
@@ -171,7 +173,10 @@ class ShardedCollection:
             _, release, shards = live
             try:
                 search = ShardedSearch(release, shards, self._supported_head, self._states, self._tokens)
-                return search.search(queries, model, options)
+                results = search.search(queries, model, options)
+                if options.filter is not None and not any(result.hits for result in results):
+                    refuse_misspelt(self.store, compared_fields(parse_filter(options.filter)), "filter")
+                return results
             except ShardsMissing:
                 # The release may have been replaced, and its shards stopped, since it was looked up.
                 before, live = live, self._releases.live(self.name, look=True)

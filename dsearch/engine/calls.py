@@ -25,6 +25,8 @@ from dsearch.results import (
     Promoted,
     RowsDropped,
 )
+from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
+from dsearch.store.filters.parse import parse_field, parse_filter
 from dsearch.types import Document, Purpose
 
 MAX_MODELS = 10_000
@@ -111,11 +113,15 @@ def count_facets(
     """Count the documents with each value of some metadata fields, the most frequent values first.
 
     Raises:
-        InvalidRequest: not a field, not a filter, a limit out of range.
+        InvalidRequest: not a field, not a filter, a limit out of range, a misspelt field.
     """
     store = collection.store
     facets = {field: list(store.facets(field, filter, limit)) for field in fields}
-    return Facets(store.count(filter).documents, facets)
+    documents = store.count(filter).documents
+    if not documents and filter is not None:
+        refuse_misspelt(store, compared_fields(parse_filter(filter)), "filter")
+    refuse_misspelt(store, [parse_field(field) for field, values in facets.items() if not values], "fields")
+    return Facets(documents, facets)
 
 
 # ---- models

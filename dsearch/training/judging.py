@@ -10,22 +10,88 @@ document counts. A version is best compared with the live version on the queries
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from dsearch.corpus.made_queries import known_item_queries
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
+from dsearch.store import Event, Impression
 from dsearch.training.data.actions import ACTIONS
 from dsearch.training.gate.sentence import missing_queries
 from dsearch.types import Mode, OwnJudgements, QueriesToJudge, QueryToJudge, query_name
 
 MOST_ASKED = 200  # of the queries that people asked, the latest
 MADE = 40  # queries from documents, where people asked too few
+GRADES = {0: "thumbs_down", 1: "partly", 2: "thumbs_up", 3: "answer"}
+"""Actions that state the grades of opinions."""
 _DEPTH = 10
 _AT_A_TIME = 32
+
+
+@dataclass(frozen=True, slots=True)
+class OpinionsWritten:
+    """Opinions that were written down.
+
+    Attributes:
+        new: number on documents that this person had not judged for the query.
+        changed: number that replace an earlier one of this person.
+        unchanged: number that this person had stated before.
+    """
+
+    new: int
+    changed: int
+    unchanged: int
+
+
+def write_opinions(
+    collection: Collection,
+    queries: Mapping[str, str],
+    judgements: Mapping[str, Mapping[str, float]],
+    client_id: str,
+) -> OpinionsWritten:
+    """Write judgements as opinions of one person, all or none; durable on return.
+
+    Args:
+        collection: collection of the documents.
+        queries: query id → text.
+        judgements: query id → document id → grade; rounded to one of `GRADES`.
+        client_id: name of the person.
+
+    Raises:
+        FeedbackFull, InsufficientStorage, Unavailable, CorruptData.
+    """
+    key, now = f"client:{client_id}", time.time()
+    before = own_judgements(collection, key).judgements
+    pages: dict[str, Impression] = {}
+    events: list[Event] = []
+    changed = unchanged = 0
+    for query, of in judgements.items():
+        text = queries[query]
+        query_id = "text-" + hashlib.sha256(text.encode()).hexdigest()[:32]
+        earlier = before.get(query_name(text), {})
+        for document, grade in of.items():
+            action = GRADES[nearest_grade(grade)]
+            if earlier.get(document) == ACTIONS[action].grade:
+                unchanged += 1
+                continue
+            changed += document in earlier
+            pages.setdefault(query_id, Impression(query_id, text, now, key=key))
+            events.append(Event(uuid.uuid4().hex, query_id, key, client_id, action, document, None, now, now))
+    if events:
+        collection.feedback.record(list(pages.values()), events)
+    return OpinionsWritten(len(events) - changed, changed, unchanged)
+
+
+def nearest_grade(grade: float) -> int:
+    """Return the grade of an opinion: 0 for none or below, otherwise 1 to 3."""
+    return 0 if grade <= 0 else min(max(round(grade), 1), max(GRADES))
 
 
 def own_judgements(collection: Collection, key: str | None = None) -> OwnJudgements:

@@ -72,7 +72,9 @@ def test_the_list_is_grouped_and_has_no_command_that_is_gone(dsearch: Terminal) 
     assert "\nMore:" not in text
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("models", "serve", "mcp", "watch")])
+@pytest.mark.parametrize(
+    "name", [name for name in EVERY if name not in ("models", "judgements", "serve", "mcp", "watch")]
+)
 def test_ctrl_c_says_how_to_go_on(dsearch: Terminal, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -137,3 +137,18 @@ def test_both_are_searchable_and_shards_have_nothing_more(engine: ClusterEngine)
     offered = {name for name in dir(sharded) if not name.startswith("_")}
     assert offered == {name for name in dir(Searchable) if not name.startswith("_")}
     assert engine.searchable("food") is sharded
+
+
+def test_a_misspelt_field_of_a_filter_is_named(client: TestClient) -> None:
+    """A field that some shards have is no error, and neither is one that nothing is near."""
+    for name in ("food", "plain"):
+        refused = client.post(f"/v1/collections/{name}/search", json=filtered("nn", 1))
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+        assert "no document has the field 'nn' (did you mean n?)" in refused.json()["detail"]
+        for field, value in (("n", 17), ("colour", 1)):
+            answer = client.post(f"/v1/collections/{name}/search", json=filtered(field, value))
+            assert answer.json()["hits"] == []
+
+
+def filtered(field: str, value: int) -> dict[str, Any]:
+    return {"query": "apple", "filter": {field: {"eq": value}}}

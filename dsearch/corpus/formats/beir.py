@@ -112,10 +112,21 @@ def write_beir(
         InvalidRequest: an id in the judgements contains a tab or a line end.
     """
     folder = Path(folder)
-    (folder / BEIR_QRELS).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / BEIR_CORPUS).open("wb") as file:
         for document in documents:
             file.write(orjson.dumps(record_of(document)) + b"\n")
+    return write_beir_judgements(folder, queries, qrels)
+
+
+def write_beir_judgements(
+    folder: str | PathLike[str],
+    queries: Iterable[Query],
+    qrels: Mapping[str, Mapping[str, Mapping[str, float]]],
+) -> BeirFolder:
+    """Write queries and judgements without a corpus; arguments and errors as for `write_beir`."""
+    folder = Path(folder)
+    (folder / BEIR_QRELS).mkdir(parents=True, exist_ok=True)
     with (folder / BEIR_QUERIES).open("wb") as file:
         for query in queries:
             file.write(orjson.dumps({"_id": query.id, "text": query.text}) + b"\n")

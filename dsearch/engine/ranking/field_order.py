@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from dsearch.declared import suggestion
 from dsearch.errors import InvalidRequest
+from dsearch.store.filters.field_names import meant_among
 from dsearch.store.filters.parse import Keys, parse_field, value_at
 from dsearch.types import Document, Hit
 
 _OWN = ("title", "text", "metadata")
-_NAMED = 200  # documents whose fields a suggestion is looked up in
 
 Shape = Callable[[Hit], Hit]
 
@@ -34,7 +33,7 @@ def order_by(documents: Sequence[Document], sort: str) -> list[int]:
     keys = parse_field(sort.removeprefix("-"), "sort")
     values = [_comparable(value_at(document.metadata, keys)) for document in documents]
     if documents and all(value is None for value in values):
-        _suggest(documents, sort)
+        refuse_absent(documents, sort.removeprefix("-"), f"sort={sort!r}")
     by_id = sorted(range(len(documents)), key=lambda index: documents[index].id)
     present = [index for index in by_id if values[index] is not None]
     present.sort(key=lambda index: cast("tuple[int, Any]", values[index]), reverse=descending)
@@ -50,11 +49,15 @@ def _comparable(value: Any) -> tuple[int, Any] | None:
     return (2, value) if isinstance(value, str) else None
 
 
-def _suggest(documents: Sequence[Document], sort: str) -> None:
-    names = {name for document in documents[:_NAMED] for name in document.metadata}
-    if meant := suggestion(sort.removeprefix("-"), sorted(names)):
+def refuse_absent(documents: Sequence[Document], field: str, spelt: str) -> None:
+    """Refuse a field that none of the candidates has if they have one of a similar name.
+
+    Raises:
+        InvalidRequest: with the field that may have been meant.
+    """
+    if meant := meant_among(field, documents):
         raise InvalidRequest(
-            f"sort={sort!r}: none of the {len(documents)} candidates has this field{meant}; use a field of "
+            f"{spelt}: none of the {len(documents)} candidates has this field{meant}; use a field of "
             "the metadata"
         )
 

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from dsearch.engine.ranking.field_order import order_by
+from dsearch.engine.ranking.field_order import order_by, refuse_absent
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
@@ -77,7 +77,13 @@ def arranged(
             documents = documents_of(rows)
             order, copies = collapsed([text_name(documents[row]) for row in rows.tolist()])
         if chosen.group_by is not None:
-            order = order[first_of_each(field_of(layer.snapshot.rows(positions[order]), chosen.group_by))]
+            rows = layer.snapshot.rows(positions[order])
+            values = field_of(rows, chosen.group_by)
+            if len(values) and all(value is None for value in values):
+                by_row = documents_of(rows)
+                documents_in_order = [by_row[row] for row in rows.tolist()]
+                refuse_absent(documents_in_order, chosen.group_by, f"group_by={chosen.group_by!r}")
+            order = order[first_of_each(values)]
         if chosen.diversity:
             pool: Int64[np.ndarray, " pool"] = order[:POOL]
             scores = output.scores[query].detach().cpu().numpy()[pool]

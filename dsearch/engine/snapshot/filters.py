@@ -20,6 +20,7 @@ from jaxtyping import Bool
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.index.metadata import FieldColumn, Fields
 from dsearch.store import Store, parse_filter
+from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import All, Compares, Equals, Exists, Filter, Not, Scalar, Some
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
@@ -84,12 +85,14 @@ _RECENT = 8  # masks of one byte a document
 class NarrowedStates:
     """Narrows snapshots of one store to filters; for many threads.
 
+    With `suggest` a filter that matches nothing is refused if it has a misspelt field.
+
     A row is one version of a document, so later writes do not change the mask of a snapshot: equal stamps
     give equal answers.
     """
 
-    def __init__(self, store: Store):
-        self._store = store
+    def __init__(self, store: Store, *, suggest: bool = False):
+        self._store, self._suggest = store, suggest
         self._lock = threading.Lock()
         self._recent: OrderedDict[tuple[int, int, str], Snapshot] = OrderedDict()
 
@@ -102,7 +105,7 @@ class NarrowedStates:
         """Return `state` restricted to the documents that match a filter, given as JSON or parsed.
 
         Raises:
-            InvalidRequest: not a filter.
+            InvalidRequest: not a filter, or, with `suggest`, one of a misspelt field.
         """
         if filter is None:
             return state
@@ -114,6 +117,8 @@ class NarrowedStates:
                 self._recent.move_to_end(key)
                 return self._recent[key]
         result = self._narrowed(state, tree)
+        if self._suggest and not result.documents:
+            refuse_misspelt(self._store, compared_fields(tree), "filter")
         with self._lock:
             for other in [other for other in self._recent if other[0] != generation]:
                 del self._recent[other]  # it would keep a replaced index in memory

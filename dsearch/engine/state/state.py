@@ -87,7 +87,7 @@ class CollectionState:
         self.drafts = DraftHeads()
         self._lessons: tuple[str, Lessons | None] | None = None
         self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
-        self._narrowed = NarrowedStates(store)
+        self._narrowed = NarrowedStates(store, suggest=True)
         self.kept_documents = KeptDocuments(store)
         self.kept_fields = KeptFields(store)
         self.layers = KeptLayers()

@@ -16,6 +16,7 @@ ActionName = Literal[
     "watch",
     "add_to_cart",
     "purchase",
+    "partly",
     "thumbs_up",
     "answer",
     "thumbs_down",

@@ -1,4 +1,5 @@
-// Judgements that somebody drops on the page: a BEIR folder, CSV, TSV or JSONL of query, document, grade.
+// Judgements that somebody drops on the page: a BEIR folder, CSV, TSV or JSONL of query, document, grade, or TREC's
+// with a file of the queries' texts.
 
 import { button, element, input, problemElement } from "./dom.js";
 import { count } from "./words.js";
@@ -6,7 +7,7 @@ import { count } from "./words.js";
 // A form that hands {queries, judgements, training, testing} to `use`, with the element in which to show what
 // comes of it. `training` and `testing` are null unless a BEIR folder has both.
 export function judgementsForm(action, use) {
-  const files = input("file", { multiple: "", accept: ".csv,.tsv,.jsonl,.json,.txt" });
+  const files = input("file", { multiple: "", accept: ".csv,.tsv,.jsonl,.json,.txt,.trec,.qrels" });
   files.setAttribute("aria-label", "Files with judgements");
   const folder = input("file", { webkitdirectory: "" });
   folder.setAttribute("aria-label", "Folder with judgements");
@@ -30,8 +31,9 @@ export function judgementsForm(action, use) {
     }
   }, "main");
   const drop = element("div", "drop",
-    element("p", "", "Drop a BEIR folder here, or a CSV or JSONL file with ",
-      element("code", "", "query, document, grade"), "."),
+    element("p", "", "Drop a BEIR folder here, a CSV or JSONL file with ",
+      element("code", "", "query, document, grade"), ", or TREC judgements with ",
+      element("code", "", "queries.tsv"), "."),
     element("div", "row",
       element("label", "field", element("span", "", "Files"), files),
       element("label", "field", element("span", "", "or a folder"), folder)));
@@ -80,22 +82,24 @@ async function filesWithin(entry) {
 
 export async function judgementsOf(files) {
   const queries = {}, all = {}, bySplit = { train: {}, other: {} };
-  const useful = files.filter(({ name }) => /\.(csv|tsv|jsonl?|txt)$/.test(name) && !/^corpus\./.test(name));
+  const useful = files.filter(({ name }) => /\.(csv|tsv|jsonl?|txt|trec|qrels)$/.test(name) && !/^corpus\./.test(name));
   const texts = await Promise.all(useful.map(async (file) => [file.name, await file.text()]));
   // Texts of queries first: a qrels file names them by id.
   for (const [name, text] of texts) {
     if (/queries.*\.jsonl$/.test(name)) for (const one of lines(name, text)) queries[one._id ?? one.id] = one.text;
+    if (/queries.*\.tsv$/.test(name)) for (const { query, document } of rows(name, text)) queries[query] = document;
   }
   const byId = Object.keys(queries).length > 0;
   for (const [name, text] of texts) {
-    if (/queries.*\.jsonl$/.test(name)) continue;
+    if (/queries.*\.(jsonl|tsv)$/.test(name)) continue;
     const split = bySplit[/^train\.tsv$/.test(name) ? "train" : "other"];
-    for (const { query, document, grade } of /\.jsonl?$/.test(name) ? lines(name, text) : rows(name, text)) {
+    for (const { query, document, grade, byId: trec } of /\.jsonl?$/.test(name) ? lines(name, text) : rows(name, text)) {
       if (query === undefined || document === undefined) {
         throw new Error(`${name}: a line without query or document; each needs both, and may have a grade.`);
       }
       const value = Number(grade ?? 1);
       if (!Number.isFinite(value)) throw new Error(`${name}: the grade ${grade} is not a number.`);
+      if (trec && !byId) throw new Error(`${name}: TREC names queries by id; choose queries.tsv or queries.jsonl with it.`);
       const id = String(query);
       if (!byId) queries[id] = id;
       if (!(id in queries)) continue; // judged, but its text is not given
@@ -130,6 +134,10 @@ function lines(name, text) {
 function rows(name, text) {
   const all = text.split(/\r?\n/).filter((line) => line.trim());
   if (all.length === 0) return [];
+  const trec = all.map((line) => line.trim().split(/\s+/));
+  if (!/[,\t]/.test(all[0]) && trec[0].length === 4 && /^(0|Q0)$/.test(trec[0][1])) {
+    return trec.map(([id, , document, grade]) => ({ query: id, document, grade, byId: true }));
+  }
   const split = all[0].includes("\t") ? (line) => line.split("\t") : commas;
   const first = split(all[0]).map((cell) => cell.trim().toLowerCase());
   const named = first.some((cell) => /^(query|query-id|document|corpus-id|grade|score)$/.test(cell));

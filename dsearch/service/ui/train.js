@@ -110,15 +110,21 @@ async function suggest(holder, collection, signal) {
 }
 
 function download(collection, own) {
-  return button("Download your judgements", () => {
-    const lines = Object.entries(own.judgements).flatMap(([id, of]) => Object.entries(of).map(([document, grade]) =>
-      JSON.stringify({ query: own.queries[id], document, grade })));
+  const rows = Object.entries(own.judgements).flatMap(([id, of]) =>
+    Object.entries(of).map(([document, grade]) => ({ query: own.queries[id], document, grade })));
+  const cell = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const table = [["query", "document", "grade"], ...rows.map((row) => Object.values(row).map(String))];
+  const save = (text, type, suffix) => () => {
     const link = element("a");
-    link.href = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }));
-    link.download = `${collection}-judgements.jsonl`;
+    link.href = URL.createObjectURL(new Blob([`${text()}\n`], { type }));
+    link.download = `${collection}-judgements.${suffix}`;
     link.click();
     URL.revokeObjectURL(link.href);
-  }, "link");
+  };
+  return element("p", "", "Download your judgements: ",
+    button("CSV", save(() => table.map((line) => line.map(cell).join(",")).join("\n"), "text/csv", "csv"), "link"),
+    " or ", button("JSON lines",
+      save(() => rows.map((row) => JSON.stringify(row)).join("\n"), "application/x-ndjson", "jsonl"), "link"));
 }
 
 function other(text, request, start) {

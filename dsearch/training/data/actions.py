@@ -42,6 +42,7 @@ ACTIONS: MappingProxyType[str, Action] = MappingProxyType(
         "watch": Action(1.0, False, "played or read for a while"),
         "add_to_cart": Action(2.0, False, "put aside to be bought or read"),
         "purchase": Action(3.0, False, "bought, cited or downloaded"),
+        "partly": Action(1.0, True, "called relevant in part"),
         "thumbs_up": Action(2.0, True, "called relevant"),
         "answer": Action(3.0, True, "called the answer"),
         "thumbs_down": Action(0.0, True, "called not relevant"),

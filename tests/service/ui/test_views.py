@@ -92,6 +92,10 @@ def test_judgements_come_in_several_shapes_and_mistakes_are_named(page: Any, tmp
     assert said("f.csv", "query,document\nalone\n").startswith("f.csv, line 2: one column")
     assert said("g.csv", "a,d001,good\n") == "g.csv: the grade good is not a number."
     assert said("h.txt", "\n") == "No judged query was found in these files."
+    assert "choose queries.tsv" in said("i.trec", "q1 0 d001 2\n")
+    (tmp_path / "queries.tsv").write_text("q1\triver\n")
+    chosen.set_input_files([tmp_path / "i.trec", tmp_path / "queries.tsv"])
+    page.get_by_text("1 query, 1 judgement.").wait_for()
 
 
 def test_files_can_be_dropped(page: Any) -> None:

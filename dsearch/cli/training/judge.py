@@ -1,0 +1,236 @@
+"""`dsearch judge` and `dsearch judgements`: one's own judgements; they work beside a running server."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.remote import reader_of
+from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
+from dsearch.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dsearch.engine import Collection
+    from dsearch.types import OwnJudgements
+
+judgements = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+WORDS = {0: "does not fit", 1: "fits in part", 2: "fits", 3: "is the answer"}
+_Client = Annotated[str, typer.Option("--client", help="Name that the judgements stand under.")]
+_OneClient = Annotated[
+    str | None, typer.Option("--client", help="Only those under this name, as terminal [default: all].")
+]
+
+
+def judge(
+    query: Annotated[str, typer.Argument(help="The query.")],
+    ids: Annotated[list[str], typer.Argument(help="Ids of documents.")],
+    grade: Annotated[
+        int,
+        typer.Option(
+            "--grade", "-g", min=0, max=3, help="3: the answer, 2: fits, 1: fits in part, 0: does not fit."
+        ),
+    ] = 3,
+    client: _Client = "terminal",
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Judge documents for a query; the latest judgement of a document counts."""
+    if not query.strip():
+        raise InvalidRequest("an empty query; give the words that were searched for")
+    with opened_engine(home, readonly=True) as (engine, _):
+        from dsearch.training.judging import own_judgements, write_opinions
+
+        target = engine.collection(collection)
+        for id in ids:
+            target.store.get(id)
+        of = {"q": dict.fromkeys(ids, float(grade))}
+        written = write_opinions(target, {"q": query}, of, client)
+        own = own_judgements(target)
+    content = {**asdict(written), "answered": own.answered, "missing": own.missing}
+    text = f"{collection}: {', '.join(ids)} {WORDS[grade]}" + (
+        "" if written.unchanged < len(ids) else ", as before"
+    )
+    show_outcome(text, content, json=json)
+    if not json:
+        say(_still_missing(own, collection))
+
+
+@judgements.callback()
+def listed(
+    context: typer.Context,
+    client: _OneClient = None,
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """List judgements made here, on the page and over HTTP, and how many training still needs."""
+    if context.invoked_subcommand is not None:
+        context.obj = collection, home
+        return
+    with opened_engine(home, readonly=True) as (engine, _):
+        own = _own(engine.collection(collection), client)
+    if json:
+        print_json(asdict(own))
+        return
+    for query, of in own.judgements.items():
+        typer.echo(own.queries[query])
+        for document, grade in sorted(of.items(), key=lambda item: -item[1]):
+            typer.echo(f"  {grade:g}  {document}")
+    say(_still_missing(own, collection) if own.judgements else f"{collection}: {_nothing(collection)}")
+
+
+@judgements.command()
+def export(
+    context: typer.Context,
+    output: Annotated[
+        Path | None,
+        typer.Argument(
+            help="File to create (.csv .tsv .jsonl .trec), or folder (BEIR) [default: CSV to stdout]."
+        ),
+    ] = None,
+    client: _OneClient = None,
+    collection: Annotated[
+        str | None, typer.Option("--collection", "-c", help="The collection's name.")
+    ] = None,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Write judgements as `--data` of `train`, `tune` and `evaluate` takes them."""
+    from dsearch.evaluation.judged_output import table_of, write_judged_data
+
+    name, at = _of_group(context, collection, home)
+    with opened_engine(at, readonly=True) as (engine, _):
+        own = _own(engine.collection(name), client)
+    count = sum(map(len, own.judgements.values()))
+    if output is None:
+        sys.stdout.write(table_of("jsonl" if json else "csv", own.queries, own.judgements))
+        return
+    if not count:
+        raise InvalidRequest(f"{name}: {_nothing(name)}")
+    try:
+        write_judged_data(output, own.queries, own.judgements)
+    except OSError as error:
+        raise InvalidRequest(f"{output}: {error.strerror or error}; name another file") from error
+    text = f"{output}: {count} judgements of {len(own.judgements)} queries"
+    show_outcome(text, {"queries": len(own.judgements), "judgements": count}, json=json)
+    if not json:
+        say(f"learn from them: dsearch train --data {output} -c {name}")
+
+
+@judgements.command("import")
+def import_(
+    context: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(help="CSV, TSV, JSON lines or TREC of query, document and grade; a BEIR folder.")
+    ],
+    split: Annotated[str, typer.Option(help="Of a BEIR folder: qrels/SPLIT.tsv.")] = "train",
+    client: _Client = "terminal",
+    collection: Annotated[
+        str | None, typer.Option("--collection", "-c", help="The collection's name.")
+    ] = None,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Keep judgements of a file here; unknown documents and contradictions are named and left out."""
+    name, at = _of_group(context, collection, home)
+    with opened_engine(at, readonly=True) as (engine, _):
+        from dsearch.training import checked_judgements
+        from dsearch.training.judging import nearest_grade, own_judgements, write_opinions
+
+        target = engine.collection(name)
+        checked = checked_judgements(target, source, split)
+        present = target.store.rows_of(sorted({id for of in checked.qrels.values() for id in of}))
+        of_present = {
+            query: {id: grade for id, grade in of.items() if id in present}
+            for query, of in checked.qrels.items()
+            if checked.queries.get(query, "").strip()
+        }
+        written = write_opinions(target, checked.queries, of_present, client)
+        own = own_judgements(target)
+    grades = [grade for of in of_present.values() for grade in of.values()]
+    rounded = sum(nearest_grade(grade) != grade for grade in grades)
+    content = {**asdict(written), "rounded": rounded, "left_out": dict(checked.report.counts)}
+    content |= {"answered": own.answered, "missing": own.missing}
+    if json:
+        print_json(content)
+        return
+    unanswered = checked.report.counts.pop("queries without a positive", 0)  # they are judged all the same
+    if checked.report.counts:
+        say(checked.report.to_text())
+    if unanswered:
+        say(f"{unanswered} queries have no document that fits")
+    if rounded:
+        say(f"{rounded} grades are kept as the nearest of 0, 1, 2 and 3")
+    counts = f"{written.new} new, {written.changed} changed, {written.unchanged} as before"
+    typer.echo(f"{name}: {len(grades)} judgements: {counts}")
+    say(_still_missing(own, name))
+
+
+@judgements.command("next")
+def next_(
+    context: typer.Context,
+    version: Annotated[
+        str | None, typer.Option(help="Version to compare with the live one [default: the latest other one].")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-k", min=1, max=100, help="Number of queries.")] = 10,
+    client: _OneClient = None,
+    collection: Annotated[
+        str | None, typer.Option("--collection", "-c", help="The collection's name.")
+    ] = None,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Name the queries to judge next: those on which two versions differ most."""
+    name, at = _of_group(context, collection, home)
+    request: dict[str, Any] = {"version": version, "limit": limit, "client_id": client}
+    with reader_of(at) as server:
+        if server is not None:
+            suggested = server.queries_to_judge(name, **request)
+        else:
+            from dsearch.client.local.client import LocalEngine
+
+            with opened_engine(at, readonly=True) as (engine, _):
+                suggested = LocalEngine(engine).queries_to_judge(name, **request)
+    if json:
+        print_json(asdict(suggested))
+        return
+    between = f"{suggested.model} and {suggested.against}"
+    if not suggested.queries:
+        say(f"{name}: {between} answer every query alike that is not judged yet; there is none to suggest")
+        return
+    for each in suggested.queries:
+        typer.echo(
+            f"{each.difference:4.0%}  {each.query}" + ("" if each.logged else "  (made from a document)")
+        )
+    say(f"{between} differ most on these; judge one with: {typed('judge', 'QUERY', 'ID', '-c', name)}")
+
+
+def _own(collection: Collection, client: str | None) -> OwnJudgements:
+    from dsearch.training.judging import own_judgements
+
+    return own_judgements(collection, None if client is None else f"client:{client}")
+
+
+def _of_group(context: typer.Context, collection: str | None, home: Path | None) -> tuple[str, Path | None]:
+    of_group, home_of_group = context.obj
+    return collection or of_group, home or home_of_group
+
+
+def _nothing(collection: str) -> str:
+    return f"nothing is judged yet; begin with: {typed('judge', 'QUERY', 'ID', '-c', collection)}"
+
+
+def _still_missing(own: OwnJudgements, collection: str) -> str:
+    judged = f"{own.answered} judged {'query has' if own.answered == 1 else 'queries have'} an answer"
+    if own.missing:
+        return f"{judged}; {own.missing} are missing until a training can be told from chance"
+    return (
+        f"{judged}, enough to tell a gain from chance: {typed('judgements export', 'FILE', '-c', collection)}"
+    )

@@ -1,0 +1,86 @@
+"""A field that no document has, where one of a similar name is there, is named: filters, groups, facets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from support.fakes import HashingEncoder
+
+from dsearch.client.local.client import LocalEngine
+from dsearch.engine import SearchEngine
+from dsearch.errors import InvalidRequest
+from dsearch.service import create_app
+from dsearch.types import Document
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    with SearchEngine(tmp_path_factory.mktemp("fields") / "home", encoder=HashingEncoder) as opened:
+        collection = opened.create("food")
+        collection.ingest(
+            [
+                Document(f"d{n}", f"bread number {n}", metadata={"price": n, "at": {"year": 2000 + n}})
+                for n in range(20)
+            ]
+        )
+        collection.refresh()
+        collection.ingest([Document("late", "bread that came late", metadata={"oven": "stone", "or": 1})])
+        opened.create("empty")
+        yield opened
+
+
+SEARCHES: list[tuple[dict[str, Any], str]] = [
+    ({"filter": {"prise": {"gte": 3}}}, "filter: no document has the field 'prise' (did you mean price?)"),
+    ({"filter": {"at.yeer": {"eq": 2001}}}, "'at.yeer' (did you mean at.year?)"),
+    ({"filter": {"or": [{"ovn": {"eq": "stone"}}, {"price": {"gt": 99}}]}}, "'ovn' (did you mean oven?)"),
+    ({"group_by": "pricee"}, "group_by='pricee': none of the 21 candidates has this field (did you"),
+]
+ALLOWED: list[tuple[dict[str, Any], int]] = [
+    ({"filter": {"price": {"gt": 99}}}, 0),  # the field is there
+    ({"filter": {"colour": {"eq": "red"}}}, 0),  # nothing is near
+    ({"filter": {"prise": {"ne": 3}}}, 21),  # holds without the field
+    ({"filter": {"prise": {"exists": True}}}, 0),  # asks whether it is there
+    ({"filter": {"oven": {"eq": "wood"}}}, 0),  # of one document alone
+    ({"group_by": "colour"}, 21),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), SEARCHES)
+def test_a_misspelt_field_is_named_over_http_and_in_python(
+    engine: SearchEngine, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LocalEngine(engine).search("food", "bread", limit=30, **options)
+    assert message in str(caught.value)
+    with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+        request = {"query": "bread", "limit": 30, **options}
+        answer = client.post("/v1/collections/food/search", json=request)
+    assert answer.status_code == 422
+    assert message in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("options", "hits"), ALLOWED)
+def test_a_field_that_may_be_absent_is_no_error(
+    engine: SearchEngine, options: dict[str, Any], hits: int
+) -> None:
+    assert len(engine.collection("food").search("bread", limit=30, **options).hits) == hits
+    assert engine.collection("empty").search("bread", **options).hits == []
+
+
+def test_attention_and_facets_say_it_too(engine: SearchEngine) -> None:
+    local = LocalEngine(engine)
+    with pytest.raises(InvalidRequest, match=r"did you mean price\?"):
+        engine.collection("food").attend(["bread"], filter={"prise": {"gte": 3}})
+    with pytest.raises(InvalidRequest, match=r"fields: no document has the field 'prise' \(did you mean"):
+        local.facets("food", ["prise"])
+    with pytest.raises(InvalidRequest, match=r"filter: no document has the field 'prise'"):
+        local.facets("food", ["price"], filter={"prise": {"gte": 3}})
+    assert local.facets("food", ["price"], filter={"price": {"gt": 99}}).facets == {"price": []}
+    assert local.facets("food", ["colour"]).facets == {"colour": []}
+
+
+def test_a_field_with_the_name_of_an_operator_is_looked_up(engine: SearchEngine) -> None:
+    assert engine.collection("food").search("bread", filter={r"\or": {"eq": 2}}).hits == []
