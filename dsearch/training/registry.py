@@ -13,6 +13,7 @@ from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import Lessons
 from dsearch.store import MemoryRow
+from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows
 from dsearch.training.gate.sentence import Outcome, sentence_of
 from dsearch.training.remember import SCOPE as REMEMBER
@@ -196,6 +197,7 @@ def register_second_stage(
     calibration = collection.calibrations.of(base)
     if calibration is not None:
         record[RECORDED] = calibration.to_dict()
+    record = with_near(record, record.pop("near", None))
     version = collection.add_model(head, record, parent=base)
     collection.promote(version, after=base)
     reason = f"{registered.reason}; with a second stage: {gate['reason']}"

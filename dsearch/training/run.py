@@ -18,7 +18,7 @@ from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
-from dsearch.training.confidence import ranked_examples, with_calibration
+from dsearch.training.confidence import ranked_examples, with_calibration, with_near
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.rewards import RewardCallback
 from dsearch.training.data.user_queries import with_judging_queries
@@ -57,6 +57,7 @@ from dsearch.training.registry import (
 )
 from dsearch.training.remember import with_remembered
 from dsearch.training.scopes.full import FullOptions
+from dsearch.training.summary import summary
 from dsearch.training.tune import TunedSearch, tune
 from dsearch.training.values.examples import ValueExamples, value_examples
 from dsearch.training.values.finetune import TrainedValues, finetune_values
@@ -66,8 +67,6 @@ if TYPE_CHECKING:
     from dsearch.training.scopes.head import MakeTask
 
 ROWS_FIRST = "the same feedback as rows of the query memory passed, and answers instead"
-TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
-TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
 
 
 OpenRun = Callable[[Mapping[str, Any], bool], RunFolder]
@@ -114,17 +113,8 @@ class JobResult:
 
     def summary(self, registered: Registered) -> dict[str, Any]:
         """The result as JSON, as tasks show it."""
-        return summary(registered, self.result.record, self.left_out)
-
-
-def summary(registered: Registered, record: Mapping[str, Any], left_out: Mapping[str, int]) -> dict[str, Any]:
-    """The result of a training or a tuning as JSON, as tasks show it."""
-    columns = TOLD_OF_TUNING if record.get("scope") in ("tune", "memory") else TOLD_OF_TRAINING
-    return {
-        **registered.to_dict(),
-        "left_out": dict(left_out),
-        **{name: record.get(name) for name in columns},
-    }
+        stage = None if self.second_stage is None else self.second_stage.record
+        return summary(registered, self.result.record, self.left_out, stage)
 
 
 def run_training(
@@ -197,6 +187,16 @@ def judged_examples(
     return replace(examples, left_out=dict(job.left_out)) if job.left_out else examples
 
 
+def _with_near(trained: Trained, stage: TrainedStage) -> Trained:
+    """Record with what goes live how a search of two stages sees that nothing fits."""
+    near = stage.record["near"]
+    if trained.goes_live == "head":
+        return replace(trained, record=with_near(trained.record, near))
+    if trained.goes_live == "tuned" and trained.tuned is not None:
+        return replace(trained, tuned=replace(trained.tuned, record=with_near(trained.tuned.record, near)))
+    return trained
+
+
 def _gate(job: LearningJob) -> Gate:
     return Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
 
@@ -261,6 +261,8 @@ class _TrainingRun:
         if self.make_task is None:
             trained = self._calibrated(trained, examples)
         stage = self._second_stage(trained, examples)
+        if stage is not None:
+            trained = _with_near(trained, stage)
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
 
     def _judged_as_served(self, trained: Trained, judging: Examples) -> Trained:

@@ -21,6 +21,7 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import (
     FEATURES,
+    START_STRENGTH,
     Interactions,
     Matches,
     SecondStage,
@@ -29,6 +30,7 @@ from dsearch.encoder import TextTokens
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens import SnapshotTokens
 from dsearch.errors import InvalidRequest
+from dsearch.evaluation.near import NearRows, StageScores, near_evidence
 from dsearch.index import KeywordIndex
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.types import Mode
@@ -96,10 +98,12 @@ class Terms(NamedTuple):
     Attributes:
         values: to be added to t · l of every head.
         inside: True for those that the second stage looked at.
+        evidence: `NEAR_EVIDENCE` of each query; None with gradients, and over shards.
     """
 
     values: Float[Tensor, "batch candidates"]
     inside: Bool[np.ndarray, "batch candidates"]
+    evidence: NearRows | None = None
 
 
 def query_tokens(tokens: TextTokens, text: str, snapshot: Snapshot) -> QueryTokens:
@@ -153,15 +157,22 @@ class Reranker:
     def terms(self, queries: Sequence[QueryTokens], first: FirstStage) -> Terms:
         """The term of each candidate."""
         with_features = self.stage.has_features or torch.is_grad_enabled()
+        matched: list[Matches] = []
 
         def evidence(row: int, at: Int64[np.ndarray, " reranked"]) -> CandidateEvidence:
             positions = first.positions[row, at]
             of, present = self.interactions(queries[row], positions, first.raw)
             matches = neutral(self.stage.matches(of), present)
+            matched.append(matches)
             embeddings = self.embeddings(positions, first.raw) if with_features else None
             return CandidateEvidence(matches, of.counts, embeddings)
 
-        return terms(self.stage, first, self.best(first), evidence)
+        best = self.best(first)
+        result = terms(self.stage, first, best, evidence)
+        if torch.is_grad_enabled():
+            return result
+        scores = stage_scores(first, best, matched, [query.weights for query in queries])
+        return result._replace(evidence=near_evidence(scores, START_STRENGTH))
 
     def best(self, first: FirstStage) -> list[Int64[np.ndarray, " _"]]:
         """The columns of the best candidates of each query, ascending."""
@@ -222,6 +233,33 @@ def terms(
         term = stage.term(of.matches, features).to(raw)
         rows.append(spread(term, at, raw, first.positions[row] != NONE))
     return Terms(torch.stack(rows) if rows else torch.zeros_like(first.scores), inside)
+
+
+def stage_scores(
+    first: FirstStage,
+    best: Sequence[Int64[np.ndarray, " _"]],
+    matched: Sequence[Matches],
+    weights: Sequence[Float32[np.ndarray, " query_tokens"]],
+) -> StageScores:
+    """Scores of both stages for the reranked candidates; `matched`: of each query that has any."""
+    shape = (len(best), max(map(len, best), default=0) or 1)
+    values = np.zeros((6, *shape))
+    present = np.zeros(shape, bool)
+    dense = first.dense.mean(1)
+    following = iter(matched)
+    for row, at in enumerate(best):
+        if not len(at):
+            continue
+        columns, matches = torch.as_tensor(at).to(dense.device), next(following)
+        parts = [first.scores[row, columns], dense[row, columns]]
+        parts += [
+            torch.zeros_like(dense[row, columns]) if first.keyword is None else first.keyword[row, at],
+            *matches,
+        ]
+        for part, of in enumerate(parts):
+            values[part, row, : len(at)] = of.cpu().numpy()
+        present[row, : len(at)] = True
+    return StageScores(*values, present, list(weights))
 
 
 def best_columns(first: FirstStage, most: int) -> list[Int64[np.ndarray, " _"]]:
