@@ -50,12 +50,12 @@ class QueryTokens(NamedTuple):
     """The tokens of one query.
 
     Attributes:
-        states: projected as the documents' are.
+        states: projected as the documents' are; a tensor of the graph where the encoder learns.
         weights: idf of each one's word; never all 0.
         spans: [start, end) of each in characters of the query.
     """
 
-    states: Float32[np.ndarray, "query_tokens dims"]
+    states: Float32[np.ndarray, "query_tokens dims"] | Float[Tensor, "query_tokens dims"]
     weights: Float32[np.ndarray, " query_tokens"]
     spans: Int64[np.ndarray, "query_tokens 2"]
 
@@ -111,15 +111,33 @@ def query_tokens(tokens: TextTokens, text: str, snapshot: Snapshot) -> QueryToke
 
     Stop words have none; a query of nothing else weighs all of its tokens alike.
     """
-    assert snapshot.tokens is not None
-    weights = token_weights(text, tokens.spans, snapshot.keyword)
+    best, weights = _heaviest(text, tokens.spans, snapshot)
+    projected = _tokens_of(snapshot).codec.projected(tokens.states[best])
+    return QueryTokens(projected, weights[best], tokens.spans[best])
+
+
+def query_tokens_in_graph(
+    states: Float[Tensor, "tokens encoder_dim"],
+    spans: Int64[np.ndarray, "tokens 2"],
+    text: str,
+    snapshot: Snapshot,
+) -> QueryTokens:
+    """`query_tokens` of states that an encoder gives in the graph: gradients reach it."""
+    best, weights = _heaviest(text, spans, snapshot)
+    projection = torch.as_tensor(_tokens_of(snapshot).codec.projection).to(states)
+    projected = torch.nn.functional.normalize(states[torch.as_tensor(best)] @ projection.mT, dim=-1)
+    return QueryTokens(projected, weights[best], spans[best])
+
+
+def _heaviest(
+    text: str, spans: Int64[np.ndarray, "tokens 2"], snapshot: Snapshot
+) -> tuple[Int64[np.ndarray, " query_tokens"], Float32[np.ndarray, " tokens"]]:
+    """The tokens of largest weight, ascending; and the weights of all."""
+    weights = token_weights(text, spans, snapshot.keyword)
     if not weights.any():
         weights = np.ones(len(weights), np.float32)
     best = np.sort(np.argsort(-weights, kind="stable")[:_MOST_QUERY_TOKENS])
-    best = best[weights[best] > 0]
-    return QueryTokens(
-        snapshot.tokens.codec.projected(tokens.states[best]), weights[best], tokens.spans[best]
-    )
+    return best[weights[best] > 0], weights
 
 
 def token_weights(
