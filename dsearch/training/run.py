@@ -18,7 +18,7 @@ from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
-from dsearch.training.confidence import ranked_examples, with_calibration, with_near
+from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.rewards import RewardCallback
 from dsearch.training.data.user_queries import with_judging_queries
@@ -37,6 +37,7 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
+from dsearch.training.finetune.strength import with_strength
 from dsearch.training.gate.decision import SLICE_PRIOR, posterior
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.loop.observer import Observer
@@ -172,7 +173,10 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
     tuned = tune(examples, gate=_gate(job), seed=job.seed, observer=observer)
     judged = ranked_examples(examples, tuned.head)
     tuned = replace(tuned, record=with_calibration(tuned.record, collection, tuned.head, judged))
-    return JobResult(tuned, UNTRAINED, len(examples), examples.left_out)
+    stage = None
+    if not job.accept:
+        tuned, stage = with_strength(collection, tuned, examples, gate=_gate(job), seed=job.seed)
+    return JobResult(tuned, UNTRAINED, len(examples), examples.left_out, second_stage=stage)
 
 
 def judged_examples(
@@ -185,16 +189,6 @@ def judged_examples(
     queries, grades = with_remembered(collection, job.queries, grades)
     examples = examples_from_judgements(collection, queries, grades, job.exclude, teacher=teacher)
     return replace(examples, left_out=dict(job.left_out)) if job.left_out else examples
-
-
-def _with_near(trained: Trained, stage: TrainedStage) -> Trained:
-    """Record with what goes live how a search of two stages sees that nothing fits."""
-    near = stage.record["near"]
-    if trained.goes_live == "head":
-        return replace(trained, record=with_near(trained.record, near))
-    if trained.goes_live == "tuned" and trained.tuned is not None:
-        return replace(trained, tuned=replace(trained.tuned, record=with_near(trained.tuned.record, near)))
-    return trained
 
 
 def _gate(job: LearningJob) -> Gate:
@@ -262,7 +256,7 @@ class _TrainingRun:
             trained = self._calibrated(trained, examples)
         stage = self._second_stage(trained, examples)
         if stage is not None:
-            trained = _with_near(trained, stage)
+            trained = trained.with_near(stage.record["near"])
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
 
     def _judged_as_served(self, trained: Trained, judging: Examples) -> Trained:

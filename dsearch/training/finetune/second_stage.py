@@ -342,7 +342,24 @@ def train_second_stage(
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
     way = chosen_way(lists, examples, seed)
     stage = stage_with(examples.snapshot, fitted(lists, way))
-    record: dict[str, Any] = {
+    record = stage_record(examples, lists, tokens, base, way, stage, report, seed, started)
+    return TrainedStage(base, stage, way, report, record)
+
+
+def stage_record(
+    examples: Examples,
+    lists: Lists,
+    tokens: Sequence[QueryTokens],
+    base: str,
+    way: Way,
+    stage: SecondStage,
+    report: GateReport,
+    seed: int,
+    started: float,
+) -> dict[str, Any]:
+    """The record of a second stage; `started`: `time.monotonic()` of then."""
+    near = near_calibration(lists, tokens)
+    return {
         "scope": SCOPE,
         "examples": len(lists),
         "data_sha256": examples.digest,
@@ -354,12 +371,11 @@ def train_second_stage(
             "strength": stage.strength.item(),
             "features": dict(zip(FEATURES, stage.feature_weights.tolist(), strict=True)),
         },
-        "near": None if (near := near_calibration(lists, tokens)) is None else near.to_dict(),
+        "near": None if near is None else near.to_dict(),
         "gate": report.to_dict(),
         "seed": seed,
         "seconds": round(time.monotonic() - started, 2),
     }
-    return TrainedStage(base, stage, way, report, record)
 
 
 def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
