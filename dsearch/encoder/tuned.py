@@ -24,8 +24,9 @@ from dsearch.encoder.backends import CLOSE, FLOAT, PRECISIONS, TORCH
 from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.encoder.encoder import Role, TextEncoder
 from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.token_states import TokenBatch
 from dsearch.encoder.tokens import Vocabulary
-from dsearch.errors import CorruptData, InvalidRequest, MissingExtra
+from dsearch.errors import CorruptData, EncoderUnavailable, InvalidRequest, MissingExtra
 
 METHODS = ("lora", "all")
 # Of BERT's pooler: sentence-transformers pools by itself, so these have no part in an embedding.
@@ -122,6 +123,18 @@ class LearningEncoder(_Wrapped):
     def identity(self) -> EncoderIdentity:
         """Identity of the initial encoder; the changed one has no name yet."""
         return self.encoder.identity
+
+    def embed_tokens(self, texts: Sequence[str], role: Role) -> TokenBatch:
+        """Unit embeddings and the states of tokens as part of the graph.
+
+        Raises:
+            EncoderUnavailable: the encoder gives no token states.
+        """
+        if not hasattr(self.encoder, "embed_tokens"):
+            raise EncoderUnavailable(
+                f"encoder {self.identity.name!r} gives no token states to learn a second stage by"
+            )
+        return self.encoder.embed_tokens(texts, role)
 
     def learning(self) -> list[nn.Parameter]:
         """The parameters that learn."""

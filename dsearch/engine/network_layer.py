@@ -34,7 +34,7 @@ from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput, in_sequences
 from dsearch.engine.ranking.scoring import EmbedRows
-from dsearch.engine.ranking.second_stage import QueryTokens
+from dsearch.engine.ranking.second_stage import QueryTokens, query_tokens_in_graph, require_tokens
 from dsearch.engine.search.field_values import Values, pooled_rows, texts_at, with_field, without_padding
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.snapshot import Snapshot
@@ -157,12 +157,19 @@ class CollectionLayer(SearchLayer):
         return torch.as_tensor(self._frozen[0].encode_queries(list(texts)), device=self.device)
 
     def query_tokens(self, texts: Sequence[str]) -> list[QueryTokens]:
-        """The tokens of queries, for a second stage: `layer(states, texts, tokens=…)`; without gradients.
+        """The tokens of queries, for a second stage: `layer(states, texts, tokens=…)`.
+
+        By the encoder that learns, in the graph; otherwise without gradients.
 
         Raises:
             InvalidRequest: the documents have none.
             EncoderUnavailable.
         """
+        if self.encoder is not None and texts:
+            require_tokens(self.snapshot)
+            batch = self.encoder.embed_tokens(list(texts), "query")
+            parts = zip(batch.states, batch.spans, texts, strict=True)
+            return [query_tokens_in_graph(*part, self.snapshot) for part in parts]
         with self._source() as collection:
             return tokens_of(collection, texts, self.snapshot)
 

@@ -19,7 +19,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.errors import CorruptData
+from dsearch.evaluation.logistic import Logistic, Rows, fit_logistic
+from dsearch.evaluation.near import NearCalibration, NearRows
 
 Source = Literal["judgements", "documents"]
 
@@ -47,52 +49,7 @@ MOST_REFUSED, MOST_MADE_REFUSED, LEAST_REFUSED = 0.03, 0.02, 0.9
 FLOOR_QUANTILE = 0.05
 LIKELY, POSSIBLE = 0.7, 0.4
 _TOP = 10
-_RIDGE = 1.0
-_STEPS = 50
 _FORMAT = 1
-
-Rows = Float[np.ndarray, "queries evidence"]
-
-
-class Logistic(NamedTuple):
-    """σ(w · x + c) of standardised evidence."""
-
-    mean: list[float]
-    scale: list[float]
-    weights: list[float]
-    constant: float
-
-    def __call__(self, rows: Rows) -> Float[np.ndarray, " queries"]:
-        """Probability of each row."""
-        rows = rows[:, : len(self.weights)]
-        logits = (rows - np.array(self.mean)) / np.array(self.scale) @ np.array(self.weights) + self.constant
-        return 1 / (1 + np.exp(-np.clip(logits, -30, 30)))
-
-
-def fit_logistic(rows: Rows, positive: Bool[np.ndarray, " queries"]) -> Logistic:
-    """Fit by Newton steps on the penalised log likelihood, which has one optimum.
-
-    Raises:
-        InvalidRequest: no query of one of the two kinds.
-    """
-    if not positive.any() or positive.all():
-        raise InvalidRequest(
-            f"{int(positive.sum())} of {len(positive)} queries are right; give some of both kinds"
-        )
-    mean, scale = rows.mean(0), rows.std(0)
-    scale = np.where(scale > 1e-6, scale, 1.0)
-    design = np.column_stack([(rows - mean) / scale, np.ones(len(rows))])
-    penalty = np.diag([_RIDGE] * rows.shape[1] + [1e-6])
-    weights = np.zeros(design.shape[1])
-    for _ in range(_STEPS):
-        likely = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
-        slope = design.T @ (positive - likely) - penalty @ weights
-        curve = (design * (likely * (1 - likely))[:, None]).T @ design + penalty
-        step = np.linalg.solve(curve, slope)
-        weights += np.clip(step, -5, 5)
-        if np.abs(step).max() < 1e-6:
-            break
-    return Logistic(mean.tolist(), scale.tolist(), weights[:-1].tolist(), float(weights[-1]))
 
 
 def evidence_rows(
@@ -159,6 +116,7 @@ class Calibration:
         source: what the probability was fitted on: judgements, or queries made from the documents.
         queries: number of queries with an answer that it was fitted on.
         documents: number of documents at that time.
+        near: whether there is an answer, by a second stage; None without one.
     """
 
     right: Logistic
@@ -168,10 +126,13 @@ class Calibration:
     source: Source
     queries: int
     documents: int
+    near: NearCalibration | None = None
 
-    def estimates(self, rows: Rows) -> list[Estimate]:
-        """Estimate each query."""
+    def estimates(self, rows: Rows, near_rows: NearRows | None = None) -> list[Estimate]:
+        """Estimate each query; `near_rows`: evidence of its second stage."""
         fits, right = self.fits(rows) >= self.threshold, self.right(rows)
+        if self.near is not None and near_rows is not None:
+            fits &= ~self.near.refused(near_rows)
         return [Estimate(bool(fit), float(share)) for fit, share in zip(fits, right, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -186,6 +147,7 @@ class Calibration:
             "source": self.source,
             "queries": self.queries,
             "documents": self.documents,
+            **({} if self.near is None else {"near": self.near.to_dict()}),
         }
 
     @classmethod
@@ -209,6 +171,7 @@ class Calibration:
                 content["source"],
                 int(content["queries"]),
                 int(content["documents"]),
+                NearCalibration.from_dict(content["near"]) if content.get("near") else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(f"no calibration: {error}") from error

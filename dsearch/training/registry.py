@@ -13,7 +13,9 @@ from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import Lessons
 from dsearch.store import MemoryRow
+from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows
+from dsearch.training.finetune.second_stage import SCOPE as SECOND_STAGE
 from dsearch.training.gate.sentence import Outcome, sentence_of
 from dsearch.training.remember import SCOPE as REMEMBER
 from dsearch.training.remember import with_inserted
@@ -67,6 +69,8 @@ def starting_version(collection: Collection) -> str:
     """
     live = collection.live_model
     if collection.store.model(live).record.get("scope") == REMEMBER:  # with queries inserted since
+        live = collection.store.model(live).parent or UNTRAINED
+    if collection.store.model(live).record.get("scope") == SECOND_STAGE:  # behind a tuned search
         live = collection.store.model(live).parent or UNTRAINED
     return live if collection.store.model(live).record.get("scope") == SCOPE else UNTRAINED
 
@@ -196,6 +200,7 @@ def register_second_stage(
     calibration = collection.calibrations.of(base)
     if calibration is not None:
         record[RECORDED] = calibration.to_dict()
+    record = with_near(record, record.pop("near", None))
     version = collection.add_model(head, record, parent=base)
     collection.promote(version, after=base)
     reason = f"{registered.reason}; with a second stage: {gate['reason']}"

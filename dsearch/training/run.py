@@ -37,6 +37,7 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
+from dsearch.training.finetune.strength import with_strength
 from dsearch.training.gate.decision import SLICE_PRIOR, posterior
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.loop.observer import Observer
@@ -57,6 +58,7 @@ from dsearch.training.registry import (
 )
 from dsearch.training.remember import with_remembered
 from dsearch.training.scopes.full import FullOptions
+from dsearch.training.summary import summary
 from dsearch.training.tune import TunedSearch, tune
 from dsearch.training.values.examples import ValueExamples, value_examples
 from dsearch.training.values.finetune import TrainedValues, finetune_values
@@ -66,8 +68,6 @@ if TYPE_CHECKING:
     from dsearch.training.scopes.head import MakeTask
 
 ROWS_FIRST = "the same feedback as rows of the query memory passed, and answers instead"
-TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
-TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
 
 
 OpenRun = Callable[[Mapping[str, Any], bool], RunFolder]
@@ -114,17 +114,8 @@ class JobResult:
 
     def summary(self, registered: Registered) -> dict[str, Any]:
         """The result as JSON, as tasks show it."""
-        return summary(registered, self.result.record, self.left_out)
-
-
-def summary(registered: Registered, record: Mapping[str, Any], left_out: Mapping[str, int]) -> dict[str, Any]:
-    """The result of a training or a tuning as JSON, as tasks show it."""
-    columns = TOLD_OF_TUNING if record.get("scope") in ("tune", "memory") else TOLD_OF_TRAINING
-    return {
-        **registered.to_dict(),
-        "left_out": dict(left_out),
-        **{name: record.get(name) for name in columns},
-    }
+        stage = None if self.second_stage is None else self.second_stage.record
+        return summary(registered, self.result.record, self.left_out, stage)
 
 
 def run_training(
@@ -182,7 +173,10 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
     tuned = tune(examples, gate=_gate(job), seed=job.seed, observer=observer)
     judged = ranked_examples(examples, tuned.head)
     tuned = replace(tuned, record=with_calibration(tuned.record, collection, tuned.head, judged))
-    return JobResult(tuned, UNTRAINED, len(examples), examples.left_out)
+    stage = None
+    if not job.accept:
+        tuned, stage = with_strength(collection, tuned, examples, gate=_gate(job), seed=job.seed)
+    return JobResult(tuned, UNTRAINED, len(examples), examples.left_out, second_stage=stage)
 
 
 def judged_examples(
@@ -261,6 +255,8 @@ class _TrainingRun:
         if self.make_task is None:
             trained = self._calibrated(trained, examples)
         stage = self._second_stage(trained, examples)
+        if stage is not None:
+            trained = trained.with_near(stage.record["near"])
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
 
     def _judged_as_served(self, trained: Trained, judging: Examples) -> Trained:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from dsearch.encoder import EncoderIdentity, TextTokens
+from dsearch.encoder.token_states import TokenBatch
 
 
 class HashingEncoder(torch.nn.Module):
@@ -47,6 +48,13 @@ class HashingEncoder(torch.nn.Module):
         """The state of a word is its direction, whatever stands beside it."""
         encode = self.encode_documents if role == "document" else self.encode_queries
         return encode(texts), [self._tokens(text) for text in texts]
+
+    def embed_tokens(self, texts: Sequence[str], role: str) -> TokenBatch:
+        """As `encode_tokens`, in the graph."""
+        tokens = [self._tokens(text) for text in texts]
+        states = [torch.as_tensor(of.states) @ self.weight for of in tokens]
+        units = [torch.nn.functional.normalize(of, dim=-1) for of in states]
+        return TokenBatch(self.embed(texts, role), units, [of.spans for of in tokens])
 
     def _tokens(self, text: str) -> TextTokens:
         spans = [match.span() for match in re.finditer(r"\w+|[^\w\s]", text)]

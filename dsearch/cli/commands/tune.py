@@ -61,6 +61,8 @@ def tune(
         for line in leg_lines(record):
             typer.echo(line)
         typer.echo(record.get("text") or "\n".join([f"gate: {record['reason']}", *decision_lines(record)]))
+        if record.get("second_stage"):
+            typer.echo(record["second_stage"]["text"])
         version = record["version"]
         typer.echo(f"{version} answers now" if record["live"] else is_kept(collection, version))
     stop_unless(record["live"] or not job.promote)
@@ -78,11 +80,13 @@ def _tune_here(
         with terminal_observer("settings") as observer:
             learned = run_tuning(target, job, observer)
         registered = learned.register(target, job)
+        second_stage = learned.summary(registered)["second_stage"]
     return {
         "version": registered.model,
         "live": registered.live is not None,
         "reason": registered.reason,
         "verdict": registered.sentence,
         **learned.result.record,
+        "second_stage": second_stage,
         "text": learned.result.gate.to_text(),
     }

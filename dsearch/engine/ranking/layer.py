@@ -417,9 +417,8 @@ class SearchLayer(nn.Module):
             if weighed.nothing is not None:
                 context = context * (1 - weighed.nothing)[:, None]
         elif values is not None:
-            context = pool(weighed.mixed.unsqueeze(1), rows_at(values, positions).to(weighed.mixed)).squeeze(
-                1
-            )
+            rows = rows_at(values, positions).to(weighed.mixed)
+            context = pool(weighed.mixed.unsqueeze(1), rows).squeeze(1)
         else:
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
             context = head.values(scored.pooled(weighed, head))
@@ -442,6 +441,7 @@ class SearchLayer(nn.Module):
             documents=everything.documents if everything is not None else (positions != NONE).sum(1),
             covered_mass=None if everything is None else torch.ones_like(scores[:, :1]).squeeze(1),
             second=None if second is None else second.values.gather(1, order),
+            near_evidence=None if second is None else second.evidence,
         )
 
     @property

@@ -21,6 +21,7 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import (
     FEATURES,
+    START_STRENGTH,
     Interactions,
     Matches,
     SecondStage,
@@ -29,6 +30,7 @@ from dsearch.encoder import TextTokens
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens import SnapshotTokens
 from dsearch.errors import InvalidRequest
+from dsearch.evaluation.near import NearRows, StageScores, near_evidence
 from dsearch.index import KeywordIndex
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.types import Mode
@@ -48,12 +50,12 @@ class QueryTokens(NamedTuple):
     """The tokens of one query.
 
     Attributes:
-        states: projected as the documents' are.
+        states: projected as the documents' are; a tensor of the graph where the encoder learns.
         weights: idf of each one's word; never all 0.
         spans: [start, end) of each in characters of the query.
     """
 
-    states: Float32[np.ndarray, "query_tokens dims"]
+    states: Float32[np.ndarray, "query_tokens dims"] | Float[Tensor, "query_tokens dims"]
     weights: Float32[np.ndarray, " query_tokens"]
     spans: Int64[np.ndarray, "query_tokens 2"]
 
@@ -96,10 +98,12 @@ class Terms(NamedTuple):
     Attributes:
         values: to be added to t · l of every head.
         inside: True for those that the second stage looked at.
+        evidence: `NEAR_EVIDENCE` of each query; None with gradients, and over shards.
     """
 
     values: Float[Tensor, "batch candidates"]
     inside: Bool[np.ndarray, "batch candidates"]
+    evidence: NearRows | None = None
 
 
 def query_tokens(tokens: TextTokens, text: str, snapshot: Snapshot) -> QueryTokens:
@@ -107,15 +111,33 @@ def query_tokens(tokens: TextTokens, text: str, snapshot: Snapshot) -> QueryToke
 
     Stop words have none; a query of nothing else weighs all of its tokens alike.
     """
-    assert snapshot.tokens is not None
-    weights = token_weights(text, tokens.spans, snapshot.keyword)
+    best, weights = _heaviest(text, tokens.spans, snapshot)
+    projected = _tokens_of(snapshot).codec.projected(tokens.states[best])
+    return QueryTokens(projected, weights[best], tokens.spans[best])
+
+
+def query_tokens_in_graph(
+    states: Float[Tensor, "tokens encoder_dim"],
+    spans: Int64[np.ndarray, "tokens 2"],
+    text: str,
+    snapshot: Snapshot,
+) -> QueryTokens:
+    """`query_tokens` of states that an encoder gives in the graph: gradients reach it."""
+    best, weights = _heaviest(text, spans, snapshot)
+    projection = torch.as_tensor(_tokens_of(snapshot).codec.projection).to(states)
+    projected = torch.nn.functional.normalize(states[torch.as_tensor(best)] @ projection.mT, dim=-1)
+    return QueryTokens(projected, weights[best], spans[best])
+
+
+def _heaviest(
+    text: str, spans: Int64[np.ndarray, "tokens 2"], snapshot: Snapshot
+) -> tuple[Int64[np.ndarray, " query_tokens"], Float32[np.ndarray, " tokens"]]:
+    """The tokens of largest weight, ascending; and the weights of all."""
+    weights = token_weights(text, spans, snapshot.keyword)
     if not weights.any():
         weights = np.ones(len(weights), np.float32)
     best = np.sort(np.argsort(-weights, kind="stable")[:_MOST_QUERY_TOKENS])
-    best = best[weights[best] > 0]
-    return QueryTokens(
-        snapshot.tokens.codec.projected(tokens.states[best]), weights[best], tokens.spans[best]
-    )
+    return best[weights[best] > 0], weights
 
 
 def token_weights(
@@ -153,15 +175,22 @@ class Reranker:
     def terms(self, queries: Sequence[QueryTokens], first: FirstStage) -> Terms:
         """The term of each candidate."""
         with_features = self.stage.has_features or torch.is_grad_enabled()
+        matched: list[Matches] = []
 
         def evidence(row: int, at: Int64[np.ndarray, " reranked"]) -> CandidateEvidence:
             positions = first.positions[row, at]
             of, present = self.interactions(queries[row], positions, first.raw)
             matches = neutral(self.stage.matches(of), present)
+            matched.append(matches)
             embeddings = self.embeddings(positions, first.raw) if with_features else None
             return CandidateEvidence(matches, of.counts, embeddings)
 
-        return terms(self.stage, first, self.best(first), evidence)
+        best = self.best(first)
+        result = terms(self.stage, first, best, evidence)
+        if torch.is_grad_enabled():
+            return result
+        scores = stage_scores(first, best, matched, [query.weights for query in queries])
+        return result._replace(evidence=near_evidence(scores, START_STRENGTH))
 
     def best(self, first: FirstStage) -> list[Int64[np.ndarray, " _"]]:
         """The columns of the best candidates of each query, ascending."""
@@ -222,6 +251,33 @@ def terms(
         term = stage.term(of.matches, features).to(raw)
         rows.append(spread(term, at, raw, first.positions[row] != NONE))
     return Terms(torch.stack(rows) if rows else torch.zeros_like(first.scores), inside)
+
+
+def stage_scores(
+    first: FirstStage,
+    best: Sequence[Int64[np.ndarray, " _"]],
+    matched: Sequence[Matches],
+    weights: Sequence[Float32[np.ndarray, " query_tokens"]],
+) -> StageScores:
+    """Scores of both stages for the reranked candidates; `matched`: of each query that has any."""
+    shape = (len(best), max(map(len, best), default=0) or 1)
+    values = np.zeros((6, *shape))
+    present = np.zeros(shape, bool)
+    dense = first.dense.mean(1)
+    following = iter(matched)
+    for row, at in enumerate(best):
+        if not len(at):
+            continue
+        columns, matches = torch.as_tensor(at).to(dense.device), next(following)
+        parts = [first.scores[row, columns], dense[row, columns]]
+        parts += [
+            torch.zeros_like(dense[row, columns]) if first.keyword is None else first.keyword[row, at],
+            *matches,
+        ]
+        for part, of in enumerate(parts):
+            values[part, row, : len(at)] = of.cpu().numpy()
+        present[row, : len(at)] = True
+    return StageScores(*values, present, list(weights))
 
 
 def best_columns(first: FirstStage, most: int) -> list[Int64[np.ndarray, " _"]]:

@@ -62,7 +62,7 @@ def _numbers(tensor: Tensor) -> np.ndarray:
 
 def confidences(output: SearchOutput, layer: SearchLayer, calibration: Calibration) -> list[Confidence]:
     """Estimate, for each query, whether its first hit is right."""
-    estimates = calibration.estimates(evidence_of_rankings(output, layer))
+    estimates = calibration.estimates(evidence_of_rankings(output, layer), output.near_evidence)
     judged = calibration.source == "judgements"
     return [
         Confidence(

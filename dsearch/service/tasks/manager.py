@@ -332,7 +332,8 @@ class TaskWork:
                 accept=request["accept"],
                 task=job.task.id,
             )
-        return summary(registered, outcome["record"], outcome["left_out"])
+        stage = outcome.get("second_stage")
+        return summary(registered, outcome["record"], outcome["left_out"], stage)
 
     def _evaluate(self, job: Job) -> dict[str, Any]:
         return self._spawned(job, evaluate_job, self._open_engine, job.collection, job.request)

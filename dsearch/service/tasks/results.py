@@ -131,10 +131,11 @@ def read_rows(folder: Path) -> list[MemoryRow]:
 
 
 def write_stage(folder: Path, trained: TrainedStage | None) -> dict[str, Any] | None:
-    """Write a second stage that may go live into a run's folder; its record, None without one."""
-    if trained is None or not trained.passed:
+    """Write a second stage that may go live into a run's folder; the record of any, None without one."""
+    if trained is None:
         return None
-    (folder / _STAGE).write_bytes(save(dict(trained.stage.state_dict())))
+    if trained.passed:
+        (folder / _STAGE).write_bytes(save(dict(trained.stage.state_dict())))
     return trained.record
 
 
@@ -171,7 +172,7 @@ def register_made(
     if outcome.get("outcomes") is not None and promote:
         registered = register_outcomes(collection, read_rows(folder), outcome["outcomes"], registered)
     record = outcome.get("second_stage")
-    if record is None or not promote:
+    if record is None or record["gate"]["verdict"] != "passed" or not promote:
         return registered
     tensors = load((folder / _STAGE).read_bytes())
     stage = SecondStage(len(tensors["token_delta"]))

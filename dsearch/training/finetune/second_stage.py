@@ -15,7 +15,7 @@ four parts of those queries answers the fifth; the gate compares these answers w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from dsearch.engine.ranking.second_stage import (
     neutral,
 )
 from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.evaluation.near import NearCalibration, NearRows, StageScores, calibrate_near, near_evidence
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import Gate, GateReport, judge
@@ -191,6 +192,34 @@ def _block(
     return Lists(of_positions, of_scores, features, gains, layer.head.temperature.expand(len(at)).clone(), at)
 
 
+def near_rows(lists: Lists, tokens: Sequence[QueryTokens], *, hidden: bool = False) -> NearRows:
+    """Evidence of each query of whether it has an answer; `hidden`: its right documents taken out."""
+    present = lists.positions != NONE
+    if hidden:
+        present &= lists.grades <= 0
+    parts = lists.features.double().numpy()
+    column = {name: parts[..., 1 + at] for at, name in enumerate(FEATURES)}
+    scores = StageScores(
+        lists.scores.nan_to_num(neginf=0.0).double().numpy(),
+        column["dense"],
+        column["keyword"],
+        parts[..., 0],
+        column["sum"],
+        column["lead"],
+        present,
+        [tokens[at].weights for at in lists.queries],
+    )
+    return near_evidence(scores, START_STRENGTH)
+
+
+def near_calibration(lists: Lists, tokens: Sequence[QueryTokens]) -> NearCalibration | None:
+    """Fit "nothing fits" to these queries, with their right documents and without them."""
+    answered = lists.subset(np.flatnonzero(lists.grades.sum(1) > 0))
+    if not len(answered):
+        return None
+    return calibrate_near(near_rows(answered, tokens), near_rows(answered, tokens, hidden=True))
+
+
 def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
     """(γ, u) by these queries."""
     terms = lists.features.shape[2]
@@ -280,8 +309,7 @@ class TrainedStage:
 
     def to_text(self) -> str:
         """Lines for a terminal."""
-        how = "no second stage" if self.way == WAYS[0] else _described(self.way)
-        return f"second stage ({how}): {self.gate.verdict}: {self.gate.reason}"
+        return stage_in_words(self.record)["text"]
 
 
 def train_second_stage(
@@ -314,7 +342,24 @@ def train_second_stage(
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
     way = chosen_way(lists, examples, seed)
     stage = stage_with(examples.snapshot, fitted(lists, way))
-    record: dict[str, Any] = {
+    record = stage_record(examples, lists, tokens, base, way, stage, report, seed, started)
+    return TrainedStage(base, stage, way, report, record)
+
+
+def stage_record(
+    examples: Examples,
+    lists: Lists,
+    tokens: Sequence[QueryTokens],
+    base: str,
+    way: Way,
+    stage: SecondStage,
+    report: GateReport,
+    seed: int,
+    started: float,
+) -> dict[str, Any]:
+    """The record of a second stage; `started`: `time.monotonic()` of then."""
+    near = near_calibration(lists, tokens)
+    return {
         "scope": SCOPE,
         "examples": len(lists),
         "data_sha256": examples.digest,
@@ -326,11 +371,27 @@ def train_second_stage(
             "strength": stage.strength.item(),
             "features": dict(zip(FEATURES, stage.feature_weights.tolist(), strict=True)),
         },
+        "near": None if near is None else near.to_dict(),
         "gate": report.to_dict(),
         "seed": seed,
         "seconds": round(time.monotonic() - started, 2),
     }
-    return TrainedStage(base, stage, way, report, record)
+
+
+def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a training's second stage: its fit, its verdict and the reason, and both in `text`."""
+    about, gate = record["second_stage"], record["gate"]
+    way = Way(**about["way"])
+    how = "no second stage" if way == WAYS[0] else _described(way)
+    return {
+        "verdict": gate["verdict"],
+        "reason": gate["reason"],
+        "text": f"second stage ({how}): {gate['verdict']}: {gate['reason']}",
+        "after": about["base"],
+        "strength": about["strength"],
+        "features": about["features"],
+        "gate": gate,
+    }
 
 
 def stage_with(snapshot: Snapshot, weights: Float[Tensor, " terms"]) -> SecondStage:

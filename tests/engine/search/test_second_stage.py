@@ -210,6 +210,21 @@ def test_an_opened_layer_has_a_second_stage_that_learns(staged: Collection, engi
     assert {f"head.second_stage.{name}" for name in ("strength", "token_delta")} <= learned
 
 
+def test_gradients_of_matches_reach_an_encoder_that_learns(staged: Collection, engine: SearchEngine) -> None:
+    """By the tokens of the query alone; what is ranked is what the frozen encoder ranks."""
+    layer = open_layer(engine, "staged", stages=2, encoder_training="all")
+    assert layer.encoder is not None
+    states = layer.query_states([QUERY]).detach()
+    output = layer(states, [QUERY], tokens=layer.query_tokens([QUERY]))
+    frozen = layer(states, [QUERY], tokens=open_layer(engine, "staged").query_tokens([QUERY]))
+    assert output.second is not None
+    torch.testing.assert_close(output.second, frozen.second)
+    output.second[0, 0].backward()  # type: ignore[no-untyped-call]
+    (gradient,) = [of.grad for of in layer.encoder.learning()]
+    assert gradient is not None
+    assert gradient.abs().max() > 1e-4
+
+
 def test_confidence_is_that_of_the_first_stage(staged: Collection) -> None:
     """Its calibration is fitted to scores without a second stage."""
     states = staged.query_states([QUERY], "hybrid")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from dsearch.engine import SearchEngine
 from dsearch.jobs import TrainingJob
 from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
 from dsearch.service.tasks.results import register_made
-from dsearch.training import run_training
+from dsearch.training import run_training, summary
 
 
 def test_a_stage_that_passed_goes_live_behind_what_answers(engine: SearchEngine, tmp_path: Path) -> None:
@@ -22,7 +23,8 @@ def test_a_stage_that_passed_goes_live_behind_what_answers(engine: SearchEngine,
     learned = run_training(collection, job)
     assert learned.second_stage is not None
     stage = learned.second_stage
-    passing = dataclasses.replace(stage, gate=dataclasses.replace(stage.gate, verdict="passed"))
+    gate = dataclasses.replace(stage.gate, verdict="passed")
+    passing = dataclasses.replace(stage, gate=gate, record={**stage.record, "gate": gate.to_dict()})
     learned = dataclasses.replace(learned, second_stage=passing)
     outcome = _written(tmp_path, learned)
     registered = register_made(tmp_path, outcome, collection, promote=True, accept=False, task="t1")
@@ -33,6 +35,27 @@ def test_a_stage_that_passed_goes_live_behind_what_answers(engine: SearchEngine,
         assert tensor.equal(served.state_dict()[name])
     kept = register_made(tmp_path, outcome, collection, promote=False, accept=False, task="t2")
     assert kept.live is None
+
+
+def test_a_stage_that_failed_is_named_with_its_figures(engine: SearchEngine, tmp_path: Path) -> None:
+    """In the result of the task, as in that of the library; it does not go live."""
+    collection, queries, judgements = judged_collection(engine)
+    job = TrainingJob(queries=queries, judgements=judgements, epochs=2, memory=False, tune=False)
+    learned = run_training(collection, job)
+    assert learned.second_stage is not None
+    stage = learned.second_stage
+    gate = dataclasses.replace(stage.gate, verdict="refused", reason="nDCG@10 fell")
+    record = {**stage.record, "gate": gate.to_dict()}
+    learned = dataclasses.replace(learned, second_stage=dataclasses.replace(stage, gate=gate, record=record))
+    outcome = json.loads(json.dumps(_written(tmp_path, learned)))
+    registered = register_made(tmp_path, outcome, collection, promote=True, accept=False, task="t1")
+    assert collection.head(collection.live_model).second_stage is None
+    result = summary(registered, outcome["record"], outcome["left_out"], outcome["second_stage"])
+    told = result["second_stage"]
+    assert (told["verdict"], told["reason"]) == ("refused", "nDCG@10 fell")
+    assert told["text"].startswith("second stage (")
+    assert told["gate"]["slices"]
+    assert result == learned.summary(registered)
 
 
 def test_http_equals_python(engine: SearchEngine, client: TestClient) -> None:

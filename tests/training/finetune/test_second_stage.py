@@ -12,7 +12,12 @@ from support.training.second_stages import judged_collection
 
 from dsearch.attention.retrieval.second_stage import FEATURES
 from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.second_stage import query_tokens
+from dsearch.engine.search.queries import tokens_of
+from dsearch.evaluation.confidence import Calibration
+from dsearch.evaluation.logistic import Logistic
+from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
 from dsearch.training.confidence import calibrate_by_documents
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune.second_stage import (
@@ -24,6 +29,7 @@ from dsearch.training.finetune.second_stage import (
     chosen_way,
     fitted,
     lists_of,
+    near_rows,
     stage_with,
     train_second_stage,
 )
@@ -137,3 +143,35 @@ def test_training_offers_one_where_there_are_tokens(
         assert collection.head(collection.live_model).second_stage is not None
     else:
         assert registered.live is None or collection.head(registered.live).second_stage is None
+
+
+def test_evidence_that_nothing_fits_is_that_of_the_search(judged: tuple[Collection, Examples]) -> None:
+    """What is fitted is what a search of two stages sees; without its answer a query looks worse."""
+    collection, examples = judged
+    tokens = tokens_of(collection, examples.texts, examples.snapshot)
+    head = collection.head("v0")
+    lists = lists_of(examples, tokens, head, range(len(examples)))
+    layer = SearchLayer(examples.snapshot, head, stages=2)
+    served = layer.ranked(torch.as_tensor(examples.states), examples.texts, tokens).near_evidence
+    assert served is not None
+    np.testing.assert_allclose(near_rows(lists, tokens), served, atol=1e-4)
+    hidden = near_rows(lists, tokens, hidden=True)
+    assert (hidden[:, :1] <= near_rows(lists, tokens)[:, :1] + 1e-6).all()
+    assert not np.allclose(hidden, near_rows(lists, tokens))
+
+
+def test_two_stages_say_that_nothing_fits(judged: tuple[Collection, Examples]) -> None:
+    """The second stage's own fit refuses a query that the first stage's lets through."""
+    collection, _ = judged
+    even = Logistic([0.0], [1.0], [0.0], 0.0)
+    weights = [0.0] * len(NEAR_EVIDENCE)
+    refusing = NearCalibration(Logistic(weights, [1.0] * len(weights), weights, 0.0), 0.9, 60)
+    calibration = Calibration(even, even, 0.1, 0.0, "judgements", 60, 60, refusing)
+    collection.calibrations.keep("v0", calibration)
+    assert collection.calibrations.of("v0").near == refusing  # type: ignore[union-attr]
+    text = "a1 b1 c1"
+    one, two = collection.search(text), collection.search(text, stages=2)
+    assert one.confidence is not None
+    assert two.confidence is not None
+    assert one.confidence.verdict != "nothing fits"
+    assert two.confidence.verdict == "nothing fits"

@@ -1,0 +1,69 @@
+"""The strength of a second stage, chosen for each query by the others, behind a tuned search."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.training.second_stages import judged_collection
+
+from dsearch.engine import SearchEngine
+from dsearch.engine.search.queries import tokens_of
+from dsearch.jobs import TuningJob
+from dsearch.training import run_tuning
+from dsearch.training.data.examples import examples_from_judgements
+from dsearch.training.finetune.second_stage import WAYS
+from dsearch.training.finetune.strength import (
+    MIN_QUERIES,
+    OF_STRENGTH,
+    chosen_strength,
+    fit_strength,
+    terms_of,
+)
+from dsearch.training.registry import register_second_stage, starting_version
+
+
+def test_a_query_does_not_choose_for_itself() -> None:
+    """Each choice is that of a direct computation without the query."""
+    values = np.random.default_rng(0).normal(0.5, 0.1, size=(len(OF_STRENGTH), 30))
+    values[3] += 0.05
+    choice = chosen_strength(values)
+    for left in range(30):
+        gains = np.delete(values - values[0], left, axis=1)
+        best = int(gains.mean(1).argmax())
+        clear = gains[best].mean() > gains[best].std() / np.sqrt(29)
+        assert choice.left_out[left] == (best if clear else 0)
+    assert choice.way == OF_STRENGTH[3]
+
+
+def test_noise_chooses_no_second_stage() -> None:
+    values = np.full((len(OF_STRENGTH), 40), 0.5)
+    values[2, ::2] += 0.1
+    values[2, 1::2] -= 0.1
+    choice = chosen_strength(values)
+    assert choice.way == WAYS[0]
+    assert set(choice.left_out) <= {0, 2}
+
+
+def test_too_few_queries_fit_nothing(engine: SearchEngine) -> None:
+    collection, queries, judgements = judged_collection(engine)
+    some = {name: judgements[name] for name in [*judgements][: MIN_QUERIES - 1]}
+    examples = examples_from_judgements(collection, queries, some)
+    tokens = tokens_of(collection, examples.texts, examples.snapshot)
+    assert fit_strength(examples, tokens, collection.head("v0"), "start") is None
+
+
+def test_tuning_offers_a_second_stage_and_training_starts_before_it(engine: SearchEngine) -> None:
+    collection, queries, judgements = judged_collection(engine)
+    learned = run_tuning(collection, job := TuningJob(queries=queries, judgements=judgements))
+    stage = learned.second_stage
+    assert stage is not None
+    assert stage.way in OF_STRENGTH
+    assert stage.stage.strength.item() == pytest.approx(terms_of(stage.way)[0].item())
+    assert not stage.stage.has_features
+    registered = learned.register(collection, job)
+    told = learned.summary(registered)["second_stage"]
+    assert told["text"].startswith("second stage (")
+    if not stage.passed:
+        registered = register_second_stage(collection, stage.stage, stage.record, registered)
+    assert collection.head(collection.live_model).second_stage is not None
+    assert starting_version(collection) == registered.parent
