@@ -22,6 +22,7 @@ from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.encoder import TextEncoder, TextTokens
 from dsearch.engine import Collection, Searchable, SearchEngine
+from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.options import SearchArguments
 from dsearch.errors import NotInCluster, ShardsMissing
 from dsearch.hints import Command
@@ -120,13 +121,10 @@ class ShardedCollection:
 
         Raises:
             ShardsMissing: no copy of a shard answers.
-            NotInCluster: shards cannot answer with that model, or by a vector.
+            NotInCluster: shards cannot answer with that model.
         """
-        if vector is not None:
-            raise NotInCluster(
-                "a vector in place of a text; shards are asked by texts: search the home itself"
-            )
-        return self.answer([query or ""], SearchOptions(**options))[0]
+        vectors = None if vector is None else [vector]
+        return self.answer([query or ""], SearchOptions(**options), vectors)[0]
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchArguments]) -> list[SearchResult]:
         """Run `search` for many queries, with one release and one model."""
@@ -159,7 +157,9 @@ class ShardedCollection:
             )
         return head
 
-    def answer(self, queries: Sequence[str], options: SearchOptions) -> list[SearchResult]:
+    def answer(
+        self, queries: Sequence[str], options: SearchOptions, vectors: Vectors | None = None
+    ) -> list[SearchResult]:
         """As `Collection.answer`."""
         model, live = self.live_model, self._releases.live(self.name)
         while True:
@@ -171,7 +171,7 @@ class ShardedCollection:
             _, release, shards = live
             try:
                 search = ShardedSearch(release, shards, self._supported_head, self._states, self._tokens)
-                return search.search(queries, model, options)
+                return search.search(queries, model, options, vectors)
             except ShardsMissing:
                 # The release may have been replaced, and its shards stopped, since it was looked up.
                 before, live = live, self._releases.live(self.name, look=True)
