@@ -22,6 +22,7 @@ from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.encoder import TextEncoder, TextTokens
 from dsearch.engine import Collection, Searchable, SearchEngine
+from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.options import SearchArguments
 from dsearch.errors import NotInCluster, ShardsMissing
 from dsearch.hints import Command
@@ -122,13 +123,10 @@ class ShardedCollection:
 
         Raises:
             ShardsMissing: no copy of a shard answers.
-            NotInCluster: shards cannot answer with that model, or by a vector.
+            NotInCluster: shards cannot answer with that model.
         """
-        if vector is not None:
-            raise NotInCluster(
-                "a vector in place of a text; shards are asked by texts: search the home itself"
-            )
-        return self.answer([query or ""], SearchOptions(**options))[0]
+        vectors = None if vector is None else [vector]
+        return self.answer([query or ""], SearchOptions(**options), vectors)[0]
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchArguments]) -> list[SearchResult]:
         """Run `search` for many queries, with one release and one model."""
@@ -161,7 +159,9 @@ class ShardedCollection:
             )
         return head
 
-    def answer(self, queries: Sequence[str], options: SearchOptions) -> list[SearchResult]:
+    def answer(
+        self, queries: Sequence[str], options: SearchOptions, vectors: Vectors | None = None
+    ) -> list[SearchResult]:
         """As `Collection.answer`."""
         model, live = self.live_model, self._releases.live(self.name)
         while True:
@@ -173,7 +173,7 @@ class ShardedCollection:
             _, release, shards = live
             try:
                 search = ShardedSearch(release, shards, self._supported_head, self._states, self._tokens)
-                results = search.search(queries, model, options)
+                results = search.search(queries, model, options, vectors)
                 if options.filter is not None and not any(result.hits for result in results):
                     refuse_misspelt(self.store, compared_fields(parse_filter(options.filter)), "filter")
                 return results

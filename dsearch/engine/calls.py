@@ -10,7 +10,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.models.retired import retired_part, served_version
-from dsearch.engine.models.tensors import head_from_bytes, require_head_alone
+from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest
 from dsearch.results import (
@@ -186,6 +186,15 @@ def add_draft(
         require_head_alone(parent, record)
     draft = collection.drafts.add(head, parent, owner)
     return DraftAdded(draft.id, parent, draft.size, EXPIRY_S)
+
+
+def draft_bytes(collection: Collection, id: str, owner: str = "") -> bytes:
+    """Tensors of a draft head, as `add_draft` and `add_head` take them.
+
+    Raises:
+        Gone: it expired, made room, or is of another owner.
+    """
+    return head_bytes(collection.drafts.get(id, owner).head)
 
 
 def drop_draft(collection: Collection, id: str, owner: str = "") -> None:

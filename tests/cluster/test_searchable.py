@@ -65,6 +65,8 @@ READS: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "search", {"json": {"query": "apple bread"}}),
     ("GET", "search?q=apple", {}),
     ("POST", "search/batch", {"json": {"queries": ["apple", "bread"]}}),
+    ("POST", "search", {"json": {"query": "apple", "vector": [1.0] * 32}}),
+    ("POST", "search/batch", {"json": {"vectors": [[1.0] * 32, [0.5] * 32]}}),
     ("GET", "", {}),
     ("GET", "documents", {}),
     ("GET", "documents/d1", {}),

@@ -295,6 +295,11 @@ class LocalModels:
         """Keep a head for a while, to attend by it with `draft=…`; it is no version."""
         return calls.add_draft(self.engine.collection(collection), head_file(tensors, None), parent)
 
+    def draft_tensors(self, collection: str, draft: str) -> dict[str, Any]:
+        """The tensors of a draft head, as NumPy arrays by name."""
+        tensors = head_tensors(self.engine.collection(collection).drafts.get(draft, "").head)
+        return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+
     def drop_draft(self, collection: str, draft: str) -> None:
         """Forget a draft head."""
         calls.drop_draft(self.engine.collection(collection), draft)

@@ -20,13 +20,14 @@ from dsearch import results
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import numbers, one_vector, ragged
 from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine, attention_parts, calls, vjp
+from dsearch.engine.draws import DEFAULT_SAMPLES, draw, reward
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import impression_of
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.training import ACTIONS
-from dsearch.types import OwnJudgements, QueriesToJudge, Recorded, SearchResult
+from dsearch.types import DrawResult, OwnJudgements, QueriesToJudge, Recorded, RewardResult, SearchResult
 
 if TYPE_CHECKING:
     from dsearch.client.wire import Rows, Vectors
@@ -185,6 +186,33 @@ class LocalSearch:
             scores=None if scores is None else [row.tolist() for row in ragged(scores)],
         )
         return gradients if head else replace(gradients, head={})
+
+    def draw(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        samples: int = DEFAULT_SAMPLES,
+        seed: int | None = None,
+        **options: Unpack[DifferentiableOptions],
+    ) -> DrawResult:
+        """Documents drawn with the probability of their weights, to be rewarded."""
+        return draw(self.engine.collection(collection), _question(queries, vectors, options), samples, seed)
+
+    def reward(
+        self,
+        collection: str,
+        draw: str,
+        rewards: Rows,
+        *,
+        learning_rate: float | None = None,
+        gradients: bool = False,
+    ) -> RewardResult:
+        """Reward the documents of a draw, once, so that the head learns."""
+        rows = [row.tolist() for row in ragged(rewards)]
+        opened = self.engine.collection(collection)
+        return reward(opened, draw, rows, learning_rate=learning_rate, gradients=gradients)
 
     def predict(
         self,

@@ -105,6 +105,12 @@ class ModelOperations:
         return wire.parse(DraftAdded, wire.content_of(answer))
 
     @operation
+    def draft_tensors(self, collection: str, draft: str) -> Flow[dict[str, Any]]:
+        """Return the tensors of a draft head, as NumPy arrays by name. `GET …/heads/{draft}`"""
+        answer = yield Request("GET", path_of(collection, "heads", draft), accept=TENSORS)
+        return wire.tensors_of(answer.content)[1]
+
+    @operation
     def drop_draft(self, collection: str, draft: str) -> Flow[None]:
         """Forget a draft head; one that is gone already is no error. `DELETE …/heads/{draft}`"""
         yield Request("DELETE", path_of(collection, "heads", draft))

@@ -23,13 +23,14 @@ from dsearch.cluster.search.hits import HitFields, by_field, hits_of, preview
 from dsearch.cluster.search.second_stage import RerankQuery, may_rerank
 from dsearch.cluster.wire.messages import QueryText
 from dsearch.encoder import TextTokens
+from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.ranking.field_order import shaped_by
 from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged
 from dsearch.engine.search.hits import HitPage, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
-from dsearch.engine.search.queries import grouped, states_of
+from dsearch.engine.search.queries import QueryGroup, checked_questions, grouped, states_of
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
-from dsearch.index import Tokenizer
+from dsearch.index import ParsedQuery, Tokenizer
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.store.filters.parse import Filter
@@ -80,34 +81,41 @@ class ShardedSearch:
         settings = release.tokenizer
         self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
 
-    def search(self, queries: Sequence[str], model: str, chosen: SearchOptions) -> list[SearchResult]:
+    def search(
+        self,
+        queries: Sequence[str],
+        model: str,
+        chosen: SearchOptions,
+        vectors: Vectors | None = None,
+    ) -> list[SearchResult]:
         """Answer queries with this release and one model, as `dsearch.engine.search.search`.
 
         Args:
-            queries: texts.
+            queries: texts; with vectors they may be "".
             model: default version, if neither options nor cursor name one.
             chosen: options of the search.
+            vectors: in place of the embeddings of the texts.
 
         Raises:
-            InvalidRequest, InvalidCursor.
+            DimensionMismatch, InvalidRequest, InvalidCursor.
             Gone, Conflict: the cursor names another state.
             ShardsMissing: a shard does not answer, and `partial` is False.
         """
         started = time.perf_counter()
         if chosen.mode not in ("hybrid", "dense", "keyword"):
             raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
-        chosen.check(queries)
+        states, questions = checked_questions(queries, chosen, vectors, self.release.dimension)
         if chosen.group_by is not None or chosen.diversity:
             raise InvalidRequest("group_by and diversity are of one machine; leave them out over shards")
         tree = None if chosen.filter is None else parse_filter(chosen.filter)
-        places = PageRequest.of_batch(queries, chosen, tree)
+        places = PageRequest.of_batch(questions, chosen, tree)
         if not places:
             return []
         stamp = self._stamp(places[0].pinned, chosen.model or model)
         lost: frozenset[int] = frozenset()
         while True:
             try:
-                results = self._answers(queries, places, stamp, chosen, tree, lost)
+                results = self._answers(queries, places, stamp, chosen, tree, lost, states)
                 break
             except ShardsLost as error:
                 lost |= error.numbers
@@ -167,18 +175,24 @@ class ShardedSearch:
         chosen: SearchOptions,
         tree: Filter | None,
         lost: frozenset[int],
+        vectors: Float[Tensor, "batch encoder_dim"] | None,
     ) -> list[SearchResult]:
-        groups = grouped(queries, chosen.mode, self._tokenizer, operators=chosen.operators)
-        states = states_of(
-            groups, lambda texts: self._states(texts, chosen.mode, stamp.model), self.release.dimension
-        )
+        if vectors is not None and not any(map(str.strip, queries)):
+            groups = [QueryGroup([*range(len(queries))], ParsedQuery(""), "dense", None)]
+        else:
+            groups = grouped(queries, chosen.mode, self._tokenizer, operators=chosen.operators)
+        states = vectors
+        if states is None:
+            states = states_of(
+                groups, lambda texts: self._states(texts, chosen.mode, stamp.model), self.release.dimension
+            )
         head = self._head(stamp.model)
         answers: dict[int, SearchResult] = {}
         with torch.inference_mode():
             for group in groups:
                 encoded = None
                 by_meaning = chosen.highlight and chosen.highlight_by == "meaning"
-                reranked = may_rerank(chosen.stages, head, group.mode)
+                reranked = vectors is None and may_rerank(chosen.stages, head, group.mode)
                 if group.texts is not None and (reranked or by_meaning):
                     encoded = self._encoded(group.texts)
                 query = ShardQuery(
@@ -190,7 +204,9 @@ class ShardedSearch:
                     excluded=group.phrases.excluded,
                     coverage=chosen.covers(self.release.documents),
                     rerank=RerankQuery(
-                        chosen.stages, chosen.rerank_candidates, encoded if reranked else None
+                        chosen.stages if vectors is None else 1,
+                        chosen.rerank_candidates,
+                        encoded if reranked else None,
                     ),
                     collapse=chosen.collapse,
                 )

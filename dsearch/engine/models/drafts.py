@@ -1,26 +1,28 @@
-"""Draft heads: heads that are handed in to be asked for a while, and are no versions.
+"""Draft heads: heads that are handed in to be asked for a while, and are no versions; draws of documents.
 
 A training elsewhere hands its head in after each step and attends by it. A draft is in memory alone, answers
-those who hand it in, and is never changed: a later one has another name. The oldest of an owner make room for
-new ones, unused ones expire, and a restart forgets them all.
+those who hand it in, and is never changed: a later one has another name. Draws wait for their rewards
+likewise; see `dsearch.engine.draws`.
 """
 
 from __future__ import annotations
 
-import secrets
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.errors import Gone, InvalidRequest
+from dsearch.engine.models.temporary import Bounds, Temporary
 
 MAX_DRAFTS = 8  # of an owner
 MAX_OWNER_BYTES = 64 * 1024 * 1024
 MAX_BYTES = 256 * 1024 * 1024  # of all owners
 EXPIRY_S = 600.0  # after the last use
+MAX_DRAWS = 64  # of an owner
+MAX_DRAW_BYTES = 16 * 1024 * 1024  # of an owner, and four times as much of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class DraftHead:
         parent: version whose encoder and documents it answers with.
         owner: who handed it in: the id of an API key, or "".
         size: bytes of its tensors.
-        expires: time of its end, by the clock of the drafts.
+        moments: state of the optimizer that made it; None for one that was handed in.
     """
 
     id: str
@@ -41,7 +43,14 @@ class DraftHead:
     parent: str
     owner: str
     size: int
-    expires: float
+    moments: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    head: Head
+    parent: str
+    moments: dict[str, Any] | None
 
 
 class DraftHeads:
@@ -52,30 +61,17 @@ class DraftHeads:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock, self._lock = clock, threading.Lock()
-        self._drafts = OrderedDict[str, DraftHead]()  # the least recently used first
+        self._heads = Temporary[_Content]("draft", "hand the head in again", _of_heads, clock)
 
-    def add(self, head: Head, parent: str, owner: str) -> DraftHead:
-        """Keep a head for a while.
+    def add(self, head: Head, parent: str, owner: str, moments: dict[str, Any] | None = None) -> DraftHead:
+        """Keep a head for a while, with the state of the optimizer that made it.
 
         Raises:
             InvalidRequest: it is larger than all drafts of an owner may be.
         """
-        size = sum(tensor.nbytes for tensor in head.own_tensors().values())
-        if size > MAX_OWNER_BYTES:
-            raise InvalidRequest(f"a head of {size} bytes; drafts have at most {MAX_OWNER_BYTES}")
-        with self._lock:
-            self._expire()
-            own = [draft for draft in self._drafts.values() if draft.owner == owner]
-            while own and (
-                len(own) >= MAX_DRAFTS or sum(draft.size for draft in own) + size > MAX_OWNER_BYTES
-            ):
-                del self._drafts[own.pop(0).id]
-            while self._drafts and self.size + size > MAX_BYTES:
-                self._drafts.popitem(last=False)
-            draft = DraftHead(secrets.token_hex(12), head, parent, owner, size, self._clock() + EXPIRY_S)
-            self._drafts[draft.id] = draft
-            return draft
+        size = sum(tensor.nbytes for tensor in [*head.own_tensors().values(), *_tensors(moments)])
+        id = self._heads.add(_Content(head, parent, moments), owner, size)
+        return DraftHead(id, head, parent, owner, size, moments)
 
     def get(self, id: str, owner: str) -> DraftHead:
         """Return a draft of its owner, which lives on from now.
@@ -83,34 +79,45 @@ class DraftHeads:
         Raises:
             Gone: it expired, made room, or is of another owner.
         """
-        with self._lock:
-            self._expire()
-            draft = self._drafts.get(id)
-            if draft is None or draft.owner != owner:
-                raise Gone(f"draft {id[:40]!r} is gone; hand the head in again")
-            used = DraftHead(id, draft.head, draft.parent, owner, draft.size, self._clock() + EXPIRY_S)
-            self._drafts[id] = used
-            self._drafts.move_to_end(id)
-            return used
+        entry = self._heads.get(id, owner)
+        content = entry.item
+        return DraftHead(id, content.head, content.parent, owner, entry.size, content.moments)
 
     def drop(self, id: str, owner: str) -> bool:
         """Forget a draft of its owner; return True if there was one."""
-        with self._lock:
-            draft = self._drafts.get(id)
-            if draft is None or draft.owner != owner:
-                return False
-            del self._drafts[id]
-            return True
+        return self._heads.drop(id, owner)
 
     @property
     def size(self) -> int:
         """Bytes of all drafts."""
-        return sum(draft.size for draft in self._drafts.values())
+        return self._heads.size
 
     def __len__(self) -> int:
-        return len(self._drafts)
+        return len(self._heads)
 
-    def _expire(self) -> None:
-        now = self._clock()
-        for id in [id for id, draft in self._drafts.items() if draft.expires <= now]:
-            del self._drafts[id]
+
+class Draws(Temporary[Any]):
+    """The draws of a collection that wait for their rewards.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        super().__init__("draw", "draw again", _of_draws, clock)
+
+
+def _of_heads() -> Bounds:
+    return Bounds(MAX_DRAFTS, MAX_OWNER_BYTES, MAX_BYTES, EXPIRY_S)
+
+
+def _of_draws() -> Bounds:
+    return Bounds(MAX_DRAWS, MAX_DRAW_BYTES, 4 * MAX_DRAW_BYTES, EXPIRY_S)
+
+
+def _tensors(moments: dict[str, Any] | None) -> list[Tensor]:
+    """The tensors in the state of an optimizer."""
+    if moments is None:
+        return []
+    states: dict[Any, dict[str, Any]] = moments["state"]
+    return [value for state in states.values() for value in state.values() if isinstance(value, Tensor)]

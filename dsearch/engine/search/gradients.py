@@ -104,7 +104,7 @@ def attention_parts(
     """
     if certify is not None and certify < 1:
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
-    layer, stamp, states, texts = _layer(collection, query)
+    layer, stamp, states, texts = layer_of(collection, query)
     with torch.inference_mode():
         output = _attended(collection, layer, states, texts, query.field)
         certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
@@ -185,7 +185,7 @@ def vjp(
     """
     if context is None and weights is None and scores is None:
         raise InvalidRequest("no gradient given; give that of context, weights or scores")
-    layer, stamp, states, texts = _layer(collection, query)
+    layer, stamp, states, texts = layer_of(collection, query)
     states = states.detach().clone().requires_grad_()
     with torch.enable_grad():  # it may be asked in a backward, where there is none
         attended = _attended(collection, layer, states, texts, query.field)
@@ -230,10 +230,14 @@ def _attended(
     return with_field(collection, layer, field, lambda values: layer(states, texts, values=values))
 
 
-def _layer(
+def layer_of(
     collection: CollectionState, query: GradientQuery
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
-    """Return the layer that answers, its stamp, and its input."""
+    """Return the layer that answers, its stamp, and its input.
+
+    Raises:
+        InvalidRequest, DimensionMismatch, ModelNotFound, Gone, Conflict.
+    """
     if query.states is None and query.texts is None and query.ids is None:
         raise InvalidRequest("neither states nor texts nor ids; give at least one")
     model, stamp = query.model, query.stamp

@@ -18,11 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dsearch.engine.indexing.own_vectors import Vectors, query_vectors
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.second_stage import QueryTokens, query_tokens, require_tokens
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.state import CollectionState
+from dsearch.errors import InvalidRequest
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
 from dsearch.search_options import SearchOptions
 from dsearch.types import Mode, Stamp
@@ -125,6 +127,26 @@ def resolve_queries(
             tokens = tokens_of(collection, group.texts, layer.snapshot)
         parsed.append(Asked(group.numbers, layer, of_group, group.texts, tokens))
     return parsed, pinned
+
+
+def checked_questions(
+    queries: Sequence[str], chosen: SearchOptions, vectors: Vectors | None, dimension: int
+) -> tuple[Float[Tensor, "batch encoder_dim"] | None, Sequence[object]]:
+    """Check a batch; return the vectors as states, and what names each query in a cursor.
+
+    Raises:
+        DimensionMismatch: vectors of another length.
+        InvalidRequest: options that do not go together; vectors that are not one a query, zero or too long.
+    """
+    states = None
+    if vectors is not None:
+        states = query_vectors(vectors, dimension).float()
+        if len(states) != len(queries):
+            raise InvalidRequest(f"{len(queries)} queries and {len(states)} vectors; give as many")
+    chosen.check(queries, vectors=states is not None)
+    if states is None:
+        return None, queries
+    return states, [(query, state.numpy().tobytes()) for query, state in zip(queries, states, strict=True)]
 
 
 def tokens_of(collection: CollectionState, texts: Sequence[str], state: Snapshot) -> list[QueryTokens]:

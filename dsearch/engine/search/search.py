@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from dsearch.engine.indexing.own_vectors import Vectors, query_vectors
+from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
 from dsearch.engine.ranking.field_order import shaped_by
@@ -17,10 +17,9 @@ from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.highlights.meaning import meaning_highlighter
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
-from dsearch.engine.search.queries import Asked, layer_options, resolve_queries, tokens_of
+from dsearch.engine.search.queries import Asked, checked_questions, layer_options, resolve_queries, tokens_of
 from dsearch.engine.search.training_effect import learned
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.types import SearchResult, Stamp
@@ -34,16 +33,8 @@ def search(
 ) -> list[SearchResult]:
     """See `Collection.search`; with vectors a query may be "", of which nothing is searched by words."""
     started = time.perf_counter()
-    states = None
-    if vectors is not None:
-        states = query_vectors(vectors, collection.store.dimension).float()
-        if len(states) != len(queries):
-            raise InvalidRequest(f"{len(queries)} queries and {len(states)} vectors; give as many")
-    chosen.check(queries, vectors=states is not None)
+    states, questions = checked_questions(queries, chosen, vectors, collection.store.dimension)
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
-    questions: Sequence[object] = queries
-    if states is not None:
-        questions = [(query, state.numpy().tobytes()) for query, state in zip(queries, states, strict=True)]
     places = PageRequest.of_batch(questions, chosen, tree)
     if not places:
         return []

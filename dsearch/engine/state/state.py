@@ -31,7 +31,7 @@ from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
-from dsearch.engine.models.drafts import DraftHeads
+from dsearch.engine.models.drafts import DraftHeads, Draws
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
 from dsearch.engine.models.nearest import index_keys
@@ -84,7 +84,7 @@ class CollectionState:
         self._live = LiveState(store, closed, self.tokens)
         self._heads: dict[str, Head] = {}
         self.remembered = RememberedRows(store, self._writing, self._live)
-        self.drafts = DraftHeads()
+        self.drafts, self.draws = DraftHeads(), Draws()
         self._lessons: tuple[str, Lessons | None] | None = None
         self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store, suggest=True)

@@ -22,7 +22,8 @@ from dsearch.service.auth.keys import Scope as KeyScope
 OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
 _ASKING = re.compile(
-    r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict|heads)"
+    r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict|heads|draws)"
+    r"|/v1/collections/[^/]+/draws/[^/]+/rewards"
     r"|/v1/embeddings|/v[12]/rerank|/v1/vector_stores/[^/]+/search|/retrieve"
     r"|/mcp"  # each of its tools has a scope of its own
 )

@@ -72,7 +72,7 @@ def by_vectors(
         DimensionMismatch: vectors of another length than the collection's embeddings.
         InvalidRequest: vectors that are zero or too large.
     """
-    with catalogue.whole(name) as collection:
+    with catalogue.using(name) as collection:
         return collection.answer(texts, options, vectors)
 
 

@@ -34,7 +34,14 @@ from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.answers import AttendAnswer, VjpAnswer
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.state import TheService
-from dsearch.service.wire.json import TENSOR_ANSWER, json_answer, stamped, tensors_answer, wants_tensors
+from dsearch.service.wire.json import (
+    TENSOR_ANSWER,
+    json_answer,
+    json_tensors,
+    stamped,
+    tensors_answer,
+    wants_tensors,
+)
 from dsearch.service.wire.problems import documented
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["attention"], route_class=StrictRoute)
@@ -88,11 +95,7 @@ async def vjp(collection: str, body: VjpRequest, request: Request, service: TheS
     head = gradients.head if "head" in body.include else {}
     if wants_tensors(request):
         return tensors_answer(states | {f"head.{name}": tensor for name, tensor in head.items()}, facts)
-    # orjson writes arrays as they lie in memory, and those of no dimension as numbers alone
-    content = {
-        name: np.ascontiguousarray(tensor) if tensor.ndim else tensor[()] for name, tensor in head.items()
-    }
-    return json_answer(facts | states | ({"head": content} if head else {}))
+    return json_answer(facts | states | ({"head": json_tensors(head)} if head else {}))
 
 
 def _ms_since(started: float) -> float:

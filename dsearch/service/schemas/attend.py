@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine import GradientQuery, LayerOptions
+from dsearch.engine.draws import DEFAULT_SAMPLES, MAX_LEARNING_RATE, SAMPLES
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.errors import DimensionMismatch
 from dsearch.service.schemas.search import AttendFields, Limit, Number, Vector
@@ -16,6 +17,7 @@ from dsearch.types import Purpose, Stamp
 
 # A gradient has a number for each candidate: up to 1000 of a leg and head.
 Row = Annotated[list[Number], Field(max_length=65_536)]
+Rewards = Annotated[list[Number], Field(max_length=SAMPLES[1])]
 Rows = Annotated[list[Row], Field(min_length=1, max_length=64)]
 _STAMP = {"generation": 3, "model": "v1", "sequence": 120}
 
@@ -148,6 +150,48 @@ class VjpRequest(Differentiable):
     )
     include: list[Annotated[Literal["states", "head"], allowed("states, head or both")]] = Field(
         ["states", "head"], max_length=2, description="gradients to return"
+    )
+
+
+class DrawRequest(Differentiable):
+    """Queries for which documents are drawn."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [{"queries": ["what is a key?"], "samples": 8, "mode": "dense"}]},
+    )
+
+    samples: Annotated[
+        int, Field(ge=SAMPLES[0], le=SAMPLES[1]), allowed(f"an integer from {SAMPLES[0]} to {SAMPLES[1]}")
+    ] = Field(DEFAULT_SAMPLES, description="documents to draw for each query, with replacement", examples=[8])
+    seed: Annotated[int, Field(ge=0, lt=2**53), allowed("an integer of at least 0")] | None = Field(
+        None, description="random seed; other documents each time if not given", examples=[7]
+    )
+
+
+class DrawRewards(Given):
+    """Rewards of the documents of a draw."""
+
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"rewards": [[0.0, 1.0]], "learning_rate": 0.01}]}
+    )
+
+    rewards: Annotated[list[Rewards], Field(min_length=1, max_length=64)] = Field(
+        description="a number for each document of each query, in the order of the draw",
+        examples=[[[0.0, 1.0]]],
+    )
+    learning_rate: (
+        Annotated[float, Field(gt=0, le=MAX_LEARNING_RATE), allowed("a number above 0 and up to 1")] | None
+    ) = Field(
+        None,
+        description="of a step of Adam, whose result is a draft head; no step if not given",
+        examples=[0.01],
+    )
+    include: list[Annotated[Literal["states", "head"], allowed("states, head or both")]] = Field(
+        [],
+        max_length=2,
+        description="gradients of the negative expected reward to return",
+        examples=[["head"]],
     )
 
 

@@ -46,6 +46,13 @@ def tensors_answer(tensors: dict[str, np.ndarray], facts: Any) -> Response:
     return Response(save(contiguous, {FACTS: said}), media_type=TENSORS)
 
 
+def json_tensors(tensors: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Tensors for `json_answer`: orjson writes arrays as they lie in memory, and no scalar arrays."""
+    return {
+        name: np.ascontiguousarray(tensor) if tensor.ndim else tensor[()] for name, tensor in tensors.items()
+    }
+
+
 def stamped(stamp: Stamp) -> dict[str, Any]:
     """The state that an answer came from, as answers name it."""
     return {"generation": stamp.generation, "model": stamp.model, "sequence": stamp.sequence}

@@ -57,7 +57,7 @@ def test_the_oldest_of_an_owner_makes_room_and_unused_ones_expire(monkeypatch: p
         drafts.add(moved(0), "v0", owner)
     assert drafts.size == 2 * size
     monkeypatch.setattr(bounds, "MAX_OWNER_BYTES", size - 1)
-    with pytest.raises(InvalidRequest, match="drafts have at most"):
+    with pytest.raises(InvalidRequest, match=f"a draft of {size} bytes; use at most {size - 1}"):
         drafts.add(moved(0), "v0", "me")
 
 
