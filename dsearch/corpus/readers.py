@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast
 
 from dsearch.corpus.files import CODE_SUFFIXES, SourceFile
@@ -148,6 +148,35 @@ def read_sources(
     return _accepted(itertools.chain.from_iterable(part() for part in parts), reading, refuse)
 
 
+def read_named(stream: ByteStream, name: str, *, fields: RecordFields | None = None) -> Iterator[Document]:
+    """Yield the documents of a file that is given as its bytes and its name, which is opened nowhere.
+
+    Args:
+        stream: the bytes, unpacked.
+        name: its suffix selects the reader.
+        fields: as those of `read`.
+
+    Raises:
+        InvalidSource: a kind of file that is not read, or a problem; a record that cannot be read is one.
+        MissingExtra: packages that read it are not installed.
+    """
+    kind = kind_of(PurePath(name))
+    if not kind:
+        suffix = PurePath(name).suffix or "without suffix"
+        raise InvalidSource(f"{name}: files {suffix} are not read; supported are {SUPPORTED}")
+    reading = _Reading(
+        Problems(strict=True), RecordFields() if fields is None else fields, Mirror(), False, None
+    )
+    try:
+        for line, document in _places(SourceFile(Path(name), "", name, kind), stream, reading):
+            if line is not None:
+                yield document
+            else:
+                yield from (whole for _, whole in parts_of(document))
+    except BadRecord as error:
+        reading.problems.add(name, error.line, str(error))
+
+
 Located = tuple[str, int | None, Document]
 
 
@@ -175,7 +204,7 @@ def _reader(source: str, reading: _Reading) -> Callable[[], Iterator[Located]]:
         return partial(_read_stream, reading.stdin, reading.problems, reading.fields)
     if is_pattern(source):
         files = matches(source)
-        if not any(_kind(file) for file in files):
+        if not any(kind_of(file) for file in files):
             raise InvalidSource(
                 f"{source}: {len(files)} files match and none can be read; supported are {SUPPORTED}"
             )
@@ -186,14 +215,14 @@ def _reader(source: str, reading: _Reading) -> Callable[[], Iterator[Located]]:
             return partial(_read_untracked, [path / BEIR_CORPUS], reading)
         if is_dataset(path):
             return partial(_read_untracked, dataset_files(path), reading)
-        if not any(_kind(file) for file in files_below(path, _ignore_error, reading.ignored)):
+        if not any(kind_of(file) for file in files_below(path, _ignore_error, reading.ignored)):
             raise InvalidSource(f"{path}: no file in this folder can be read; supported are {SUPPORTED}")
         return partial(_read_folder, path, reading)
     if not path.exists():
         raise InvalidSource(f"{path}: no such file or folder{_nearest(path)}; supported are {SUPPORTED}")
     if not path.is_file():
         raise InvalidSource(f"{path}: neither a file nor a folder; pipe it into standard input, `-`")
-    if not _kind(path):
+    if not kind_of(path):
         raise InvalidSource(
             f"{path}: files {path.suffix or 'without suffix'} are not read; supported are {SUPPORTED}"
         )
@@ -211,7 +240,7 @@ def _read_folder(folder: Path, reading: _Reading) -> Iterator[Located]:
 
 def _read_files(files: Iterable[Path], folder: Path, reading: _Reading) -> Iterator[Located]:
     for path in files:
-        if not _kind(path):
+        if not kind_of(path):
             reading.problems.passed_over[path.suffix.lower()] += 1
             continue
         try:
@@ -235,7 +264,7 @@ def _source_file(path: Path, folder: Path, mirror: Mirror) -> SourceFile:
     above = os.path.realpath(folder)
     root = mirror.root_of(above)
     inside = os.path.join(os.path.relpath(above, root), path.relative_to(folder))
-    return SourceFile(path, root, Path(os.path.normpath(inside)).as_posix(), _kind(path))
+    return SourceFile(path, root, Path(os.path.normpath(inside)).as_posix(), kind_of(path))
 
 
 def _read_file(file: SourceFile, reading: _Reading, tracked: bool = True) -> Iterator[Located]:
@@ -299,8 +328,8 @@ def _accepted(located: Iterable[Located], reading: _Reading, refuse: Refuse | No
             yield document
 
 
-def _kind(path: Path) -> str:
-    """Return the suffix that selects the reader; empty without one."""
+def kind_of(path: PurePath) -> str:
+    """Return the suffix that selects the reader of a file by its name; empty without one."""
     name = path.name.lower().removesuffix(".gz")
     suffix = Path(name).suffix
     if not suffix and name in PLAIN_NAMES:

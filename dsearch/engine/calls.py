@@ -55,10 +55,11 @@ def list_documents(
         if len(read) < wanted:
             return DocumentPage(page, None)
     more = page and collection.store.list(page[-1].id, 1, filter)
-    return DocumentPage(page, _cursor(page[-1].id) if more else None)
+    return DocumentPage(page, cursor_after(page[-1].id) if more else None)
 
 
-def _cursor(id: str) -> str:
+def cursor_after(id: str) -> str:
+    """Cursor of the page whose first document follows the one of this id."""
     return base64.urlsafe_b64encode(id.encode()).decode().rstrip("=")
 
 

@@ -13,7 +13,15 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
 from dsearch.service.auth.access import Access, is_open
 from dsearch.service.auth.keys import ApiKeys
-from dsearch.service.compat import embeddings, rerank, retrieve, vector_stores
+from dsearch.service.compat import (
+    embeddings,
+    files,
+    rerank,
+    retrieve,
+    store_batches,
+    store_files,
+    vector_stores,
+)
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
@@ -137,6 +145,9 @@ def create_app(
         rerank,
         retrieve,
         vector_stores,
+        files,
+        store_files,
+        store_batches,
     )
     for routes in declared:
         app.include_router(routes.router)

@@ -30,6 +30,8 @@ from dsearch.service.overload.refusal import Refusal
 from dsearch.service.tasks.manager import Tasks
 from dsearch.service.tasks.readonly import OpenEngine, open_default
 from dsearch.service.telemetry.metrics import Metrics, Reading
+from dsearch.service.uploads.attaching import Attachments
+from dsearch.service.uploads.kept import FOLDER, Uploads
 
 SEARCHES_WAITING = 256
 SEARCH_CHARACTERS_WAITING = 1024 * 1024
@@ -103,6 +105,8 @@ class Service:
             memory_bytes=task_memory_bytes,
             device=device,
         )
+        self.uploads = Uploads(engine.home.path / FOLDER, readonly=engine.readonly)
+        self.attachments = Attachments(self.uploads, self.catalogue, self.writing, self.calibrate_soon)
         self.watchers = 0  # of tasks
         self.leaving = False
         self.lag = Lag()
@@ -139,6 +143,7 @@ class Service:
         for calibrating in self._calibrating.values():
             calibrating.cancel()
         await self.lag.stop()
+        await self.attachments.stop()
         for worker in (self.searching, self.writing, self.feedback, self.encoding):
             await run_in_threadpool(worker.stop)
         await run_in_threadpool(self.tasks.stop)

@@ -29,7 +29,9 @@ _ASKING = re.compile(
 )
 _DRAFT = re.compile(r"/v1/collections/[^/]+/heads/[^/]+")  # nobody else's
 _WRITING = re.compile(
-    r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?|outcomes)|/reward", re.DOTALL
+    r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?|outcomes)|/reward"
+    r"|/v1/files(/.*)?|/v1/vector_stores/[^/]+/(files|file_batches)(/.*)?",
+    re.DOTALL,
 )
 
 

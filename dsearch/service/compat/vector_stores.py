@@ -1,6 +1,6 @@
 """`/v1/vector_stores`, as clients of OpenAI's API call it: a vector store is a collection.
 
-Files are documents. They are written by the service's own API, since OpenAI's uploads whole files.
+Its files are documents, written by the service's own API, or of uploaded files (store_files.py).
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
+from dsearch.engine import PassageOptions
+from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest, NotFound
 from dsearch.results import CollectionInfo
 from dsearch.search_options import SearchOptions
 from dsearch.service.batching.search import Searches
 from dsearch.service.compat.embeddings import QUESTIONS
+from dsearch.service.compat.files import FileId
+from dsearch.service.compat.stored import MAX_BATCH, Chunking, attach, described, file_of, name_of
 from dsearch.service.errors import Overloaded
 from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.search import QueryText
-from dsearch.service.state import TheService
+from dsearch.service.state import Service, TheService
 from dsearch.service.wire.fields import Given, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
@@ -92,7 +95,7 @@ class VectorStoreResult(BaseModel):
     """A document that was found."""
 
     file_id: str
-    filename: str = Field(description="its title, or its id")
+    filename: str = Field(description="name of the uploaded file; else the title, or the id")
     score: float = Field(description="its share of the attention, 0 to 1")
     attributes: dict[str, Any] = Field(description="its metadata that are strings, numbers or booleans")
     content: list[dict[str, str]]
@@ -195,20 +198,24 @@ class VectorStoreList(BaseModel):
 async def list_vector_stores(service: TheService) -> Response:
     """List the collections as vector stores (OpenAI's API)."""
     described = await service.read(service.catalogue.describe_all)
-    data = [_store(info) for info in described if isinstance(info, CollectionInfo)]
+    data = [_store(info, service) for info in described if isinstance(info, CollectionInfo)]
     ids = [store["id"] for store in data]
     ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
     return json_answer({"object": "list", "data": data, **ends, "has_more": False})
 
 
 class VectorStoreCreate(Given):
-    """A vector store to make. Files are added as documents, by the service's own API."""
+    """A vector store to make."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"name": "papers"}]})
 
     name: Annotated[str, Field(min_length=1, max_length=64), allowed("a name of 1 to 64 characters")] = Field(
         description="name of the collection, which is its id too"
     )
+    file_ids: Annotated[list[FileId], Field(max_length=MAX_BATCH), allowed("ids of files")] | None = Field(
+        None, description="uploaded files to store in it, in the background"
+    )
+    chunking_strategy: Chunking | None = Field(None, description="passages of its documents")
 
 
 class VectorStoreDeleted(BaseModel):
@@ -226,13 +233,19 @@ class VectorStoreDeleted(BaseModel):
 @router.post(
     "",
     response_model=VectorStoreInfo,
-    responses=QUESTIONS | documented(Conflict, EncoderUnavailable),
+    responses=QUESTIONS | documented(CollectionNotFound, NotFound, Conflict, EncoderUnavailable),
 )
 async def create_vector_store(body: VectorStoreCreate, service: TheService) -> Response:
     """Create a collection as a vector store (OpenAI's API); one that exists is unchanged."""
-    await service.writing.run(partial(service.catalogue.create, body.name))
-    info = await service.read(partial(service.catalogue.describe, body.name))
-    return json_answer(_store(info))
+    cut = None if body.chunking_strategy is None else body.chunking_strategy.static
+    passages = None if cut is None else PassageOptions(cut.max_chunk_size_tokens, cut.chunk_overlap_tokens)
+    for id in body.file_ids or ():
+        service.uploads.get(id)  # nothing is made for a file that is not there
+    await service.writing.run(partial(service.catalogue.create, body.name, passages=passages))
+    info = await described(service, body.name)
+    if body.file_ids:
+        await attach(service, info, [(id, {}) for id in body.file_ids], patience_s=0.0)
+    return json_answer(_store(info, service))
 
 
 @router.delete(
@@ -242,15 +255,16 @@ async def create_vector_store(body: VectorStoreCreate, service: TheService) -> R
 )
 async def delete_vector_store(collection: str, service: TheService) -> Response:
     """Delete a collection with everything in it (OpenAI's API)."""
+    info = await described(service, collection)
     await service.writing.run(partial(service.catalogue.drop, collection))
+    service.attachments.forget(info.name)
     return json_answer({"id": collection, "object": "vector_store.deleted", "deleted": True})
 
 
 @router.get("/{collection}", response_model=VectorStoreInfo, responses=QUESTIONS)
 async def get_vector_store(collection: str, service: TheService) -> Response:
     """Describe a collection as a vector store (OpenAI's API)."""
-    info = await service.read(partial(service.catalogue.describe, collection))
-    return json_answer(_store(info))
+    return json_answer(_store(await described(service, collection), service))
 
 
 @router.post(
@@ -293,8 +307,8 @@ async def search_vector_store(
 
 def _result(hit: Hit) -> dict[str, Any]:
     return {
-        "file_id": hit.id,
-        "filename": hit.title or hit.id,
+        "file_id": file_of(hit),
+        "filename": name_of(hit),
         "score": hit.weight,
         "attributes": {
             name: value for name, value in hit.metadata.items() if isinstance(value, str | int | float)
@@ -337,20 +351,22 @@ def _native(filter: Any, where: str = "filters", depth: int = 0) -> dict[str, An
     raise InvalidRequest(f"{where}={repr_of(filter)}; use {_FILTER}, with type {', '.join(_COMPARISONS)}")
 
 
-def _store(info: CollectionInfo) -> dict[str, Any]:
+def _store(info: CollectionInfo, service: Service) -> dict[str, Any]:
+    states = [entry.status for entry in service.attachments.unfinished(info.name).values()]
+    waiting = info.pending + states.count("in_progress")
     counts = {
-        "in_progress": info.pending,
+        "in_progress": waiting,
         "completed": info.documents - info.pending,
-        "failed": 0,
-        "cancelled": 0,
-        "total": info.documents,
+        "failed": states.count("failed"),
+        "cancelled": states.count("cancelled"),
+        "total": info.documents + len(states),
     }
     return {
         "id": info.name,
         "object": "vector_store",
         "name": info.name,
         "created_at": 0,
-        "status": "in_progress" if info.pending else "completed",
+        "status": "in_progress" if waiting else "completed",
         "usage_bytes": 0,
         "file_counts": counts,
         "metadata": {"model": info.model, "language": info.language},

@@ -66,8 +66,8 @@ def test_a_store_is_created_and_deleted(client: openai.OpenAI, origin: str) -> N
         client.vector_stores.delete("made")
     with pytest.raises(openai.UnprocessableEntityError, match="name"):
         client.vector_stores.create(name="../odd")
-    with pytest.raises(openai.UnprocessableEntityError, match="file_ids"):
-        client.vector_stores.create(name="made", file_ids=["f1"])
+    with pytest.raises(openai.UnprocessableEntityError, match="expires_after"):
+        client.vector_stores.create(name="made", expires_after={"anchor": "last_active_at", "days": 1})
 
 
 def test_a_search_gives_what_the_collection_gives(client: openai.OpenAI, origin: str) -> None:

@@ -16,6 +16,8 @@ from dsearch.engine import Collection
 from dsearch.service.compat.embeddings import EmbeddingsRequest
 from dsearch.service.compat.rerank import RerankRequest
 from dsearch.service.compat.retrieve import RetrieveRequest, RewardRequest
+from dsearch.service.compat.store_batches import BatchCreate
+from dsearch.service.compat.store_files import FileAttach, FileChange
 from dsearch.service.compat.vector_stores import VectorStoreSearch
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.schemas.documents import DeleteRequest, FacetsRequest, SimilarRequest
@@ -46,6 +48,9 @@ ROUTES: dict[str, type[Any]] = {
     "/retrieve": RetrieveRequest,
     "/reward": RewardRequest,
     "/v1/vector_stores/papers/search": VectorStoreSearch,
+    "/v1/vector_stores/papers/files": FileAttach,
+    "/v1/vector_stores/papers/files/d001": FileChange,
+    "/v1/vector_stores/papers/file_batches": BatchCreate,
 }
 
 
@@ -67,6 +72,9 @@ def bodies(draw: st.DrawFn) -> tuple[str, Any]:
             "/v2/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
             "/reward": {"rewards": [{"query": "cat", "ids": ["d001"], "reward": 1.0}]},
             "/v1/vector_stores/papers/search": {"query": "cat"},
+            "/v1/vector_stores/papers/files": {"file_id": "none"},
+            "/v1/vector_stores/papers/files/d001": {"attributes": {"i": 1}},
+            "/v1/vector_stores/papers/file_batches": {"file_ids": ["none"]},
         }
         body |= whole.get(route, {"queries": ["cat"]})
     return route, body
@@ -90,6 +98,24 @@ def test_any_json_gets_an_answer(client: TestClient, papers: Collection, sent: t
 @settings(max_examples=by_size(15, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_patch_gets_an_answer(client: TestClient, papers: Collection, body: Any, id: str) -> None:
     require_an_answer(client.patch(f"/v1/collections/papers/documents/{id}", json=body))
+
+
+@given(
+    st.binary(max_size=200), TEXT, TEXT, st.sampled_from(["a.txt", "b.jsonl", "c.csv", "d.md.gz", "e.json"])
+)
+@settings(max_examples=by_size(20, 200), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_file_gets_an_answer(
+    client: TestClient, papers: Collection, content: bytes, purpose: str, name: str, kind: str
+) -> None:
+    for said, called in (("assistants", kind), (purpose, name)):
+        files = {"file": (called, content)}
+        answer = client.post("/v1/files", data={"purpose": said}, files=files)
+        require_an_answer(answer)
+        if answer.status_code == 200:
+            body = {"file_id": answer.json()["id"]}
+            require_an_answer(client.post("/v1/vector_stores/papers/files", json=body))
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    require_an_answer(client.post("/v1/files", content=b"--x\r\n" + content, headers=headers))
 
 
 PARTS = (
@@ -126,6 +152,15 @@ PARTS = (
         ("GET", "/v1/models/{}"),
         ("GET", "/v1/vector_stores/{}"),
         ("POST", "/v1/vector_stores/{}/search"),
+        ("GET", "/v1/files/{}"),
+        ("DELETE", "/v1/files/{}"),
+        ("GET", "/v1/files?after={}"),
+        ("GET", "/v1/vector_stores/{}/files"),
+        ("GET", "/v1/vector_stores/papers/files?after={}"),
+        ("GET", "/v1/vector_stores/papers/files/{}"),
+        ("GET", "/v1/vector_stores/papers/files/{}/content"),
+        ("DELETE", "/v1/vector_stores/papers/files/{}"),
+        ("GET", "/v1/vector_stores/papers/file_batches/{}/files"),
         ("GET", "/problems/{}"),
         ("GET", "/ui/{}"),
         ("GET", "/{}"),

@@ -1,0 +1,168 @@
+"""Files that wait: they are in progress, can be left out, are bounded, and one failure hinders no other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.service.compat import files as file_routes
+from dsearch.service.compat import stored
+from dsearch.service.uploads import attaching
+
+FILES = "/v1/vector_stores/papers/files"
+BATCHES = "/v1/vector_stores/papers/file_batches"
+
+
+@pytest.fixture
+def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """No file is read before this is called, and answers do not wait for it."""
+    gate = threading.Event()
+    original = attaching.documents_of
+
+    def waits(*args: Any, **options: Any) -> Any:
+        gate.wait(60)
+        return original(*args, **options)
+
+    monkeypatch.setattr(attaching, "documents_of", waits)
+    monkeypatch.setattr(stored, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(stored.attach, "__defaults__", (0.0,))
+    yield gate.set
+    gate.set()
+
+
+def upload(client: TestClient, content: bytes = b"river", name: str = "a.txt") -> str:
+    answer = client.post("/v1/files", data={"purpose": "assistants"}, files={"file": (name, content)})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["id"]
+
+
+def settled(client: TestClient, id: str) -> dict[str, Any]:
+    """The file when it waits no more."""
+    while True:
+        answer = client.get(f"{FILES}/{id}")
+        if answer.status_code != 200 or answer.json()["status"] != "in_progress":
+            return answer.json()
+
+
+def test_a_file_that_waits_is_in_progress(
+    client: TestClient, papers: Collection, blocked: Callable[[], None]
+) -> None:
+    id = upload(client)
+    for _ in range(2):  # attached twice, it is stored once
+        answer = client.post(FILES, json={"file_id": id, "attributes": {"year": 7}}).json()
+        assert (answer["status"], answer["attributes"], answer["usage_bytes"]) == (
+            "in_progress",
+            {"year": 7},
+            0,
+        )
+    assert client.get(f"{FILES}/{id}").json()["status"] == "in_progress"
+    listed = client.get(f"{FILES}?filter=in_progress").json()
+    assert [one["id"] for one in listed["data"]] == [id]
+    store = client.get("/v1/vector_stores/papers").json()
+    assert (store["status"], store["file_counts"]["in_progress"]) == ("in_progress", 1)
+    blocked()
+    assert settled(client, id)["status"] == "completed"
+    assert client.get(f"{FILES}?filter=in_progress").json()["data"] == []
+    assert client.get("/v1/vector_stores/papers").json()["status"] == "completed"
+
+
+def test_a_cancelled_batch_stores_nothing_more(
+    client: TestClient, papers: Collection, blocked: Callable[[], None]
+) -> None:
+    ids = [upload(client) for _ in range(3)]
+    batch = client.post(BATCHES, json={"file_ids": ids}).json()
+    assert (batch["status"], batch["file_counts"]["in_progress"]) == ("in_progress", 3)
+    answer = client.post(f"{BATCHES}/{batch['id']}/cancel").json()
+    assert (answer["status"], answer["file_counts"]["cancelled"]) == ("cancelled", 3)
+    blocked()
+    last = upload(client)  # its turn comes when those before are over
+    client.post(FILES, json={"file_id": last})
+    assert settled(client, last)["status"] == "completed"
+    assert settled(client, ids[0])["status"] == "cancelled"
+    assert client.get(f"/v1/collections/papers/documents/{ids[0]}").status_code == 404
+
+
+def test_only_so_many_may_wait(
+    client: TestClient, papers: Collection, blocked: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attaching, "MAX_WAITING", 2)
+    ids = [upload(client) for _ in range(3)]
+    assert client.post(BATCHES, json={"file_ids": ids[:2]}).status_code == 200
+    answer = client.post(FILES, json={"file_id": ids[2]})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert answer.json()["error"]["code"] == "overloaded"
+    blocked()
+
+
+def test_a_file_that_is_deleted_while_it_waits_is_not_stored(
+    client: TestClient, papers: Collection, blocked: Callable[[], None]
+) -> None:
+    id, other = upload(client), upload(client)
+    client.post(FILES, json={"file_id": id})
+    client.post(FILES, json={"file_id": other})
+    assert client.delete(f"{FILES}/{id}").json()["deleted"]
+    assert client.delete(f"/v1/files/{other}").json()["deleted"]
+    blocked()
+    assert settled(client, other)["status"] == "failed"
+    assert client.get(f"{FILES}/{id}").status_code == 404
+
+
+def test_a_stopped_service_stores_what_is_begun_or_nothing(
+    client: TestClient, engine: SearchEngine, papers: Collection, blocked: Callable[[], None]
+) -> None:
+    ids = [upload(client) for _ in range(2)]
+    client.post(BATCHES, json={"file_ids": ids})
+    blocked()
+    client.portal.call(client.app.state.service.attachments.stop)  # type: ignore[union-attr]
+    answer = client.post(FILES, json={"file_id": ids[0]})
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+
+
+def test_a_failure_of_the_service_is_named_and_hinders_no_other(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = upload(client), upload(client, b"lamp")
+    original = attaching.documents_of
+
+    def fails(file: Any, *args: Any, **options: Any) -> Any:
+        if file.id == bad:
+            raise RuntimeError("broken")
+        return original(file, *args, **options)
+
+    monkeypatch.setattr(attaching, "documents_of", fails)
+    batch = client.post(BATCHES, json={"file_ids": [bad, good]}).json()
+    assert (batch["status"], batch["file_counts"]["failed"]) == ("completed", 1)
+    error = client.get(f"{FILES}/{bad}").json()["last_error"]
+    assert error["code"] == "server_error"
+    assert "broken" not in error["message"]
+
+
+def test_what_is_forgotten_is_the_oldest(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attaching, "MAX_WAITING", 2)
+    monkeypatch.setattr(attaching, "MAX_FAILED", 0)
+    monkeypatch.setattr(attaching, "MAX_BATCHES", 2)
+    batches = []
+    for _ in range(4):
+        bad = upload(client, b"x", "odd.exe")
+        batches.append(client.post(BATCHES, json={"file_ids": [bad]}).json()["id"])
+    failed = client.get(f"{FILES}?filter=failed").json()["data"]
+    assert len(failed) == 2
+    assert failed[-1]["id"] == bad
+    assert [client.get(f"{BATCHES}/{id}").status_code for id in batches] == [404, 404, 200, 200]
+
+
+def test_a_file_above_the_limit_is_refused(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_routes, "MAX_STREAM_BYTES", 1000)
+    form = {"data": {"purpose": "assistants"}, "files": {"file": ("a.txt", bytes(70_000))}}
+    answer = client.post("/v1/files", **form)  # type: ignore[arg-type]
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+    assert client.get("/v1/files").json()["data"] == []
