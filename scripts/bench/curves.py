@@ -59,9 +59,10 @@ COSTS = (
 )
 NOTES = [
     "Twelve words a document, embeddings given: nothing is encoded.",
-    "Building bends upwards where the keys get lists: these are trained, and their recall is measured; with "
-    "`Flat` keys a million documents took a fifth of the time (`results/million.json`). Searches bend where "
-    "what every query costs, 1 to 2 ms, ends to be most of it. Training and memory have fixed parts too.",
+    "Building bends upwards where the keys get lists: these are trained, and their recall is measured.",
+    "With `Flat` keys a million documents took a fifth of the time (`results/million.json`).",
+    "Searches bend where what every query costs, 1 to 2 ms, ends to be most of it.",
+    "Training and memory have fixed parts too.",
 ]
 OPENING = """
 import json, sys, time
