@@ -198,8 +198,8 @@ def figures_of(layer: Any, reader: Reader, questions: Sequence[Question]) -> tup
 
 def print_http(arguments: argparse.Namespace) -> None:
     """A table of both ways, seed by seed, with the greatest difference of the heads they train."""
-    print("| seed | layer | first loss | last loss | held-out NLL | recall@1 | s a step | heads differ by |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| seed | layer | first loss | last loss | held-out NLL | recall@1 | heads differ by |")
+    print("|---|---|---|---|---|---|---|")
     for seed in range(arguments.seeds):
         documents, training, held_out = facts(arguments.towns, arguments.held_out, seed)
         reader = Reader(documents, arguments.model)
@@ -210,15 +210,12 @@ def print_http(arguments: argparse.Namespace) -> None:
                 engine.upsert("facts", documents)
                 http = name == "RemoteSearch"
                 with served(engine, "facts", http, candidates=CANDIDATES) as (_, layer, _):
-                    attended(layer, reader, training)  # likelihoods of the first candidates: not timed
-                    started = time.perf_counter()
                     losses = list(steps_of(layer, LOSSES["marginal"], reader, training, arguments, seed))
-                    took_s = (time.perf_counter() - started) / arguments.steps
                     nll, first = figures_of(layer, reader, held_out)
                     heads.append({key: one.detach().clone() for key, one in layer.head.state_dict().items()})
             apart = max((heads[0][key] - one).abs().max().item() for key, one in heads[-1].items())
             figures = [f"{losses[0]:.6f}", f"{losses[-1]:.6f}", f"{nll.mean():.4f}", f"{first.mean():.3f}"]
-            print(f"| {seed} | {name} | {' | '.join(figures)} | {took_s:.2f} | {apart:.1e} |", flush=True)
+            print(f"| {seed} | {name} | {' | '.join(figures)} | {apart:.1e} |", flush=True)
 
 
 class LateWriter:
