@@ -240,15 +240,14 @@ class SearchLayer(nn.Module):
         """The second stage over these documents."""
         return Reranker(self._snapshot, stage_of(self._snapshot, self.head), self.rerank_candidates)
 
-    @property
-    def weighing(self) -> Weighing:
-        """Weighting of the candidates.
+    def weighing_of(self, folded: Float[Tensor, "batch heads encoder_dim"]) -> Weighing:
+        """Weighting of the candidates of these queries.
 
         The null slot has a weight only where it was trained: soft hybrid search, at the head's temperature.
         """
         soft = (self.mode, self.pooling, self._temperature) == ("hybrid", "soft", None)
         slot = soft and ranks_by_inner_product(self.score)
-        return Weighing(self.head, self.temperature, self.pooling, slot)
+        return Weighing(self.head, self.head.mixture_of(folded), self.temperature, self.pooling, slot)
 
     def _stages(
         self,
@@ -316,7 +315,7 @@ class SearchLayer(nn.Module):
     ) -> Whole:
         """Every document as a candidate."""
         remembered = None if recalled is None else partial(self.memory.scores, recalled)
-        return Whole(scoring, self.weighing, legs, queries, folded, remembered)
+        return Whole(scoring, self.weighing_of(folded), legs, queries, folded, remembered)
 
     def whole(self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None) -> Whole:
         """Return the attention over every document, to be read block by block; without gradients."""
@@ -391,7 +390,7 @@ class SearchLayer(nn.Module):
         if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
             mask = mask & (raw != -torch.inf).any(1)
             positions = np.where(mask.cpu().numpy(), positions, NONE)
-        weighing = self.weighing
+        weighing = self.weighing_of(folded)
         everything = second = None
         if whole is None:
             scores, first = weighing.scores(raw, mask), raw
@@ -422,7 +421,7 @@ class SearchLayer(nn.Module):
             )
         else:
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
-            context = head.values(scored.pooled(weighed, head))
+            context = head.values(scored.pooled(weighed))
         return SearchOutput(
             context=context,
             weights=weighed.mixed.gather(1, order),

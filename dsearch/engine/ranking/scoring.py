@@ -52,13 +52,13 @@ class Scored(NamedTuple):
             return None
         return self.beside.keys(positions, self.taken.cpu().numpy())
 
-    def pooled(self, weighed: Weighed, head: Head) -> Float[Tensor, "batch encoder_dim"]:
+    def pooled(self, weighed: Weighed) -> Float[Tensor, "batch encoder_dim"]:
         """Σ w e over the candidates; each head pools the passages that it took."""
         assert self.embeddings is not None
         shares = weighed.mixed
         if self.taken is not None:
             every = weighed.by_head.new_zeros(*self.dense.shape[:2], self.embeddings.shape[1])
-            shares = mix(every.scatter(2, self.taken, weighed.by_head), head.mixture)
+            shares = mix(every.scatter(2, self.taken, weighed.by_head), weighed.mixture)
         return pool(shares.unsqueeze(1), self.embeddings).squeeze(1)
 
 
@@ -243,11 +243,13 @@ class Weighed(NamedTuple):
         by_head: weights of each head; zeros where there is no candidate.
         mixed: mixture of the heads' weights.
         nothing: weight of "nothing fits"; None without a slot for it.
+        mixture: share of each head.
     """
 
     by_head: Float[Tensor, "batch heads candidates"]
     mixed: Float[Tensor, "batch candidates"]
     nothing: Float[Tensor, " batch"] | None
+    mixture: Float[Tensor, "*#batch heads"]
 
 
 class Weighing(NamedTuple):
@@ -257,13 +259,15 @@ class Weighing(NamedTuple):
     a finite score.
 
     Attributes:
-        head: head whose mixture and null slot are used.
+        head: head whose null slot is used.
+        mixture: share of each head, for all queries or for each.
         temperature: divisor of the scores.
         pooling: "soft", "hard" or "uniform".
         slot: whether the head's slot for "nothing fits" counts, if it has one.
     """
 
     head: Head
+    mixture: Float[Tensor, "*#batch heads"]
     temperature: Float[Tensor, ""] | float
     pooling: str = "soft"
     slot: bool = False
@@ -291,11 +295,12 @@ class Weighing(NamedTuple):
                 raw if first is None else first,
                 present,
                 self.temperature,
-                self.head.mixture,
+                self.mixture,
             )
             by_head = by_head * (1 - nothing)[:, None, None]
         alone = self.head.heads == 1 and not torch.is_grad_enabled()  # its share is 1
-        return Weighed(by_head, by_head[:, 0] if alone else mix(by_head, self.head.mixture), nothing)
+        mixed = by_head[:, 0] if alone else mix(by_head, self.mixture)
+        return Weighed(by_head, mixed, nothing, self.mixture)
 
     def scores(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
@@ -309,7 +314,7 @@ class Weighing(NamedTuple):
         present = _everywhere(raw) if mask is None else mask
         partition = partition_by_head(raw, present, self.temperature)
         finite = raw.masked_fill(~present[:, None], 0.0)
-        scores = ranking_score(finite, partition, self.temperature, self.head.mixture)
+        scores = ranking_score(finite, partition, self.temperature, self.mixture)
         return scores.masked_fill(~present, -torch.inf)
 
 
