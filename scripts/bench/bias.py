@@ -4,11 +4,12 @@
     python scripts/bench/bias.py                                         20,000 documents × 64, 64 queries
     python scripts/bench/bias.py --documents 100000 --dim 384
 
-A layer of a collection attends `over="all"` with a learned bias for each document; the loss is a function of
-its context, and its gradient reaches states, bias and head. Beside it the same with an array queries ×
-documents × dimension of weighted values, as one may write it: `(weights[..., None] * values).sum(1)`. *added*
-is the largest resident memory during forward and backward less that before, in MiB, each way in a process of
-its own; Linux only. *array* is the size of one such array. *difference* is that of sums of context and gradients.
+A layer of a collection attends `over="all"` with a learned bias for each document; the loss is a function
+of its context, and its gradient reaches states, bias and head. Beside it the same with an array queries ×
+documents × dimension of weighted values, as one may write it: `(weights[..., None] * values).sum(1)`.
+*added* is the largest resident memory during forward and backward less that before, in MiB, each way in a
+process of its own; Linux only. *array* is the size of one such array. *difference* is that of sums of
+context and gradients.
 """
 
 from __future__ import annotations

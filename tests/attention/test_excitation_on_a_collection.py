@@ -115,8 +115,7 @@ def test_shares_of_heads_follow_the_query(doors: Doors, door: str, over: str) ->
         assert result["weights"] == pytest.approx(np.sort(weights[query])[::-1], abs=1e-5)
         assert result["context"] == pytest.approx(weights[query] @ keys, abs=1e-5)
         assert result["covered_mass"] == pytest.approx(1)
-        if door != "command line":
-            assert result["mixtures"] == pytest.approx(shares[query], abs=1e-5)
+        assert result["mixtures"] == pytest.approx(shares[query], abs=1e-5)
     predicted = doors.predict(door, QUERIES, field="n", over=over, temperature=T, mode="dense")
     for query, result in enumerate(predicted["results"]):
         assert result["mean"] == pytest.approx(weights[query] @ np.arange(len(TEXTS)), abs=1e-3)
