@@ -34,6 +34,7 @@ from dsearch.engine.ranking.parts import (
     check_values,
     rows_at,
 )
+from dsearch.engine.ranking.resident import ResidentEmbeddings
 from dsearch.engine.ranking.scores import (
     checked_pooling,
     checked_score,
@@ -61,8 +62,7 @@ class SearchLayer(nn.Module):
         candidates: number of documents that each leg proposes for each head.
         over: "candidates", or "all": the attention is shared by every document, exactly (whole.py), and
             `candidates` is the number that is listed.
-        hops: rounds of search; from the second on the query is refined by the results of the previous one.
-            None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
+        hops: rounds of search; None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
         hop_strength: g; None takes the head's learned one.
         score: a name (see scores.py); a `FieldMatch`, which compares the texts with a field; or any function
             or module with the interface of `dsearch.attention.SCORES`, which then learns with the layer; the
@@ -73,8 +73,7 @@ class SearchLayer(nn.Module):
         stages, rerank_candidates: of a second stage (second_stage.py); see `chosen_stages`.
 
     Raises:
-        InvalidRequest: hops or candidates below 1, an unknown mode, score or pooling, a width or temperature
-            that is not above 0, a score for mode "keyword", which has no other than its own.
+        InvalidRequest: an unknown option or one out of range; a score for mode "keyword", which has its own.
     """
 
     def __init__(
@@ -123,6 +122,7 @@ class SearchLayer(nn.Module):
         self._memory: SnapshotMemory | None = None
         self.rerank_candidates = rerank_candidates
         self.bias: Float[Tensor, " positions"] | None = None
+        self.resident: ResidentEmbeddings | None = None
         plain = ranks_by_inner_product(self.score) and over == "candidates"
         self.stages = chosen_stages(stages, snapshot.token_dims, head, mode=mode, plain=plain)
 
@@ -268,10 +268,11 @@ class SearchLayer(nn.Module):
             candidates=self.candidates,
             further=further,
             matches=matches,
+            resident=self.resident,
         )
         score = None if self.mode == "keyword" else self.score
         check_bias(self.bias, self.snapshot.positions)
-        return legs, Scoring(self.snapshot, self.head, score, embed, matches, self.bias)
+        return legs, Scoring(self.snapshot, self.head, score, embed, matches, self.bias, self.resident)
 
     def _search(
         self,

@@ -23,6 +23,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.resident import ResidentEmbeddings
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 
@@ -72,6 +73,7 @@ class Scoring(NamedTuple):
         embed: returns embeddings in the graph that replace the stored ones; documents then have no passages.
         matches: the dense score of each query at every position, where a field is compared (field_match.py).
         bias: a number for each position, added to the dense score; None for none.
+        resident: the embeddings on the layer's device; None: they are read on the host.
     """
 
     snapshot: Snapshot
@@ -80,6 +82,7 @@ class Scoring(NamedTuple):
     embed: EmbedRows | None = None
     matches: Float32[np.ndarray, "batch positions"] | None = None
     bias: Float[Tensor, " positions"] | None = None
+    resident: ResidentEmbeddings | None = None
 
     def scores_of_legs(
         self,
@@ -196,6 +199,8 @@ class Scoring(NamedTuple):
     ) -> Float[Tensor, "batch candidates encoder_dim"]:
         if self.embed is not None:
             return self.embed(positions).to(like)
+        if self.resident is not None:
+            return self.resident.rows(positions, like)
         return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
 
 
