@@ -96,6 +96,7 @@ class TrainOptions(LearningOptions, total=False):
     field: str | None
     null_slot: bool
     heads: int
+    excitation: bool
     query_side: Literal["linear", "low-rank", "mlp"] | None
     epochs: int | None
     learning_rate: float | None
@@ -236,6 +237,7 @@ class TrainingJob(LearningJob):
         False, 'learn a weight for "nothing fits" from queries whose grades are all 0, in scope head'
     )
     heads: int = option(1, "number of query heads", low=1, high=64)
+    excitation: bool = option(False, "let each query move the shares of several heads")
     query_side: str | None = option(
         None,
         "shape of the query projection; linear for one head and low-rank for several by default",
@@ -255,15 +257,15 @@ class TrainingJob(LearningJob):
         True,
         "choose keyword weight, k1, b and hop strength first; they may go live where a head may not",
     )
-    memory: bool = option(
-        True, "let new queries recall the judgements of similar ones, where held-out queries gain by it"
-    )
+    memory: bool = option(True, "recall judgements of similar queries, where held-out queries gain by it")
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse options that exclude each other; see `LearningJob.check`."""
         LearningJob.check(self, spell)
         if self.query_side == "linear" and self.heads > 1:
             raise InvalidRequest("query_side='linear' has one head; use low-rank or mlp for several")
+        if self.excitation and self.heads == 1:
+            raise InvalidRequest("excitation moves the shares of several heads; use heads=2 or more")
         if self.reward_url is not None and (self.objective != "reinforce" or self.source is not None):
             raise InvalidRequest(
                 f"{spell('reward_url', None)} needs {spell('objective', 'reinforce')}, and judged queries"

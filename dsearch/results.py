@@ -167,7 +167,8 @@ class Attention:
         stamp: what it was computed from; `vjp` wants it back.
         hops: rounds of search.
         temperature: what scores were divided by.
-        mixture: m_h, the share of each head.
+        mixture: m_h, the share of each head; without its excitation.
+        mixtures: m_h of each query, of a version whose heads are re-weighted by it; None otherwise.
         context: Σ_d weight(q, d) v_d.
         output: W_O context + b, where the model has an output projection.
         weights: the mixture of the heads' softmaxes.
@@ -212,6 +213,7 @@ class Attention:
     draft: str | None = None
     positions: Int64[np.ndarray, "batch candidates"] | None = None
     texts: list[list[str]] | None = None
+    mixtures: Float[np.ndarray, "batch heads"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,12 @@ the excitation is an attention map over channels, self-attention of the candidat
 the query. It is not a softmax, since several channels may matter at once. Fields that are stored side by
 side (a vector, a price, a date) are thus weighed for each query, by what the query and the candidates have in
 common.
+
+**Over heads.** `HeadExcitation` does the same for the heads of a search: the squeeze is the mean of the
+heads' queries, the excitation moves the share of each head. A version may have one (`Head.open_excitation`).
+
+    squeeze:  s = unit(mean over the heads of W_Kᵀ q_h)        one vector per query
+    excite:   m_h(q) = softmax_h(μ_h + (W₂ gelu(W₁ s))_h)      one share per head
 """
 
 from __future__ import annotations
@@ -28,6 +34,32 @@ class Excited(NamedTuple):
 
     values: Float[Tensor, "*batch candidates value_dim"]
     gate: Float[Tensor, "*batch value_dim"]
+
+
+class HeadExcitation(nn.Module):
+    """Shares of a search's heads that depend on the query; the constant shares at start, where W₂ is zero.
+
+    Args:
+        encoder_dim: length of the folded queries.
+        heads: number of heads.
+        width: units of the hidden layer.
+        seed: random seed of W₁.
+    """
+
+    def __init__(self, encoder_dim: int, heads: int, width: int = 16, seed: int = 0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.squeeze = nn.Parameter(torch.randn(width, encoder_dim, generator=generator))
+        self.excite = nn.Parameter(torch.zeros(heads, width))
+
+    def forward(
+        self, folded: Float[Tensor, "*batch heads encoder_dim"], mixture_logits: Float[Tensor, " heads"]
+    ) -> Float[Tensor, "*batch heads"]:
+        """m_h(q) for queries in the space of the stored embeddings, after the last hop."""
+        mean = folded.mean(-2)
+        direction = mean / mean.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        hidden = torch.nn.functional.gelu(direction @ self.squeeze.mT)
+        return (mixture_logits + hidden @ self.excite.mT).softmax(-1)
 
 
 class SqueezeExcite(nn.Module):

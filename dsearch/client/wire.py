@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 QUERIES_AT_ONCE = 64
 _TOO_LARGE = ("answer_too_large", "body_too_large")  # codes of errors that fewer queries avoid
 _OF_ALL = ("mixture",)  # arrays that have no row a query
+_NO_CANDIDATES = ("context", "output", "null_weight", "covered_mass", "mixtures")
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
 
 
@@ -133,7 +134,7 @@ def joined(answers: Sequence[Attention]) -> Attention:
         if name in ("keys", "values"):
             parts = _alike(parts, len(answers[0].mixture))
         by_head = name in _BY_HEAD or parts[0].ndim == 4
-        axis = None if name in ("context", "output", "null_weight", "covered_mass") else 2 if by_head else 1
+        axis = None if name in _NO_CANDIDATES else 2 if by_head else 1
         padding = -1 if name == "positions" else 0
         arrays[name] = np.concatenate([_widened(part, axis, widest, padding) for part in parts])
     certificates = None

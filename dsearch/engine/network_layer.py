@@ -33,6 +33,7 @@ from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput, in_sequences
+from dsearch.engine.ranking.resident import Resident, ResidentEmbeddings
 from dsearch.engine.ranking.scoring import EmbedRows
 from dsearch.engine.ranking.second_stage import QueryTokens, query_tokens_in_graph, require_tokens
 from dsearch.engine.search.field_values import Values, pooled_rows, texts_at, with_field, without_padding
@@ -51,6 +52,8 @@ class CollectionLayer(SearchLayer):
         source: opens the collection.
         model: version whose head, and whose query encoder, the layer starts from.
         encoder_training: None keeps the query encoder; "lora" or "all" adds a copy of it that learns.
+        resident: None reads embeddings on the host; "float32" or "bfloat16" keeps them all on the layer's
+            device (ranking/resident.py).
         options: as for `SearchLayer`.
 
     Attributes:
@@ -67,6 +70,7 @@ class CollectionLayer(SearchLayer):
         source: OpenCollection,
         model: str | None = None,
         encoder_training: EncoderMethod | None = None,
+        resident: Resident | None = None,
         **options: Unpack[LayerOptions],
     ):
         with source() as collection:
@@ -85,6 +89,9 @@ class CollectionLayer(SearchLayer):
         self._source, self._options = source, options
         self._frozen: list[TextEncoder] = []  # in a list: as a submodule it would be a parameter to train
         self._release = finalize(self, lease.release)
+        self._resident: Resident | None = resident
+        if resident is not None:
+            self.resident = ResidentEmbeddings(self.snapshot, resident, self.device)
 
     def forward(
         self,
@@ -192,6 +199,9 @@ class CollectionLayer(SearchLayer):
                 self._release = finalize(self, lease.release)
         self.snapshot, match = snapshot, own.get("score")
         self.match = match if isinstance(match, FieldMatch) else None
+        if self._resident is not None:
+            self.resident = None  # the old ones make room first
+            self.resident = ResidentEmbeddings(self.snapshot, self._resident, self.device)
 
     def ids(self, positions: Int64[np.ndarray, "batch candidates"]) -> list[list[str]]:
         """Ids of the documents at positions of the present snapshot; "" at −1."""
@@ -213,7 +223,7 @@ class CollectionLayer(SearchLayer):
         options = self._options.copy()
         if isinstance(options.get("score"), torch.nn.Module):
             del options["score"]  # the version has its own
-        return CollectionLayer(self._source, version, **options).to(self.device)
+        return CollectionLayer(self._source, version, resident=self._resident, **options).to(self.device)
 
 
 def open_layer(
@@ -222,6 +232,7 @@ def open_layer(
     *,
     model: str | None = None,
     encoder_training: EncoderMethod | None = None,
+    resident: Resident | None = None,
     **options: Unpack[LayerOptions],
 ) -> CollectionLayer:
     """Open a collection's present state as a layer of a network, with a head of its own to train.
@@ -235,6 +246,8 @@ def open_layer(
         model: version whose head the layer starts from; the live one when None.
         encoder_training: method by which a copy of the query encoder learns, "lora" or "all"; None: it does
             not.
+        resident: "float32" or "bfloat16" keeps all embeddings on the layer's device, with 4 or 2 bytes a
+            number; None reads those of candidates on the host.
         options: as for `SearchLayer`.
 
     Raises:
@@ -243,7 +256,8 @@ def open_layer(
         InvalidRequest: options out of range; an encoder that cannot be trained.
         MissingExtra: "lora" without `peft`.
     """
-    return CollectionLayer(partial(_opened, home, name), model, encoder_training, **options)
+    source = partial(_opened, home, name)
+    return CollectionLayer(source, model, encoder_training, resident, **options)
 
 
 def _opened(home: Path | str | SearchEngine, name: str) -> AbstractContextManager[Collection]:

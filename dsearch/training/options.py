@@ -27,6 +27,7 @@ class HeadOptions:
         heads: number of query heads.
         query_side: form of the query projection: "linear", "low-rank" or "mlp", see head.py; None: linear for
             one head, low-rank for several.
+        excitation: True to let each query move the shares of several heads.
         train_keys: True to learn the key projection too; otherwise only the query side learns.
         keywords: True to include the keyword score; otherwise the keyword weight is not trained.
         folds: number of folds, held out one after the other until enough examples were held out; 0 holds none
@@ -42,6 +43,7 @@ class HeadOptions:
     decay: float = 1e-3
     heads: int = 1
     query_side: str | None = None
+    excitation: bool = False
     train_keys: bool = True
     keywords: bool = True
     folds: int = 3
@@ -52,6 +54,8 @@ class HeadOptions:
         require_rates(self, "learning_rate")
         require_weights(self, "retention", "decay")
         checked_query_side(self.query_side, self.heads)
+        if self.excitation and self.heads < 2:
+            raise InvalidRequest("excitation moves the shares of several heads; use heads=2 or more")
         if not (self.folds == 0 or 2 <= self.folds <= 20):
             raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
 

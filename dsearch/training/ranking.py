@@ -203,7 +203,7 @@ class Ranking:
         hop_strengths: Sequence[float],
     ) -> Iterator[Float[Tensor, "batch documents"]]:
         logits = self._logits(head, scored.best, beside)
-        first = self._mixed(head, logits, which)
+        first = self._mixed(head, logits, which, queries)
         hop = None
         if any(hop_strengths):
             first_rows = first.topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
@@ -219,7 +219,7 @@ class Ranking:
                 turned, over = hop.scores(strength, lambda of: _passages(head.fold(of), corpus, further))
                 scores = turned.first if further is None else further.raised(turned.first, turned.further)
                 logits = self._logits(head, scores, beside, over)
-                mixed = self._mixed(head, logits, which)
+                mixed = self._mixed(head, logits, which, hop.queries(strength))
             yield mixed
 
     def _keyword_scores(self, head: Head) -> KeywordScores:
@@ -268,12 +268,14 @@ class Ranking:
         head: Head,
         logits: Float[Tensor, "batch heads documents"],
         which: Int64[Tensor, " batch"],
+        queries: Float[Tensor, "batch heads key_dim"],
     ) -> Float[Tensor, "batch documents"]:
         """Ranking score log Σ_h m_h softmax(l_h); for a single head its logits, which give the same order."""
         if head.heads == 1:
             mixed = logits[:, 0]
         else:
-            mixed = (head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
+            mixture = head.mixture if head.excitation is None else head.mixture_of(head.fold(queries))
+            mixed = (mixture.log()[..., None] + logits.log_softmax(-1)).logsumexp(1)
         if self._hidden is not None:
             mixed = mixed.masked_fill(self._hidden.to(mixed.device), -torch.inf)
         if self.examples.hidden is None:
@@ -374,6 +376,10 @@ class _Hop:
         self._length = length(queries)
         self._towards = unit(pooled)
         self._along: _Passages | None = None
+
+    def queries(self, strength: float) -> Float[Tensor, "batch heads key_dim"]:
+        """The turned queries."""
+        return self._length * unit(unit(self._queries) + strength * self._towards)
 
     def scores(
         self, strength: float, score: Callable[[Tensor], _Passages]

@@ -4,7 +4,7 @@
     k    = e_d + Δ_K e_d = W_K e_d              key projection: linear, so it folds into the query
     v    = e_d + Δ_V e_d = W_V e_d              value projection
     l_h  = (q_h · k + w_h · b) / t              logits; b is the keyword score, w_h its weight
-    weight = Σ_h m_h softmax(l_h)               mixture of heads, after the softmax
+    weight = Σ_h m_h softmax(l_h)               mixture of heads, after the softmax; m_h may follow the query
 
 The query projection has one of three forms (`query_side`):
 
@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dsearch.attention.excitation import HeadExcitation
 from dsearch.attention.retrieval.learned_score import new_score, score_of_tensors
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.second_stage import SecondStage
@@ -40,6 +41,7 @@ from dsearch.errors import DimensionMismatch, InvalidRequest
 START_TEMPERATURE = 0.05
 START_KEYWORD_WEIGHT = 1.0
 MAX_OUTPUT_DIM = 4096
+MAX_EXCITATION = 1024
 QUERY_SIDES = ("linear", "low-rank", "mlp")
 _ZERO_AT_START = {  # of each query side: while these are zeros it moves nothing
     "linear": ("query_delta",),
@@ -60,6 +62,7 @@ class Head(nn.Module):
         second_stage: learned late interaction, see second_stage.py; None if the head has none.
         score: score with learned parameters in place of the inner product, under its name; see
             learned_score.py; empty if the head has none.
+        excitation: shares of the heads by the query, see excitation.py; None for constant shares.
         output: output projection of the pooled context, o = W_O context + b; None if the head has none.
 
     Args:
@@ -116,6 +119,8 @@ class Head(nn.Module):
         self.score = nn.ModuleDict()
         self.output: nn.Linear | None
         self.register_module("output", None)
+        self.excitation: HeadExcitation | None
+        self.register_module("excitation", None)
         self._settled: dict[str, tuple[int, int]] = {}
 
     def settle(self) -> Head:
@@ -140,8 +145,32 @@ class Head(nn.Module):
 
     @property
     def mixture(self) -> Float[Tensor, " heads"]:
-        """m_h: the share of each head, summing to 1."""
+        """m_h: the share of each head, summing to 1; without an excitation."""
         return self.mixture_logits.softmax(-1)
+
+    def mixture_of(
+        self, folded: Float[Tensor, "batch heads encoder_dim"]
+    ) -> Float[Tensor, " heads"] | Float[Tensor, "batch heads"]:
+        """m_h of each query by its excitation; of a head without one the same for all, [heads].
+
+        Args:
+            folded: queries in the space of the stored embeddings, after the last hop.
+        """
+        return self.mixture if self.excitation is None else self.excitation(folded, self.mixture_logits)
+
+    def open_excitation(self, width: int = 16) -> HeadExcitation:
+        """Let each query move the shares of the heads; return the part that learns, at its start.
+
+        Raises:
+            InvalidRequest: a head with one query head, or a width out of range.
+        """
+        if self.heads < 2 or not 1 <= width <= MAX_EXCITATION:
+            raise InvalidRequest(
+                f"an excitation of {self.heads} heads with width={width}; use 2 or more heads, and 1 to "
+                f"{MAX_EXCITATION}"
+            )
+        self.excitation = HeadExcitation(self.encoder_dim, self.heads, width, self.seed).to(self.key_delta)
+        return self.excitation
 
     @property
     def keyword_weighting(self) -> tuple[float, float] | None:
@@ -282,6 +311,8 @@ class Head(nn.Module):
             query = (self.query_out @ self.query_in).square().sum()
         if self.query_side == "mlp":
             query = query + self.query_bias.square().sum()
+        if self.excitation is not None:
+            query = query + self.excitation.excite.square().sum()
         return query + self.key_delta.square().sum() + self.value_delta.square().sum()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *further: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -299,6 +330,10 @@ class Head(nn.Module):
         self.output = None
         if weight is not None:
             self.open_output(len(weight))
+        squeeze: Tensor | None = state_dict.get(f"{prefix}excitation.squeeze")
+        self.excitation = None
+        if squeeze is not None:
+            self.open_excitation(len(squeeze))
         super()._load_from_state_dict(state_dict, prefix, *further)  # pyright: ignore[reportUnknownMemberType]
 
 

@@ -27,7 +27,7 @@ def slot_evidence(
     raw: Float[Tensor, "batch heads candidates"],
     mask: Bool[Tensor, "batch candidates"],
     temperature: float | Float[Tensor, ""],
-    mixture: Float[Tensor, " heads"],
+    mixture: Float[Tensor, "*#batch heads"],
 ) -> Float[Tensor, " batch"]:
     """Z of each query; 0 where there is no candidate.
 
@@ -50,7 +50,7 @@ def null_weights(
     raw: Float[Tensor, "batch heads candidates"],
     mask: Bool[Tensor, "batch candidates"],
     temperature: float | Float[Tensor, ""],
-    mixture: Float[Tensor, " heads"],
+    mixture: Float[Tensor, "*#batch heads"],
 ) -> Float[Tensor, " batch"]:
     """a(∅) of each query; 1 where there is no candidate.
 

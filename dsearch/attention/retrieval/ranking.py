@@ -31,7 +31,7 @@ def ranking_score(
     raw: Float[Tensor, "batch heads candidates"],
     partition: Float[Tensor, "batch heads"],
     temperature: float | Float[Tensor, ""],
-    mixture: Float[Tensor, " heads"],
+    mixture: Float[Tensor, "*#batch heads"],
 ) -> Float[Tensor, "batch candidates"]:
     """s of each candidate.
 
@@ -43,5 +43,5 @@ def ranking_score(
     """
     if raw.shape[1] == 1:
         return raw[:, 0]
-    log_weights = mixture.log()[:, None] + temper(raw, temperature) - partition[..., None]
+    log_weights = mixture.log()[..., None] + temper(raw, temperature) - partition[..., None]
     return temperature * (log_weights.logsumexp(1) + (mixture * partition).sum(-1)[:, None])

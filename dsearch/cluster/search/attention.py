@@ -193,7 +193,8 @@ class ShardedAttention:
             ShardsLost: a shard does not answer.
         """
         parts = self._pool(answer, head, answer.candidates.positions.shape[1])
-        return (head.mixture[:, None] * head.values(pooled(parts, answer.output.folded))).sum(1)
+        folded = answer.output.folded
+        return (head.mixture_of(folded)[..., None] * head.values(pooled(parts, folded))).sum(1)
 
     def _read(
         self,
@@ -262,4 +263,4 @@ def _mass(
         return torch.ones(len(output.positions))
     parts = [torch.tensor(answer.partition) for answer in answers.values()]
     whole = torch.stack(parts).logsumexp(0)
-    return mass_of(output, whole, temperature=head.temperature, mixture=head.mixture)
+    return mass_of(output, whole, temperature=head.temperature, mixture=head.mixture_of(output.folded))

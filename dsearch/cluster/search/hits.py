@@ -173,6 +173,6 @@ def _keys(output: SearchOutput, candidates: Candidates, head: Head) -> np.ndarra
     """Key of each candidate, from the head that adds most to its weight; None with one key a document."""
     if output.keys is None:
         return None
-    shares = (output.head_weights * head.mixture.detach()[:, None]).numpy()
+    shares = (output.head_weights * head.mixture_of(output.folded).detach()[..., None]).numpy()
     heads = torch.as_tensor(shares.argmax(axis=1)).numpy()
     return np.take_along_axis(candidates.keys, heads[:, None], 1)[:, 0]

@@ -187,12 +187,12 @@ def ranked(
     second = None
     if reranker is not None:
         words = None if question.keyword_weight is None else torch.as_tensor(candidates.keyword)
-        first = FirstStage(candidates.positions, raw, _scores(raw, mask, head), dense, words)
+        first = FirstStage(candidates.positions, raw, _scores(raw, mask, head, folded), dense, words)
         second = reranker.terms(first, candidates.shards)
         raw = raw + second.values[:, None]
     head_weights = POOLINGS["soft"](temper(raw, head.temperature), mask.unsqueeze(1))
-    weights = mix(head_weights, head.mixture)
-    scores = _scores(raw, mask, head)
+    weights = mix(head_weights, head.mixture_of(folded))
+    scores = _scores(raw, mask, head, folded)
     order = by_score_then_position(scores, second)
     along, places = order[:, None].expand_as(head_weights), order.numpy()
     by_weight = Candidates(
@@ -222,14 +222,17 @@ def ranked(
 
 
 def _scores(
-    raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"], head: Head
+    raw: Float[Tensor, "batch heads candidates"],
+    mask: Bool[Tensor, "batch candidates"],
+    head: Head,
+    folded: Float[Tensor, "batch heads encoder_dim"],
 ) -> Float[Tensor, "batch candidates"]:
     """The scores that order candidates; −inf at padding."""
     return ranking_score(
         raw.masked_fill(~mask[:, None], 0.0),
         partition_by_head(raw, mask, head.temperature),
         head.temperature,
-        head.mixture,
+        head.mixture_of(folded),
     ).masked_fill(~mask, -torch.inf)
 
 

@@ -128,7 +128,7 @@ def log_weights(
     embeddings, keyword = corpus.gather(positions, texts, head.keyword_weighting)
     raw = torch.einsum("bhd,bcd->bhc", folded, embeddings) + keyword_part(head.keyword_weight, keyword)
     logits = raw / temperature - whole.log_partition[..., None]
-    return (head.mixture.log()[:, None] + logits).logsumexp(1)
+    return (head.mixture_of(folded).log()[..., None] + logits).logsumexp(1)
 
 
 def listwise(

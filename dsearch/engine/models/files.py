@@ -5,8 +5,8 @@ and does not serve the head without it. Format 2: a trained query encoder, in `e
 3: a trained document encoder, in `documents/` (documents.py). Format 4: its own k1 and b of the keyword
 score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
 Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision.
-Format 11: a second stage. Format 12: a learned score or an output projection. These are among the head's
-tensors. Formats 6 and 8 are retired (retired.py).
+Format 11: a second stage. Format 12: a learned score or an output projection. Format 13: shares of the heads
+that follow the query. These are among the head's tensors. Formats 6 and 8 are retired (retired.py).
 
 The module also finds the version that was live before, and deletes versions.
 """
@@ -45,7 +45,8 @@ FORMAT_WITH_QUERY_SIDE = 7
 FORMAT_WITH_MEMORY = 10
 FORMAT_WITH_SECOND_STAGE = 11
 FORMAT_WITH_SCORE = 12
-NEWEST_FORMAT = 12
+FORMAT_WITH_EXCITATION = 13
+NEWEST_FORMAT = 13
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -113,6 +114,8 @@ def save_model(
         format = FORMAT_WITH_SECOND_STAGE
     if head.learned_score is not None or head.output is not None:
         format = FORMAT_WITH_SCORE
+    if head.excitation is not None:
+        format = FORMAT_WITH_EXCITATION
     record = {
         **record,
         "format": format,

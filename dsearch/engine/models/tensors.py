@@ -128,6 +128,9 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     head.score = score_of_tensors(learned, encoder_dim) or head.score
     if "output.weight" in tensors:
         head.open_output(len(tensors["output.weight"]) if tensors["output.weight"].ndim else 0)
+    squeeze = tensors.get("excitation.squeeze")
+    if squeeze is not None:
+        head.open_excitation(len(squeeze) if squeeze.ndim else 0)
     expected = head.state_dict()
     if wrong := sorted(set(expected) ^ set(tensors)):
         names = ", ".join(expected)

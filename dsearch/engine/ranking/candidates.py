@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
+from dsearch.engine.ranking.resident import ResidentEmbeddings
 from dsearch.engine.snapshot.passages import NONE
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.search_options import COVERAGE_DOCUMENTS
@@ -30,6 +31,7 @@ class Legs:
         candidates: how many each leg proposes for each head.
         further: positions proposed by the query memory, −1 = none.
         matches: scores of a field at every position, which then alone propose; −∞ where it does not match.
+        resident: embeddings on the layer's device, where dense candidates are found then, exactly.
 
     Attributes:
         dense_of_all: the inner product of each query with the stored embedding at every position, of a long
@@ -46,11 +48,15 @@ class Legs:
         candidates: int,
         further: Int64[np.ndarray, "batch further"] | None = None,
         matches: Float32[np.ndarray, "batch positions"] | None = None,
+        resident: ResidentEmbeddings | None = None,
     ):
         self._snapshot = snapshot
         self._texts = None if mode == "dense" or matches is not None else texts
         self._matches = matches
         self._mode, self._candidates, self._further = mode, candidates, further
+        self._resident = resident
+        if resident is not None:
+            resident.require(snapshot)
         self._by_keywords: Int64[np.ndarray, "batch found"] | None = None
         self.dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
         self.keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
@@ -71,7 +77,10 @@ class Legs:
         if self._mode != "keyword":
             if self._snapshot.documents <= self._candidates:
                 return np.tile(self._snapshot.visible(), (batch, 1))
-            by_head = self._by_inner_product(folded.detach().float().cpu().numpy())
+            if self._resident is not None:
+                by_head = self._resident.nearest(folded, self._snapshot, self._candidates)
+            else:
+                by_head = self._by_inner_product(folded.detach().float().cpu().numpy())
             parts.append(by_head.reshape(batch, heads * by_head.shape[1]))
         if self._texts is not None:
             if self._by_keywords is None:  # the same words in every round

@@ -138,7 +138,7 @@ def _of_mixture(
     How heads compare depends on their partition sums, and those on documents that were not seen: each sum
     lies between that of the candidates and that with all others at their bound.
     """
-    temperature, share = layer.temperature, layer.head.mixture.log()
+    temperature, share = layer.temperature, layer.head.mixture_of(output.folded).log()
     seen = torch.as_tensor(output.positions != NONE)
     logits = (output.raw / temperature).masked_fill(~seen[:, None], -math.inf)
     most = by_head / temperature
@@ -150,7 +150,7 @@ def _of_mixture(
         logits: Float[Tensor, "batch heads documents"], log_sums: Float[Tensor, "batch heads"]
     ) -> Float[Tensor, "batch documents"]:
         parts = (logits - log_sums[..., None]).masked_fill(logits == -math.inf, -math.inf)
-        return (share[:, None] + parts).logsumexp(1)
+        return (share[..., None] + parts).logsumexp(1)
 
     rest = torch.cat([logits[..., places:], most[..., None]], dim=-1)
     others_most = log_weights(rest, least_sum).amax(-1)

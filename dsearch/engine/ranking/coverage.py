@@ -41,7 +41,8 @@ def covered_mass(
         legs = Legs(snapshot, texts, mode=layer.mode, candidates=layer.candidates)
         scoring = Scoring(snapshot, head, layer.score)
         remembered = partial(layer.memory.scores, output.recalled)
-        every = Whole(scoring, layer.weighing, legs, output.folded, output.folded, remembered)
+        folded = output.folded
+        every = Whole(scoring, layer.weighing_of(folded), legs, folded, folded, remembered)
         return every.share(output.raw, output.positions)
     temperature = head.temperature
     whole = whole_log_partition(
@@ -55,7 +56,7 @@ def covered_mass(
         keyword_of_all=output.keyword_of_all,
         memory_of_all=None if output.recalled is None else layer.memory.of_all(output.recalled),
     )
-    return mass_of(output, whole, temperature=temperature, mixture=head.mixture)
+    return mass_of(output, whole, temperature=temperature, mixture=head.mixture_of(output.folded))
 
 
 def mass_of(
@@ -63,7 +64,7 @@ def mass_of(
     whole: Float[Tensor, "batch heads"],
     *,
     temperature: Float[Tensor, ""],
-    mixture: Float[Tensor, " heads"],
+    mixture: Float[Tensor, "*#batch heads"],
 ) -> Float[Tensor, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
     logits = output.first_raw / temperature
@@ -72,7 +73,7 @@ def mass_of(
         logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)
     # No document at all: −inf less −inf. Nothing is covered then.
     shares = torch.exp(logits - whole[..., None]).sum(-1).nan_to_num(nan=0.0)
-    return (shares @ mixture).clamp(max=1.0)
+    return (shares * mixture).sum(-1).clamp(max=1.0)
 
 
 def whole_log_partition(

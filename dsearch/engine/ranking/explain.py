@@ -118,7 +118,8 @@ def shares_of(
     """r_h(d): how much of each candidate's weight comes from each head."""
     raw, mask = output.raw, torch.as_tensor(output.positions != NONE)
     partition = partition_by_head(raw, mask, temperature)
-    return (raw / temperature - partition[..., None] + head.mixture.log()[:, None]).softmax(1)
+    mixture = head.mixture_of(output.folded)
+    return (raw / temperature - partition[..., None] + mixture.log()[..., None]).softmax(1)
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:

@@ -34,6 +34,7 @@ from dsearch.engine.ranking.parts import (
     check_values,
     rows_at,
 )
+from dsearch.engine.ranking.resident import ResidentEmbeddings
 from dsearch.engine.ranking.scores import (
     checked_pooling,
     checked_score,
@@ -61,8 +62,7 @@ class SearchLayer(nn.Module):
         candidates: number of documents that each leg proposes for each head.
         over: "candidates", or "all": the attention is shared by every document, exactly (whole.py), and
             `candidates` is the number that is listed.
-        hops: rounds of search; from the second on the query is refined by the results of the previous one.
-            None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
+        hops: rounds of search; None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
         hop_strength: g; None takes the head's learned one.
         score: a name (see scores.py); a `FieldMatch`, which compares the texts with a field; or any function
             or module with the interface of `dsearch.attention.SCORES`, which then learns with the layer; the
@@ -73,8 +73,7 @@ class SearchLayer(nn.Module):
         stages, rerank_candidates: of a second stage (second_stage.py); see `chosen_stages`.
 
     Raises:
-        InvalidRequest: hops or candidates below 1, an unknown mode, score or pooling, a width or temperature
-            that is not above 0, a score for mode "keyword", which has no other than its own.
+        InvalidRequest: an unknown option or one out of range; a score for mode "keyword", which has its own.
     """
 
     def __init__(
@@ -123,6 +122,7 @@ class SearchLayer(nn.Module):
         self._memory: SnapshotMemory | None = None
         self.rerank_candidates = rerank_candidates
         self.bias: Float[Tensor, " positions"] | None = None
+        self.resident: ResidentEmbeddings | None = None
         plain = ranks_by_inner_product(self.score) and over == "candidates"
         self.stages = chosen_stages(stages, snapshot.token_dims, head, mode=mode, plain=plain)
 
@@ -240,15 +240,14 @@ class SearchLayer(nn.Module):
         """The second stage over these documents."""
         return Reranker(self._snapshot, stage_of(self._snapshot, self.head), self.rerank_candidates)
 
-    @property
-    def weighing(self) -> Weighing:
-        """Weighting of the candidates.
+    def weighing_of(self, folded: Float[Tensor, "batch heads encoder_dim"]) -> Weighing:
+        """Weighting of the candidates of these queries.
 
         The null slot has a weight only where it was trained: soft hybrid search, at the head's temperature.
         """
         soft = (self.mode, self.pooling, self._temperature) == ("hybrid", "soft", None)
         slot = soft and ranks_by_inner_product(self.score)
-        return Weighing(self.head, self.temperature, self.pooling, slot)
+        return Weighing(self.head, self.head.mixture_of(folded), self.temperature, self.pooling, slot)
 
     def _stages(
         self,
@@ -269,10 +268,11 @@ class SearchLayer(nn.Module):
             candidates=self.candidates,
             further=further,
             matches=matches,
+            resident=self.resident,
         )
         score = None if self.mode == "keyword" else self.score
         check_bias(self.bias, self.snapshot.positions)
-        return legs, Scoring(self.snapshot, self.head, score, embed, matches, self.bias)
+        return legs, Scoring(self.snapshot, self.head, score, embed, matches, self.bias, self.resident)
 
     def _search(
         self,
@@ -316,7 +316,7 @@ class SearchLayer(nn.Module):
     ) -> Whole:
         """Every document as a candidate."""
         remembered = None if recalled is None else partial(self.memory.scores, recalled)
-        return Whole(scoring, self.weighing, legs, queries, folded, remembered)
+        return Whole(scoring, self.weighing_of(folded), legs, queries, folded, remembered)
 
     def whole(self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None) -> Whole:
         """Return the attention over every document, to be read block by block; without gradients."""
@@ -391,7 +391,7 @@ class SearchLayer(nn.Module):
         if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
             mask = mask & (raw != -torch.inf).any(1)
             positions = np.where(mask.cpu().numpy(), positions, NONE)
-        weighing = self.weighing
+        weighing = self.weighing_of(folded)
         everything = second = None
         if whole is None:
             scores, first = weighing.scores(raw, mask), raw
@@ -421,7 +421,7 @@ class SearchLayer(nn.Module):
             context = pool(weighed.mixed.unsqueeze(1), rows).squeeze(1)
         else:
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
-            context = head.values(scored.pooled(weighed, head))
+            context = head.values(scored.pooled(weighed))
         return SearchOutput(
             context=context,
             weights=weighed.mixed.gather(1, order),

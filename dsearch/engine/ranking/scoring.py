@@ -23,6 +23,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.resident import ResidentEmbeddings
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 
@@ -52,13 +53,13 @@ class Scored(NamedTuple):
             return None
         return self.beside.keys(positions, self.taken.cpu().numpy())
 
-    def pooled(self, weighed: Weighed, head: Head) -> Float[Tensor, "batch encoder_dim"]:
+    def pooled(self, weighed: Weighed) -> Float[Tensor, "batch encoder_dim"]:
         """Σ w e over the candidates; each head pools the passages that it took."""
         assert self.embeddings is not None
         shares = weighed.mixed
         if self.taken is not None:
             every = weighed.by_head.new_zeros(*self.dense.shape[:2], self.embeddings.shape[1])
-            shares = mix(every.scatter(2, self.taken, weighed.by_head), head.mixture)
+            shares = mix(every.scatter(2, self.taken, weighed.by_head), weighed.mixture)
         return pool(shares.unsqueeze(1), self.embeddings).squeeze(1)
 
 
@@ -72,6 +73,7 @@ class Scoring(NamedTuple):
         embed: returns embeddings in the graph that replace the stored ones; documents then have no passages.
         matches: the dense score of each query at every position, where a field is compared (field_match.py).
         bias: a number for each position, added to the dense score; None for none.
+        resident: the embeddings on the layer's device; None: they are read on the host.
     """
 
     snapshot: Snapshot
@@ -80,6 +82,7 @@ class Scoring(NamedTuple):
     embed: EmbedRows | None = None
     matches: Float32[np.ndarray, "batch positions"] | None = None
     bias: Float[Tensor, " positions"] | None = None
+    resident: ResidentEmbeddings | None = None
 
     def scores_of_legs(
         self,
@@ -196,6 +199,8 @@ class Scoring(NamedTuple):
     ) -> Float[Tensor, "batch candidates encoder_dim"]:
         if self.embed is not None:
             return self.embed(positions).to(like)
+        if self.resident is not None:
+            return self.resident.rows(positions, like)
         return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
 
 
@@ -243,11 +248,13 @@ class Weighed(NamedTuple):
         by_head: weights of each head; zeros where there is no candidate.
         mixed: mixture of the heads' weights.
         nothing: weight of "nothing fits"; None without a slot for it.
+        mixture: share of each head.
     """
 
     by_head: Float[Tensor, "batch heads candidates"]
     mixed: Float[Tensor, "batch candidates"]
     nothing: Float[Tensor, " batch"] | None
+    mixture: Float[Tensor, "*#batch heads"]
 
 
 class Weighing(NamedTuple):
@@ -257,13 +264,15 @@ class Weighing(NamedTuple):
     a finite score.
 
     Attributes:
-        head: head whose mixture and null slot are used.
+        head: head whose null slot is used.
+        mixture: share of each head, for all queries or for each.
         temperature: divisor of the scores.
         pooling: "soft", "hard" or "uniform".
         slot: whether the head's slot for "nothing fits" counts, if it has one.
     """
 
     head: Head
+    mixture: Float[Tensor, "*#batch heads"]
     temperature: Float[Tensor, ""] | float
     pooling: str = "soft"
     slot: bool = False
@@ -291,11 +300,12 @@ class Weighing(NamedTuple):
                 raw if first is None else first,
                 present,
                 self.temperature,
-                self.head.mixture,
+                self.mixture,
             )
             by_head = by_head * (1 - nothing)[:, None, None]
         alone = self.head.heads == 1 and not torch.is_grad_enabled()  # its share is 1
-        return Weighed(by_head, by_head[:, 0] if alone else mix(by_head, self.head.mixture), nothing)
+        mixed = by_head[:, 0] if alone else mix(by_head, self.mixture)
+        return Weighed(by_head, mixed, nothing, self.mixture)
 
     def scores(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
@@ -309,7 +319,7 @@ class Weighing(NamedTuple):
         present = _everywhere(raw) if mask is None else mask
         partition = partition_by_head(raw, present, self.temperature)
         finite = raw.masked_fill(~present[:, None], 0.0)
-        scores = ranking_score(finite, partition, self.temperature, self.head.mixture)
+        scores = ranking_score(finite, partition, self.temperature, self.mixture)
         return scores.masked_fill(~present, -torch.inf)
 
 

@@ -102,8 +102,8 @@ class Whole:
             width = dim if values is None else values.shape[1]
             return WholeOutput(nothing, self._folded.new_zeros(batch, width), reached)
         finished = total.finish()
-        mixture = self._weighing.head.mixture.to(finished.context)
-        context = torch.einsum("h,bhv->bv", mixture, finished.context)
+        mixture = self._weighing.mixture.to(finished.context)
+        context = (mixture[..., None] * finished.context).sum(1)
         return WholeOutput(finished.log_partition, context, reached)
 
     def best(self, count: int) -> Int64[np.ndarray, "batch candidates"]:
@@ -133,9 +133,10 @@ class Whole:
         head, nothing = self._weighing.head, None
         if self._weighing.slot and head.null_slot is not None:
             temperature = self._weighing.temperature
-            nothing = null_weights(head.null_slot, raw, allowed, temperature, head.mixture)
+            nothing = null_weights(head.null_slot, raw, allowed, temperature, self._weighing.mixture)
             by_head = by_head * (1 - nothing)[:, None, None]
-        return Weighed(by_head, mix(by_head, head.mixture), nothing)
+        mixture = self._weighing.mixture
+        return Weighed(by_head, mix(by_head, mixture), nothing, mixture)
 
     def scores(
         self,
@@ -160,7 +161,6 @@ class Whole:
         Yields:
             Positions, their weights, and the number of those in reach of each query.
         """
-        head = self._weighing.head
         with torch.no_grad():
             chosen = self._best_of_heads(among) if self._hard else None
             log_partition = None if self._hard else self._log_partition(among=among)
@@ -171,7 +171,7 @@ class Whole:
                     by_head = torch.as_tensor(chosen[..., None] == rows).to(raw)
                 else:
                     by_head = _shares(self._logits(raw), log_partition)
-                yield rows, mix(by_head, head.mixture), (raw != -math.inf).any(1).sum(1)
+                yield rows, mix(by_head, self._weighing.mixture), (raw != -math.inf).any(1).sum(1)
 
     @property
     def queries(self) -> int:
@@ -185,7 +185,7 @@ class Whole:
 
         In a collection of more than `COVERAGE_DOCUMENTS` it is an estimate from `SAMPLE` documents.
         """
-        snapshot, mixture = self._scoring.snapshot, self._weighing.head.mixture
+        snapshot, mixture = self._scoring.snapshot, self._weighing.mixture
         allowed = torch.as_tensor(positions != NONE).to(raw.device)
         with torch.no_grad():
             logits = self._logits(raw.detach()).masked_fill(~allowed[:, None], -math.inf)
@@ -198,7 +198,7 @@ class Whole:
                 shares = (partition >= whole - 1e-5 * whole.abs()).to(partition)
             else:
                 shares = torch.exp(partition - whole).nan_to_num(nan=1.0)  # nothing is in reach
-            return (shares.clamp(max=1.0) @ mixture.to(shares)).clamp(max=1.0)
+            return (shares.clamp(max=1.0) * mixture.to(shares)).sum(-1).clamp(max=1.0)
 
     def _computed(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Call a function; with gradients it is called again in the backward, and nothing of it is stored."""
@@ -292,7 +292,7 @@ class Whole:
         self, raw: Float[Tensor, "batch heads some"], *, partition: Float[Tensor, "batch heads"]
     ) -> Float[Tensor, "batch some"]:
         finite = partition.masked_fill(partition == -math.inf, 0.0)
-        return ranking_score(raw, finite, self._weighing.temperature, self._weighing.head.mixture)
+        return ranking_score(raw, finite, self._weighing.temperature, self._weighing.mixture)
 
     def _largest(
         self, scores_of: Callable[[Tensor], Tensor], count: int

@@ -26,7 +26,7 @@ def evidence_of_rankings(output: SearchOutput, layer: SearchLayer) -> Rows:
     if output.second is not None:
         output = _of_first_stage(output, layer)
     with torch.inference_mode():
-        mixture = layer.head.mixture[:, None]
+        mixture = layer.head.mixture_of(output.folded)[..., None]
         dense, keyword = (output.dense * mixture).sum(1), (output.keyword * mixture).sum(1)
     null = output.null_weight
     return evidence_rows(
@@ -42,8 +42,8 @@ def evidence_of_rankings(output: SearchOutput, layer: SearchLayer) -> Rows:
 def _of_first_stage(output: SearchOutput, layer: SearchLayer) -> SearchOutput:
     """Scores and weights as without the second stage, in that order."""
     mask = torch.as_tensor(output.positions != NONE)
-    scores = layer.weighing.scores(output.first_raw, mask)
-    weights = layer.weighing.weighed(output.first_raw, mask).mixed
+    scores = layer.weighing_of(output.folded).scores(output.first_raw, mask)
+    weights = layer.weighing_of(output.folded).weighed(output.first_raw, mask).mixed
     order = scores.sort(dim=1, descending=True, stable=True).indices
     along = order[:, None].expand_as(output.dense)
     return output._replace(

@@ -72,7 +72,7 @@ def embed(
         with torch.no_grad():
             states = collection.query_states(texts, "dense", version)
             folded = head.fold(head.queries(states))
-            vectors = unit(torch.einsum("h,bhd->bd", head.mixture, folded)).numpy()
+            vectors = unit((head.mixture_of(folded)[..., None] * folded).sum(1)).numpy()
     else:
         own = collection.has_documents_of(version)
         encoder = collection.encoder_of(version) if own else collection.encoder

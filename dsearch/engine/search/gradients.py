@@ -134,10 +134,12 @@ def attention_parts(
         if "positions" in include:
             arrays["positions"] = torch.as_tensor(output.positions)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
+        if layer.head.excitation is not None:
+            arrays["mixtures"] = layer.head.mixture_of(output.folded)
     # A slot competes with all candidates of a query, and a memory moves them all with the query: clients
     # need `vjp` for the gradient.
-    # And over all documents the weights depend on scores that no answer lists.
-    alone = layer.hops == 1 and layer.over == "candidates"
+    # And over all documents the weights depend on scores that no answer lists; an excitation on the query.
+    alone = layer.hops == 1 and layer.over == "candidates" and layer.head.excitation is None
     if "slopes" in include and alone and output.null_weight is None and output.recalled is None:
         arrays["slopes"] = slopes_of(layer, states, output)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, output.positions)]

@@ -113,7 +113,8 @@ def _passages_shown(
     if layer.head.heads == 1:
         heads = np.zeros((len(keys), most), np.int64)
     else:
-        heads = _numbers(output.head_weights[..., :most] * layer.head.mixture[:, None]).argmax(axis=1)
+        mixture = layer.head.mixture_of(output.folded)
+        heads = _numbers(output.head_weights[..., :most] * mixture[..., None]).argmax(axis=1)
 
     def passage_at(query: int, column: int, document: Document) -> Passage | None:
         span = passages.span_of(int(keys[query, heads[query, column], column]))

@@ -61,7 +61,8 @@ def predict(
         output = layer(states, texts)
         values = _values(collection, layer, output.positions, field, learned)
         has = torch.tensor([[value is not None for value in line] for line in values], dtype=torch.bool)
-        weights = layer.weighing.weighed(output.raw, has.reshape(output.positions.shape)).mixed
+        weighing = layer.weighing_of(output.folded)
+        weights = weighing.weighed(output.raw, has.reshape(output.positions.shape)).mixed
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
     ids = collection.ids_at(layer.snapshot, output.positions)
     predictions = [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)]

@@ -28,6 +28,7 @@ MAX_TENSOR_BYTES = 128 * 1024 * 1024
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
 _NUMBERS = ("null_weight", "covered_mass")  # one a query
 _BY_QUERY = (
+    "mixtures",
     "context",
     "output",
     "weights",
@@ -153,7 +154,7 @@ def _result(attention: Attention, query: int) -> dict[str, Any]:
             continue
         if name in _BY_HEAD or row.ndim == 3:  # keys and values, too, where heads took different passages
             row = row[:, : len(ids)]
-        elif name not in ("context", "output"):
+        elif name not in ("context", "output", "mixtures"):
             row = row[: len(ids)]
         result[name] = np.ascontiguousarray(row)
     if attention.candidates is not None:

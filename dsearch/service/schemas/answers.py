@@ -105,6 +105,7 @@ class AttendedQuery:
         covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
         positions: of each candidate in the state that answered, if included.
         texts: title and text of each candidate, if included.
+        mixtures: share of each head for this query, if the model re-weights its heads by the query.
     """
 
     ids: list[str]
@@ -125,6 +126,7 @@ class AttendedQuery:
     output: list[float] | None = None
     positions: list[int] | None = None
     texts: list[str] | None = None
+    mixtures: list[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -316,7 +316,7 @@ def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Les
         if keyword is not None:
             scores = scores + keyword_part(start.keyword_weight, keyword(batch))
         logits = (scores / start.temperature).masked_fill(_hidden(examples, out, batch), -torch.inf)
-        attention = (start.mixture[:, None] * logits.softmax(-1)).sum(1)
+        attention = (start.mixture_of(folded)[..., None] * logits.softmax(-1)).sum(1)
         at = torch.as_tensor(np.maximum(positions[batch.numpy()], 0))
         moved = torch.zeros_like(attention).scatter_add_(1, at, target[batch]).sub_(attention)
         pulls[batch] = product(moved, corpus.T)

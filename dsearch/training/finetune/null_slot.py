@@ -162,7 +162,8 @@ def evidence_of(
         output = layer(torch.as_tensor(states[part]), list(texts[part]))
         mask = torch.as_tensor(output.positions != NONE)
         raw = output.raw
-        parts.append(slot_evidence(raw, mask, head.temperature, head.mixture).double().numpy())
+        mixture = head.mixture_of(output.folded)
+        parts.append(slot_evidence(raw, mask, head.temperature, mixture).double().numpy())
     return np.concatenate([*parts, np.zeros(0)])
 
 

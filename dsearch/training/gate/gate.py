@@ -377,7 +377,7 @@ def overlap_of_canaries(
         if further is not None:
             scores, _ = further.taken(folded, scores)
         logits = scores / head.temperature
-        mixed = (head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
+        mixed = (head.mixture_of(folded).log()[..., None] + logits.log_softmax(-1)).logsumexp(1)
         mixed[torch.arange(len(canaries)), canaries] = -torch.inf
         return [set(row) for row in mixed.topk(depth, dim=1).indices.tolist()]
 

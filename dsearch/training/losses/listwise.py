@@ -56,14 +56,14 @@ def listwise_cross_entropy(
         return losses.mean()
     if further is not None:
         log_heads = _log_heads_of_best(head, folded, keyword, corpus, relevant, further)
-        log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
+        log_weights = (head.mixture_of(folded).log()[..., None] + log_heads).logsumexp(1)
         return -(target * log_weights).sum(-1).mean()
     logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant])
     if keyword is not None:
         logits = logits + keyword_part(head.keyword_weight, keyword.gather(1, relevant))
     whole = partition.whole_partition(folded, corpus, head.temperature, keyword, head.keyword_weight)
     log_heads = logits / head.temperature - whole.unsqueeze(-1)
-    log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
+    log_weights = (head.mixture_of(folded).log()[..., None] + log_heads).logsumexp(1)
     return -(target * log_weights).sum(-1).mean()
 
 

@@ -87,7 +87,7 @@ class Batch:
         scores = folded @ self.corpus[pool].T
         if self.further is not None:
             scores, _ = self.further.among(pool).taken(folded, scores)
-        return self._mixed(scores, keyword)
+        return self._mixed(folded, scores, keyword)
 
     def log_weights_of_scored(self) -> Float[Tensor, "batch scored"]:
         """The same for the documents that the teacher scored, each query's own."""
@@ -98,7 +98,7 @@ class Batch:
         else:
             every, _ = self.further.taken(folded, folded @ self.corpus.T)
             scores = every.gather(2, self.scored[:, None].expand(-1, folded.shape[1], -1))
-        return self._mixed(scores, keyword, self.mask)
+        return self._mixed(folded, scores, keyword, self.mask)
 
     def target_over(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
         """The targets as a matrix over documents that hold all positives, ascending."""
@@ -120,6 +120,7 @@ class Batch:
 
     def _mixed(
         self,
+        folded: Float[Tensor, "batch heads encoder_dim"],
         scores: Float[Tensor, "batch heads pool"],
         keyword: Float[Tensor, "batch pool"] | None,
         mask: Bool[Tensor, "batch pool"] | None = None,
@@ -129,7 +130,7 @@ class Batch:
         logits = scores / self.head.temperature
         if mask is not None:
             logits = logits.masked_fill(~mask[:, None], -1e30)
-        return (self.head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
+        return (self.head.mixture_of(folded).log()[..., None] + logits.log_softmax(-1)).logsumexp(1)
 
 
 Objective = Callable[[Batch], Float[Tensor, ""]]

@@ -265,9 +265,10 @@ class FullTask:
 
         def loss(embedded: list[Tensor]) -> Tensor:
             queries, documents = (part.to(head.log_temperature.device) for part in embedded)
-            scores = head.fold(head.queries(queries)) @ documents.T
+            folded = head.fold(head.queries(queries))
+            scores = folded @ documents.T
             log_heads = (scores / head.temperature).log_softmax(-1)
-            mixed = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
+            mixed = (head.mixture_of(folded).log()[..., None] + log_heads).logsumexp(1)
             return info_nce(mixed, torch.as_tensor(target).to(mixed))
 
         texts = [([examples.texts[i] for i in which], "query"), (self._contents(pool), "document")]

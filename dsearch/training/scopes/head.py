@@ -138,6 +138,8 @@ def new_head(encoder_dim: int, options: HeadOptions, start: Head | None) -> Head
         seed=options.seed,
         query_side=options.query_side,
     )
+    if options.excitation:
+        head.open_excitation()
     if start is not None:
         head.start_from(start)
     return head
@@ -247,9 +249,10 @@ def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
         fusion.append(head.keyword_weight)
     if options.heads > 1:
         fusion.append(head.mixture_logits)
+    shares = [] if head.excitation is None else [*head.excitation.parameters()]
     keys = [head.key_delta] if options.train_keys else []
     groups: list[dict[str, Any]] = [
-        {"params": head.query_parameters() + keys, "lr": options.learning_rate},
+        {"params": head.query_parameters() + keys + shares, "lr": options.learning_rate},
         {"params": fusion, "lr": options.learning_rate * _SCALARS_LEARN_FASTER},
     ]
     if head.output is not None:  # of an objective on the pooled context

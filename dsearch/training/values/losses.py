@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.attention import exact_attention
+from dsearch.attention import exact_attention, mix
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import keyword_part
 from dsearch.training.losses.passages import FurtherPassages
@@ -80,7 +80,7 @@ def pooled_values(
     outside = scores == -torch.inf
     logits = (scores.masked_fill(outside, 0.0) / head.temperature).masked_fill(outside & ~alone, -torch.inf)
     weights = logits.softmax(-1).masked_fill(outside, 0.0)
-    return torch.einsum("h,bhd,dv->bv", head.mixture, weights, values)
+    return mix(weights, head.mixture_of(folded)) @ values
 
 
 def squared_error(
@@ -158,4 +158,5 @@ def _in_blocks(
         bias_parameters=learned,
         temperature=head.temperature,
     )
-    return torch.einsum("h,bhv->bv", head.mixture, attended.context.unflatten(0, (batch, heads)))
+    contexts = attended.context.unflatten(0, (batch, heads))
+    return (head.mixture_of(folded)[..., None] * contexts).sum(1)

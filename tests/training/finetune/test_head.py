@@ -9,8 +9,9 @@ import pytest
 import torch
 from support.training.observers import Recorder
 
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, make_run
 from dsearch.errors import InvalidRequest
+from dsearch.evaluation import evaluate
 from dsearch.training import (
     Examples,
     Trained,
@@ -27,7 +28,7 @@ from dsearch.training.gate.held_out import Answers, HeldOut, split_folds
 from dsearch.training.gate.selection import FoldAnswers, kept_checkpoint
 from dsearch.training.losses.objectives import OBJECTIVES, retention
 from dsearch.training.scopes.head import TrainingDiverged
-from dsearch.types import Document, SearchResult
+from dsearch.types import Document, Query, SearchResult
 
 PAIRS = 60
 module = import_module("dsearch.training.finetune.head")  # the package has a function of this name
@@ -91,6 +92,26 @@ def test_queries_learn_to_be_moved_in_every_way(
         return sum(result.hits[0].id == f"d{i}" for i, result in enumerate(results))
 
     assert right(found) > right(before) + 10
+
+
+def test_shares_of_heads_learn_to_follow_the_query_and_are_judged_as_served(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    collection, queries, judged = synonyms
+    options = TrainingOptions(epochs=8, learning_rate=1e-2, retention=0.0, heads=3, excitation=True, folds=0)
+    head = train_head(examples(synonyms), options)
+    assert head.excitation is not None
+    assert head.excitation.excite.abs().max() > 0.01
+    version = collection.add_model(head, {})
+    saved = collection.head(version)
+    run = make_run(collection, [Query(id, text) for id, text in queries.items()], head=saved)
+    served = evaluate(run, judged, ["nDCG@10"])["nDCG@10"]
+    data = examples(synonyms)
+    ids = {text: id for id, text in queries.items()}
+    expected = [served[ids[text]] for text in data.texts]
+    assert HeldOut(data, data.subset([0])).answers(saved).all.tolist() == pytest.approx(expected)
+    with pytest.raises(InvalidRequest, match="shares of several heads; use heads=2 or more"):
+        TrainingOptions(excitation=True)
 
 
 def test_equal_seeds_give_equal_heads(
@@ -206,10 +227,6 @@ def test_validation_ranks_like_the_served_search(collection: Collection) -> None
     qrels = {f"q{i}": {f"d{(3 * i) % 16}": 1.0, f"d{i}": 2.0} for i in range(4)}
     data = examples_from_judgements(collection, queries, qrels)
     held_out = HeldOut(data.subset([0, 1]), data.subset([2, 3]))
-    from dsearch.engine import make_run
-    from dsearch.evaluation import evaluate
-    from dsearch.types import Query
-
     run = make_run(collection, [Query(id, text) for id, text in queries.items()])
     expected = evaluate(run, qrels, ["nDCG@10"])["nDCG@10"]
     answers = held_out.answers(collection.head("v0"))

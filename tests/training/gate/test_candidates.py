@@ -288,11 +288,14 @@ def test_a_head_trained_again_weighs_keywords_as_the_first_did(misled: Examples)
     assert setting_of(again)[0] == pytest.approx(1.6 * DEFAULT[0], abs=1e-3)
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-def test_hops_of_any_strength_are_those_of_refine(misled: Examples, heads: int) -> None:
+@pytest.mark.parametrize(("heads", "excited"), [(1, False), (3, False), (3, True)])
+def test_hops_of_any_strength_are_those_of_refine(misled: Examples, heads: int, excited: bool) -> None:
     """One product with the corpus for all strengths; against the turned queries scored one by one."""
     head = Head(misled.states.shape[1], heads=heads, seed=0)
     with torch.no_grad():
+        if excited:
+            generator = torch.Generator().manual_seed(3)
+            head.open_excitation().excite += torch.randn(heads, 16, generator=generator)
         for name, parameter in head.named_parameters():
             if name in ("query_delta", "query_in", "query_out", "key_delta"):
                 parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
@@ -304,7 +307,8 @@ def test_hops_of_any_strength_are_those_of_refine(misled: Examples, heads: int) 
 
         def mixed(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             logits = head.fold(queries) @ corpus.T / head.temperature
-            return logits, (head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
+            shares = head.mixture_of(head.fold(queries)).log()[..., None]
+            return logits, (shares + logits.log_softmax(-1)).logsumexp(1)
 
         logits, first = mixed(queries)
         found = first.topk(10, dim=1).indices

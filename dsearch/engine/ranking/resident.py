@@ -1,0 +1,113 @@
+"""`ResidentEmbeddings`: a snapshot's embeddings on the device of a layer.
+
+Dense candidates are then found there, exactly, by `dsearch.attention.top_k`, and candidates and blocks of all
+documents are gathered there: no index is asked and no embedding crosses from the host. Positions do, since
+filters, keywords and ids live there.
+
+Memory: positions × dimension × 4 bytes in float32, 2 in bfloat16, which rounds embeddings to 8 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from dsearch.attention import top_k
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.errors import Conflict, InvalidRequest
+
+Resident = Literal["float32", "bfloat16"]
+_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_ROWS = 65_536  # copied, or scored, at once
+
+
+class ResidentEmbeddings(nn.Module):
+    """Embeddings of all positions of a snapshot; part of no `state_dict`, moved with its layer.
+
+    Args:
+        snapshot: the documents.
+        dtype: "float32" or "bfloat16".
+        device: where they lie.
+
+    Raises:
+        InvalidRequest: another dtype; documents of several passages, which have more keys than positions.
+    """
+
+    embeddings: Float[Tensor, "positions encoder_dim"]
+
+    def __init__(self, snapshot: Snapshot, dtype: Resident = "float32", device: torch.device | str = "cpu"):
+        super().__init__()
+        if dtype not in _TYPES:
+            raise InvalidRequest(f"resident={dtype!r}; use float32 or bfloat16, or leave it out")
+        if snapshot.passages is not None:
+            raise InvalidRequest(
+                "resident embeddings of documents with several passages; leave resident out, or index the "
+                "documents without passages"
+            )
+        count, dim = snapshot.positions, snapshot.generation.embeddings.shape[1]
+        embeddings = torch.empty(count, dim, dtype=_TYPES[dtype], device=device)
+        for start in range(0, count, _ROWS):
+            rows = np.arange(start, min(start + _ROWS, count))
+            embeddings[start : start + _ROWS] = torch.as_tensor(snapshot.embeddings(rows))
+        self.register_buffer("embeddings", embeddings, persistent=False)
+        self.state = (snapshot.generation.number, snapshot.positions)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on the device."""
+        return self.embeddings.nbytes
+
+    def require(self, snapshot: Snapshot) -> None:
+        """Raise Conflict for a snapshot that these embeddings are not of."""
+        if self.state != (snapshot.generation.number, snapshot.positions):
+            raise Conflict("resident embeddings of another state of the documents; refresh() the layer")
+
+    def rows(
+        self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
+    ) -> Float[Tensor, "batch candidates encoder_dim"]:
+        """Embeddings at positions, zeros at −1, with the type of `like`."""
+        at = torch.as_tensor(positions, device=self.embeddings.device)
+        if len(self.embeddings) == 0:
+            return like.new_zeros(*positions.shape, self.embeddings.shape[1])
+        return self.embeddings[at.clamp_min(0)].to(like).masked_fill((at == NONE).unsqueeze(-1), 0.0)
+
+    def nearest(
+        self, folded: Float[Tensor, "batch heads encoder_dim"], snapshot: Snapshot, k: int
+    ) -> Int64[np.ndarray, "queries found"]:
+        """Positions of the best visible documents of each query and head, −1 behind the last.
+
+        As from an index, documents newer than it are candidates beside the best.
+        """
+        queries = folded.detach().flatten(0, 1).to(self.embeddings.dtype)
+        built = self.embeddings[: snapshot.built]
+        if snapshot.excluded is None:
+            best = top_k(queries, built, k).rows
+        else:
+            best = _best_visible(queries, built, torch.as_tensor(snapshot.excluded[: len(built)]), k)
+        visible = snapshot.visible()
+        newer = visible[visible >= snapshot.built]
+        return np.concatenate([best.cpu().numpy(), np.tile(newer, (len(queries), 1))], axis=1)
+
+
+def _best_visible(
+    queries: Float[Tensor, "queries encoder_dim"],
+    embeddings: Float[Tensor, "documents encoder_dim"],
+    hidden: Bool[Tensor, " documents"],
+    k: int,
+) -> Int64[Tensor, "queries found"]:
+    """Rows of the k largest products that are not hidden, −1 behind the last; in blocks."""
+    scores = queries.new_empty(len(queries), 0, dtype=torch.float32)
+    rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    hidden = hidden.to(queries.device)
+    for start in range(0, len(embeddings), _ROWS):
+        part = slice(start, start + _ROWS)
+        block = (queries.float() @ embeddings[part].float().mT).masked_fill(hidden[part], -torch.inf)
+        best = block.topk(min(k, block.shape[1]), dim=1)
+        both = torch.cat([scores, best.values], 1).sort(dim=1, descending=True, stable=True)
+        rows = torch.cat([rows, best.indices + start], 1).gather(1, both.indices[:, :k])
+        scores = both.values[:, :k]
+    return rows.masked_fill(scores == -torch.inf, NONE)
