@@ -163,7 +163,7 @@ def queries_to_judge(
             ranked.append(QueryToJudge(text, difference_of(before, after), texts[text]))
     ranked = [each for each in ranked if each.difference > 0]
     ranked.sort(key=lambda each: -each.difference)
-    against = f"{live}, by meaning alone" if version is None else version
+    against = f"{live} by meaning alone" if version is None else version
     return QueriesToJudge(live, against, ranked[:limit])
 
 

@@ -7,15 +7,18 @@ fitted, dev scored, where there is a dev; five random folds of train otherwise. 
 collection with training judgements are read. Of each collection at most --most queries are drawn. Search is
 the untrained hybrid one. Columns: share of first hits that are right, bias-corrected calibration error,
 AUROC, Brier score beside that of the base rate; shares that are refused ("nothing fits") of queries with an
-answer, of nonsense, of everyday questions that the fit does not have, and of the other collections' queries.
+answer, of nonsense, of foreign queries, and of queries of a collection of the same field (two are of
+medicine), which may well have an answer. Foreign queries are everyday questions that the fit does not have,
+twelve of twenty in other languages, and fifty queries of each collection of another field; the last row pools
+them all.
 The second table is fitted to queries made from the documents alone, which is why it shows words.
-The collections of the folders' names must be indexed.
+The collections of the folders' names must be indexed, whole.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +37,10 @@ from dsearch.evaluation.confidence import Answered
 from dsearch.training.confidence import calibration_of, ranked
 
 FOLDS = 5
+FIELD_OF = {"scifact": "medicine", "nfcorpus": "medicine"}
+NONSENSE, OF_OTHERS = 100, 50
+ENGLISH = 8  # of the everyday questions
+REFUSALS = ("nonsense", "everyday", "other languages", "other fields", "foreign, all", "same field")
 ELSEWHERE = (
     "what is the weather like in berlin tomorrow",
     "how much does a new washing machine cost",
@@ -82,18 +89,65 @@ def main() -> None:
             for folder in arguments.folders
         }
         names = ["collection", "queries", "right", "calibration error", "AUROC", "Brier"]
-        names += ["of the base rate", "refused", "nonsense refused", "everyday refused", "others' refused"]
+        names += ["of the base rate", "refused", *REFUSALS]
         for made in (False, True):
             print("fitted to queries made from the documents:" if made else "fitted to judgements:", "\n")
             print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
-            pooled: list[np.ndarray] = []
+            rows: list[Measured] = []
             for name, judged in every.items():
-                others = [text for other, of in every.items() if other != name for text in of.texts[:50]]
-                figures, pair = row_of(judged, others, made=made)
-                pooled.append(pair)
-                print(f"| {name} | " + " | ".join(figures) + " |", flush=True)
-            likely, right = np.concatenate(pooled, axis=1)
-            print("| all | " + " | ".join(measured(likely, right > 0)) + " | | | | |\n", flush=True)
+                rows.append(measured_by(judged, outside_of(name, every), made=made))
+                print(rows[-1].line(name), flush=True)
+            print(pooled(rows).line("all") + "\n", flush=True)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Estimates of queries with an answer, and the share of folds that refuse each query."""
+
+    likely: np.ndarray
+    right: np.ndarray
+    refused: np.ndarray
+    outside: dict[str, np.ndarray]
+
+    def line(self, name: str) -> str:
+        base = float(self.right.mean())
+        cells = [
+            str(len(self.right)),
+            f"{base:.3f}",
+            f"{debiased_calibration_error(self.likely, self.right > 0):.3f}",
+            f"{auroc(self.likely, self.right > 0):.3f}",
+            f"{brier_score(self.likely, self.right):.4f}",
+            f"{base * (1 - base):.4f}",
+            f"{self.refused.mean():.3f}",
+        ]
+        parts = self.outside | {
+            "foreign, all": np.concatenate([self.outside[part] for part in REFUSALS[1:4]]),
+        }
+        cells += [f"{parts[part].mean():.3f}" if len(parts[part]) else "" for part in REFUSALS]
+        return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def pooled(rows: Sequence[Measured]) -> Measured:
+    """Every query counts the same."""
+    outside = {part: np.concatenate([row.outside[part] for row in rows]) for part in rows[0].outside}
+    columns = ([getattr(row, name) for row in rows] for name in ("likely", "right", "refused"))
+    return Measured(*map(np.concatenate, columns), outside)
+
+
+def outside_of(name: str, every: Mapping[str, Judged]) -> dict[str, list[str]]:
+    """Queries that are not the collection's own, by kind."""
+    others: dict[bool, list[str]] = {True: [], False: []}
+    for other, judged in every.items():
+        if other != name:
+            same = name in FIELD_OF and FIELD_OF[name] == FIELD_OF.get(other)
+            others[same] += judged.texts[:OF_OTHERS]
+    return {
+        "nonsense": nonsense_queries(NONSENSE, seed=1),
+        "everyday": list(ELSEWHERE[:ENGLISH]),
+        "other languages": list(ELSEWHERE[ENGLISH:]),
+        "other fields": others[False],
+        "same field": others[True],
+    }
 
 
 def judged_queries(folder: Path, collection: Collection, most: int) -> Judged:
@@ -134,47 +188,33 @@ def judged_queries(folder: Path, collection: Collection, most: int) -> Judged:
     return Judged(collection, texts, answered, np.array(folds))
 
 
-def row_of(judged: Judged, others: Sequence[str], *, made: bool) -> tuple[list[str], np.ndarray]:
+def measured_by(judged: Judged, outside: Mapping[str, Sequence[str]], *, made: bool) -> Measured:
     collection, answered = judged.collection, judged.answered
     head = Head(collection.store.dimension).eval()
-    outside = [*nonsense_queries(100, seed=1), *ELSEWHERE, *others]
-    ends = np.cumsum([100, len(ELSEWHERE), len(others)])
-    none = [np.empty(0, np.int64)] * len(outside)
-    states = collection.encoder.encode_queries(outside)
-    far = ranked(collection.snapshot, head, outside, states, none).rows
-    likely, refused, refused_far = [], [], []
-    right = []
-    scored = sorted({int(fold) for fold in judged.folds if fold >= 0})
-    for fold in scored:
+    texts = [text for part in outside.values() for text in part]
+    states = collection.encoder.encode_queries(texts)
+    far = ranked(collection.snapshot, head, texts, states, [np.empty(0, np.int64)] * len(texts)).rows
+    likely, right, refused, refused_far = [], [], [], []
+    if made:
+        fitted = calibration_of(collection, head)
+        assert fitted is not None
+        likely, right = [fitted.right(answered.rows)], [answered.right]
+        refused = [fitted.fits(answered.rows) < fitted.threshold]
+        refused_far = [fitted.fits(far) < fitted.threshold]
+    for fold in sorted({int(fold) for fold in judged.folds if fold >= 0} if not made else ()):
         at = judged.folds == fold
-        given = None if made else Answered(answered.rows[~at], answered.right[~at], answered.right_scores)
-        fitted = calibration_of(collection, head, given)
+        rest = Answered(answered.rows[~at], answered.right[~at], answered.right_scores)
+        fitted = calibration_of(collection, head, rest)
         assert fitted is not None
         likely.append(fitted.right(answered.rows[at]))
         right.append(answered.right[at])
         refused.append(fitted.fits(answered.rows[at]) < fitted.threshold)
         refused_far.append(fitted.fits(far) < fitted.threshold)
-        if made:
-            likely[0], right[0] = fitted.right(answered.rows), answered.right
-            refused[0] = fitted.fits(answered.rows) < fitted.threshold
-            break
-    far_shares = np.mean(refused_far, axis=0)
-    beyond = [float(part.mean()) for part in np.split(far_shares, ends[:-1])]
-    probability, truth = np.concatenate(likely), np.concatenate(right)
-    figures = [*measured(probability, truth), f"{np.concatenate(refused).mean():.3f}"]
-    return [*figures, *(f"{share:.3f}" for share in beyond)], np.stack([probability, truth])
-
-
-def measured(likely: np.ndarray, right: np.ndarray) -> list[str]:
-    base = float(right.mean())
-    return [
-        str(len(right)),
-        f"{base:.3f}",
-        f"{debiased_calibration_error(likely, right):.3f}",
-        f"{auroc(likely, right):.3f}",
-        f"{brier_score(likely, right):.4f}",
-        f"{base * (1 - base):.4f}",
-    ]
+    ends = np.cumsum([len(part) for part in outside.values()])[:-1]
+    parts = dict(zip(outside, np.split(np.mean(refused_far, axis=0), ends), strict=True))
+    return Measured(
+        np.concatenate(likely), np.concatenate(right).astype(float), np.concatenate(refused), parts
+    )
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def test_opinions_of_one_person_are_judgements_over_http_and_here(tmp_path: Path
             assert (answer["answered"], answer["missing"]) == (1, 99)
             assert client.get(url).json()["answered"] == 2  # everybody's, where nobody needs a key
             suggested = client.get(f"{url}/next", params={"client_id": "ann", "limit": 3}).json()
-            assert suggested["against"] == "v0, by meaning alone"
+            assert suggested["against"] == "v0 by meaning alone"
             assert 0 < len(suggested["queries"]) <= 3
             refused = client.get(f"{url}/next", params={"version": "v0"})
             assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")

@@ -328,7 +328,10 @@ def facets(
         typer.echo(field)
         for value in values:
             typer.echo(f"{value.documents:>8}  {as_json(value.value)}")
-    say(f"{counted.documents} documents")
+        if not values and counted.documents:
+            say(f"no value: none of these documents has the field {field}")
+    matching = "" if condition is None else " match the filter"
+    say(f"{counted.documents or 'no'} documents{matching}")
 
 
 def update(

@@ -203,7 +203,7 @@ def next_(
         return
     between = f"{suggested.model} and {suggested.against}"
     if not suggested.queries:
-        say(f"{name}: {between} answer every query alike that is not judged yet; there is none to suggest")
+        say(f"{name}: {between} give the same hits for every query known; ask others, or train a version")
         return
     for each in suggested.queries:
         typer.echo(

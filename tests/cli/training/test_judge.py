@@ -98,4 +98,4 @@ def test_queries_to_judge_are_named(judging: Terminal) -> None:
     assert len(out.splitlines()) == 3
     assert "differ most on these; judge one with: dsearch judge QUERY ID -c t" in err
     suggested = json.loads(judging("judgements", "next", "-c", "t", "--json")[1])
-    assert suggested["against"] == "v0, by meaning alone"
+    assert suggested["against"] == "v0 by meaning alone"
