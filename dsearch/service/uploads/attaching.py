@@ -209,9 +209,7 @@ class Attachments:
             if attachment.status != "in_progress":
                 return
             characters = sum(len(document.text) for document in documents)
-            await self._writing.run(
-                partial(_store, self._catalogue, attachment, documents), characters=characters
-            )
+            await self._writing.run(partial(self._store, attachment, documents), characters=characters)
         except Cancelled:
             attachment.status = "cancelled"
         except DsearchError as error:
@@ -231,20 +229,20 @@ class Attachments:
         place = self._uploads.verify(attachment.file)
         return documents_of(upload, place, attachment.attributes, stopping=self._stopping.is_set)
 
+    def _store(self, attachment: Attachment, documents: Sequence[Document]) -> None:
+        self._uploads.get(attachment.file)  # it may have been deleted since, in this thread
+        with self._catalogue.writing(attachment.collection, encoder=True) as collection:
+            before = ids_of(collection, attachment.file)
+            collection.upsert(list(documents))
+            ids = {document.id for document in documents}
+            if left := [id for id in before if id not in ids]:
+                collection.delete(left)
+
 
 def _code_of(error: DsearchError) -> Literal["server_error", "unsupported_file", "invalid_file"]:
     if isinstance(error, MissingExtra) or "are not read" in str(error):
         return "unsupported_file"
     return "invalid_file" if isinstance(error, InvalidRequest) else "server_error"
-
-
-def _store(catalogue: Catalogue, attachment: Attachment, documents: Sequence[Document]) -> None:
-    with catalogue.writing(attachment.collection, encoder=True) as collection:
-        before = ids_of(collection, attachment.file)
-        collection.upsert(list(documents))
-        ids = {document.id for document in documents}
-        if left := [id for id in before if id not in ids]:
-            collection.delete(left)
 
 
 def ids_of(collection: Collection, file: str) -> list[str]:

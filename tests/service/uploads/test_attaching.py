@@ -112,6 +112,22 @@ def test_a_file_that_is_deleted_while_it_waits_is_not_stored(
     assert client.get(f"{FILES}/{id}").status_code == 404
 
 
+def test_a_file_that_is_deleted_when_it_is_read_is_not_stored(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = upload(client)
+    original = attaching.documents_of
+
+    def deletes(*args: Any, **options: Any) -> Any:
+        documents = original(*args, **options)
+        client.app.state.service.uploads.delete(id)  # type: ignore[attr-defined]
+        return documents
+
+    monkeypatch.setattr(attaching, "documents_of", deletes)
+    assert client.post(FILES, json={"file_id": id}).json()["status"] == "failed"
+    assert client.get(f"/v1/collections/papers/documents/{id}").status_code == 404
+
+
 def test_a_stopped_service_stores_what_is_begun_or_nothing(
     client: TestClient, engine: SearchEngine, papers: Collection, blocked: Callable[[], None]
 ) -> None:
