@@ -105,6 +105,7 @@ class TrainOptions(LearningOptions, total=False):
     compiled: bool
     tune: bool
     memory: bool
+    token_matrix: bool
 
 
 def request_of(job: LearningJob) -> dict[str, Any]:
@@ -258,6 +259,7 @@ class TrainingJob(LearningJob):
     memory: bool = option(
         True, "let new queries recall the judgements of similar ones, where held-out queries gain by it"
     )
+    token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse options that exclude each other; see `LearningJob.check`."""

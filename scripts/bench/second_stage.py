@@ -34,7 +34,8 @@ from dsearch.engine.indexing.chunking import Cutting, encode
 from dsearch.engine.search.queries import tokens_of
 from dsearch.evaluation import bootstrap_columns, cross_validation, read_folds, without_pairs
 from dsearch.training import Examples, examples_from_judgements
-from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, Lists, chosen_way, fitted, lists_of
+from dsearch.training.finetune.lists import Lists, lists_of
+from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, chosen_way, fitted
 from dsearch.training.relevant import ndcg_at_10
 
 FOLDS = 5
