@@ -44,14 +44,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 SCOPES = ("head", "query", "full")
 QUERY_SIDES = ("linear", "low-rank", "mlp")
 OBJECTIVE_NAMES = (
-    "listwise",
-    "judged",
-    "in-batch",
-    "marginal",
-    "approx-ndcg",
-    "teacher",
-    "margin",
-    "reinforce",
+    *("listwise", "judged", "in-batch", "marginal", "approx-ndcg", "teacher", "margin", "reinforce"),
     *VALUE_OBJECTIVES,
 )
 
@@ -106,6 +99,7 @@ class TrainOptions(LearningOptions, total=False):
     tune: bool
     memory: bool
     token_matrix: bool
+    monotone_fields: str | None
 
 
 def request_of(job: LearningJob) -> dict[str, Any]:
@@ -260,6 +254,12 @@ class TrainingJob(LearningJob):
         True, "let new queries recall the judgements of similar ones, where held-out queries gain by it"
     )
     token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
+    monotone_fields: str | None = option(
+        None,
+        "second stage: numbers and dates of the metadata that may raise or lower a document: +year,-price; "
+        "without a sign, judgements choose",
+        longest=500,
+    )
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse options that exclude each other; see `LearningJob.check`."""

@@ -37,8 +37,8 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
+from dsearch.training.finetune.stage_options import check_stage_options, scaled_fields
 from dsearch.training.finetune.strength import with_strength
-from dsearch.training.finetune.token_matrix import check_matrix
 from dsearch.training.gate.decision import SLICE_PRIOR, posterior
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.loop.observer import Observer
@@ -146,7 +146,7 @@ def run_training(
         Cancelled: the observer stopped it.
     """
     job.check()
-    check_matrix(job, collection)
+    check_stage_options(job, collection)
     run = _TrainingRun(
         collection,
         job,
@@ -300,8 +300,9 @@ class _TrainingRun:
             return None
         tokens = tokens_of(collection, examples.texts, examples.snapshot)
         seed, matrix = trained.record["options"]["seed"], job.token_matrix
+        folds, fields = trained.folds, scaled_fields(job.monotone_fields, examples.snapshot)
         return train_second_stage(
-            examples, tokens, trained.folds, base, gate=_gate(job), seed=seed, matrix=matrix
+            examples, tokens, folds, base, gate=_gate(job), seed=seed, matrix=matrix, fields=fields
         )
 
     def _calibrated(self, trained: Trained, examples: Examples) -> Trained:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, SecondStage
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.second_stage import (
@@ -20,6 +21,7 @@ from dsearch.engine.ranking.second_stage import (
     QueryTokens,
     Reranker,
     features_of,
+    monotone_features,
     neutral,
 )
 from dsearch.engine.snapshot.snapshot import NONE
@@ -38,11 +40,12 @@ class Lists:
     Attributes:
         positions: the best of the first stage, best first; −1 behind.
         scores: t · l of the first stage.
-        features: M, then `FEATURES`.
+        features: M, then `FEATURES`, then monotone fields.
         grades: of each candidate.
         ideal: grades of all relevant documents of each query; 0 behind.
         temperature: t of each query's head.
         queries: indices among all examples.
+        signs: of the weights of monotone fields, the last features.
     """
 
     positions: Int64[np.ndarray, "queries candidates"]
@@ -51,6 +54,7 @@ class Lists:
     grades: Float[np.ndarray, "queries candidates"]
     temperature: Float[Tensor, " queries"]
     queries: Int64[np.ndarray, " queries"]
+    signs: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -66,6 +70,7 @@ class Lists:
             self.grades[at],
             self.temperature[rows],
             self.queries[at],
+            self.signs,
         )
 
     def ranked(self, weights: Float[Tensor, " terms"]) -> Int64[np.ndarray, "queries candidates"]:
@@ -85,6 +90,7 @@ class Lists:
             np.concatenate([part.grades for part in wide]),
             torch.cat([part.temperature for part in wide]),
             np.concatenate([part.queries for part in wide]),
+            wide[0].signs,
         )
 
     def padded(self, width: int) -> Lists:
@@ -97,23 +103,34 @@ class Lists:
             np.pad(self.grades, ((0, 0), (0, more))),
             self.temperature,
             self.queries,
+            self.signs,
         )
 
 
 @torch.no_grad()
-def lists_of(examples: Examples, tokens: Sequence[QueryTokens], head: Head, queries: Sequence[int]) -> Lists:
+def lists_of(
+    examples: Examples,
+    tokens: Sequence[QueryTokens],
+    head: Head,
+    queries: Sequence[int],
+    fields: Sequence[MonotoneField] = (),
+) -> Lists:
     """The candidates of some queries by a head that did not learn from them."""
     at = np.asarray(queries, np.int64)
     layer = SearchLayer(examples.snapshot, head.reranking(None))
     parts = [
-        _block(examples, tokens, layer, at[start : start + _AT_A_TIME])
+        _block(examples, tokens, layer, at[start : start + _AT_A_TIME], fields)
         for start in range(0, len(at), _AT_A_TIME)
     ]
     return Lists.joined(parts)
 
 
 def _block(
-    examples: Examples, tokens: Sequence[QueryTokens], layer: SearchLayer, at: Int64[np.ndarray, " some"]
+    examples: Examples,
+    tokens: Sequence[QueryTokens],
+    layer: SearchLayer,
+    at: Int64[np.ndarray, " some"],
+    fields: Sequence[MonotoneField],
 ) -> Lists:
     snapshot = layer.snapshot
     assert snapshot.tokens is not None
@@ -130,7 +147,7 @@ def _block(
     width = min(RERANK_CANDIDATES, positions.shape[1])
     of_positions = np.full((len(at), width), NONE, np.int64)
     of_scores = torch.full((len(at), width), -torch.inf)
-    features = torch.zeros(len(at), width, 1 + len(FEATURES))
+    features = torch.zeros(len(at), width, 1 + len(FEATURES) + len(fields))
     for row, columns in enumerate(reranker.best(first)):
         count = len(columns)
         of, present = reranker.interactions(tokens[at[row]], positions[row, columns], scores)
@@ -140,9 +157,20 @@ def _block(
         features[row, :count, 0] = matches.sharp
         embeddings = reranker.embeddings(positions[row, columns], scores)
         evidence = CandidateEvidence(matches, of.counts, embeddings)
-        features[row, :count, 1:] = features_of(first, row, columns, evidence)
+        features[row, :count, 1 : 1 + len(FEATURES)] = features_of(first, row, columns, evidence)
+        of_fields = monotone_features(snapshot, fields, positions[row, columns])
+        if of_fields is not None:
+            features[row, :count, 1 + len(FEATURES) :] = of_fields
     gains = Relevant([examples.relevant[i] for i in at]).gains(of_positions)
-    return Lists(of_positions, of_scores, features, gains, layer.head.temperature.expand(len(at)).clone(), at)
+    return Lists(
+        of_positions,
+        of_scores,
+        features,
+        gains,
+        layer.head.temperature.expand(len(at)).clone(),
+        at,
+        tuple(field.sign for field in fields),
+    )
 
 
 def near_rows(

@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, SecondStage
 from dsearch.engine import Snapshot
 from dsearch.engine.models.training_record import query_statistics
@@ -72,7 +73,21 @@ class FoldHeads:
 
 
 def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
-    """(γ, u) by these queries."""
+    """(γ, u) by these queries.
+
+    A monotone field whose weight would have the other sign has none, and the others are fitted without it.
+    """
+    open_to = torch.ones(lists.features.shape[2])
+    while True:
+        weights = _fitted(lists, way, open_to)
+        signs = torch.tensor([*([0] * (len(weights) - len(lists.signs))), *lists.signs])
+        wrong = weights * signs < 0
+        if not wrong.any():
+            return weights
+        open_to = open_to.masked_fill(wrong, 0.0)
+
+
+def _fitted(lists: Lists, way: Way, open_to: Float[Tensor, " terms"]) -> Float[Tensor, " terms"]:
     terms = lists.features.shape[2]
     start = torch.zeros(terms)
     if way.pull is None:
@@ -87,6 +102,7 @@ def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
     target, pull = grades / grades.sum(1, keepdim=True), way.pull
     # Constants of a query cancel in the softmax; on a common scale one pull serves all.
     inputs, of_features = _standardised(features, present)
+    inputs = inputs * open_to
     of_first, of_scores = _standardised(scores.nan_to_num(neginf=0.0)[..., None], present)
     weights = torch.zeros(terms, dtype=torch.float64, requires_grad=True)
     # Free of the pull: with a temperature of its own, no feature has to stand in for another one.
@@ -105,7 +121,7 @@ def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
 
     with torch.enable_grad():
         optimiser.step(loss)  # pyright: ignore[reportArgumentType]
-    return (weights.detach() / of_features * of_scores).float()
+    return (weights.detach() * open_to / of_features * of_scores).float()
 
 
 def _standardised(values: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,6 +188,7 @@ def train_second_stage(
     gate: Gate | None = None,
     seed: int = 0,
     matrix: bool = False,
+    fields: Sequence[MonotoneField] = (),
 ) -> TrainedStage | None:
     """Fit a second stage to follow one of the searches of a training; None with too few queries.
 
@@ -183,10 +200,13 @@ def train_second_stage(
         gate: requirements.
         seed: random seed of the folds.
         matrix: fit W as well (token_matrix.py), and keep it where held-out queries gain by it.
+        fields: further features, scaled.
     """
     started = time.monotonic()
     of_folds = [
-        lists_of(examples, tokens, fold.heads[base], fold.queries) for fold in folds if base in fold.heads
+        lists_of(examples, tokens, fold.heads[base], fold.queries, fields)
+        for fold in folds
+        if base in fold.heads
     ]
     if sum(map(len, of_folds)) < MIN_QUERIES:
         return None
@@ -199,9 +219,9 @@ def train_second_stage(
         assert candidates is not None
         way = way if way != WAYS[0] else OF_UNTRAINED
         delta, weights = fitted_with_matrix(lists, candidates, way, seed)
-        stage = stage_with(examples.snapshot, weights, delta)
+        stage = stage_with(examples.snapshot, weights, delta, fields)
     else:
-        stage = stage_with(examples.snapshot, fitted(lists, way))
+        stage = stage_with(examples.snapshot, fitted(lists, way), None, fields)
     record = stage_record(examples, lists, tokens, base, way, stage, report, seed, started)
     return TrainedStage(base, stage, way, report, record)
 
@@ -231,6 +251,8 @@ def stage_record(
             "strength": stage.strength.item(),
             "token_matrix": stage.token_delta.norm().item(),
             "features": dict(zip(FEATURES, stage.feature_weights.tolist(), strict=True)),
+            "fields": weights_of_fields(stage),
+            "scales": [list(field) for field in stage.fields],
         },
         "near": None if near is None else near.to_dict(),
         "gate": report.to_dict(),
@@ -239,11 +261,19 @@ def stage_record(
     }
 
 
+def weights_of_fields(stage: SecondStage) -> dict[str, float]:
+    """Weight of each monotone field."""
+    weights = [] if stage.field_weights is None else stage.field_weights.tolist()
+    return {field.name: weight for field, weight in zip(stage.fields, weights, strict=True)}
+
+
 def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a training's second stage: its fit, its verdict and the reason, and both in `text`."""
     about, gate = record["second_stage"], record["gate"]
     way = Way(**about["way"])
     how = "no second stage" if way == WAYS[0] else _described(way)
+    if raised := [f"{name} {weight:+.4g}" for name, weight in about.get("fields", {}).items() if weight]:
+        how += ", " + ", ".join(raised)
     if about.get("token_matrix"):
         how += ", token matrix"
     return {
@@ -253,6 +283,7 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
         "after": about["base"],
         "strength": about["strength"],
         "features": about["features"],
+        "fields": about.get("fields", {}),
         "gate": gate,
     }
 
@@ -269,12 +300,15 @@ def stage_with(
     snapshot: Snapshot,
     weights: Float[Tensor, " terms"],
     delta: Float[Tensor, "dims dims"] | None = None,
+    fields: Sequence[MonotoneField] = (),
 ) -> SecondStage:
     """A second stage with these weights and W − I, for the tokens of a state."""
     assert snapshot.tokens is not None
-    stage = SecondStage(snapshot.tokens.codec.dims, strength=weights[0].item())
+    stage = SecondStage(snapshot.tokens.codec.dims, strength=weights[0].item(), fields=tuple(fields))
     with torch.no_grad():
-        stage.feature_weights.copy_(weights[1:])
+        stage.feature_weights.copy_(weights[1 : 1 + len(FEATURES)])
+        if stage.field_weights is not None:
+            stage.field_weights.copy_(weights[1 + len(FEATURES) :])
         if delta is not None:
             stage.token_delta.copy_(delta)
     return stage.eval()

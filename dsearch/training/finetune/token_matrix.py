@@ -17,11 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.retrieval.second_stage import FEATURES, Interactions, Matches, SecondStage
-from dsearch.engine import Collection
 from dsearch.engine.ranking.second_stage import QueryTokens, Reranker, neutral
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.errors import InvalidRequest
-from dsearch.jobs import TrainingJob
 from dsearch.training.finetune.lists import Lists
 
 PULL = 0.1
@@ -64,20 +61,6 @@ class TokenLists:
     def _of(self, row: int, positions: np.ndarray) -> tuple[Interactions, np.ndarray]:
         query = self._tokens[int(self._lists.queries[row])]
         return self._reranker.interactions(query, positions, torch.zeros(0))
-
-
-def check_matrix(job: TrainingJob, collection: Collection) -> None:
-    """Refuse a job that asks for a matrix and has nothing to learn it from.
-
-    Raises:
-        InvalidRequest: no judged queries in scope head, or no tokens.
-    """
-    judged_head = job.scope == "head" and job.source is None and job.judgements is not None
-    if job.token_matrix and (not judged_head or collection.snapshot.tokens is None):
-        raise InvalidRequest(
-            "token_matrix=True is for judged queries, in scope head, in a collection with tokens; leave it "
-            "out, or add them: dsearch index -c COLLECTION --second-stage"
-        )
 
 
 def fit_matrix(
