@@ -44,14 +44,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 SCOPES = ("head", "query", "full")
 QUERY_SIDES = ("linear", "low-rank", "mlp")
 OBJECTIVE_NAMES = (
-    "listwise",
-    "judged",
-    "in-batch",
-    "marginal",
-    "approx-ndcg",
-    "teacher",
-    "margin",
-    "reinforce",
+    *("listwise", "judged", "in-batch", "marginal", "approx-ndcg", "teacher", "margin", "reinforce"),
     *VALUE_OBJECTIVES,
 )
 
@@ -106,6 +99,8 @@ class TrainOptions(LearningOptions, total=False):
     compiled: bool
     tune: bool
     memory: bool
+    token_matrix: bool
+    monotone_fields: str | None
 
 
 def request_of(job: LearningJob) -> dict[str, Any]:
@@ -258,6 +253,10 @@ class TrainingJob(LearningJob):
         "choose keyword weight, k1, b and hop strength first; they may go live where a head may not",
     )
     memory: bool = option(True, "recall judgements of similar queries, where held-out queries gain by it")
+    token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
+    monotone_fields: str | None = option(
+        None, "second stage: fields of the metadata that may raise (+year) or lower (-price)", longest=500
+    )
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse options that exclude each other; see `LearningJob.check`."""

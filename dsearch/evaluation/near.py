@@ -72,10 +72,11 @@ def near_evidence(of: StageScores, strength: float) -> NearRows:
     first = np.where(some, total.argmax(1), 0)[:, None]
     columns += [np.take_along_axis(of.start, first, 1)[:, 0], _peak(total, present)[1]]
     shares = _shares(total, present, _SHARPNESS)
+    largest = np.log(np.maximum(present.sum(1), 2))  # an entropy is a part of the largest possible
     columns += [
-        _entropy(shares),
+        _entropy(shares) / largest,
         shares.max(1),
-        _entropy(_shares(of.match, present, _MATCH_SHARPNESS)),
+        _entropy(_shares(of.match, present, _MATCH_SHARPNESS)) / largest,
         np.log([max(1, len(weights)) for weights in of.weights]),
         np.log([max(1e-6, float(weights.sum())) for weights in of.weights]),
         np.array([float(weights.max(initial=0.0)) for weights in of.weights]),

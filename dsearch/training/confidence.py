@@ -29,7 +29,7 @@ from dsearch.evaluation.confidence import (
     enough_judged,
 )
 from dsearch.training.data.examples import Examples, examples_from_judgements
-from dsearch.training.finetune.second_stage import lists_of, near_calibration
+from dsearch.training.finetune.lists import lists_of, near_calibration
 from dsearch.types import Query
 
 MADE = 160  # queries from documents

@@ -37,6 +37,7 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
+from dsearch.training.finetune.stage_options import check_stage_options, scaled_fields
 from dsearch.training.finetune.strength import with_strength
 from dsearch.training.gate.decision import SLICE_PRIOR, posterior
 from dsearch.training.gate.gate import Gate, judge
@@ -145,6 +146,7 @@ def run_training(
         Cancelled: the observer stopped it.
     """
     job.check()
+    check_stage_options(job, collection)
     run = _TrainingRun(
         collection,
         job,
@@ -297,8 +299,10 @@ class _TrainingRun:
         if base is None or examples.snapshot.tokens is None or not trained.folds or job.accept:
             return None
         tokens = tokens_of(collection, examples.texts, examples.snapshot)
+        seed, matrix = trained.record["options"]["seed"], job.token_matrix
+        folds, fields = trained.folds, scaled_fields(job.monotone_fields, examples.snapshot)
         return train_second_stage(
-            examples, tokens, trained.folds, base, gate=_gate(job), seed=trained.record["options"]["seed"]
+            examples, tokens, folds, base, gate=_gate(job), seed=seed, matrix=matrix, fields=fields
         )
 
     def _calibrated(self, trained: Trained, examples: Examples) -> Trained:

@@ -8,16 +8,19 @@ untrained second stage behind it; and of one that is fitted as `dsearch train` d
 (`folds.json`), else on the training queries (`qrels/train.tsv`), and scored on the other fold or on
 `qrels/test.tsv` (with --on dev on `qrels/dev.tsv`). "unseen": queries none of whose relevant documents was
 judged in training. With --on train nothing is scored on test judgements: the training queries are split into
-five folds. Intervals are bootstrapped over queries, 95 %. Costs: bytes of a document's tokens; CPU time of
-encoding with tokens through that without, alternating on the same documents; CPU milliseconds of a query with
-50 candidates and of one without a second stage, the queries encoded anew, one thread.
+five folds. "python": the documentation of Python, as `dsearch demo` reads it (its home, or a collection of
+that name); its summary lines are queries, nothing is fitted on it. "missing answers": AUROC of the evidence
+that a query has no answer, of the scored queries and of the same ones with their right documents taken out,
+by a fit to the others. Intervals are bootstrapped over queries, 95 %. Costs: bytes of a document's tokens;
+CPU time of encoding with tokens through that without, alternating on the same documents; CPU milliseconds of
+a query with 50 candidates and of one without a second stage, the queries encoded anew, one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dsearch.threads import set_threads
@@ -28,16 +31,20 @@ import numpy as np
 import torch
 
 from dsearch.cli.commands.evaluate import read_judgements
-from dsearch.corpus import BeirFolder, Problems
+from dsearch.corpus import BeirFolder, Problems, python_corpus
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing.chunking import Cutting, encode
+from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.queries import tokens_of
-from dsearch.evaluation import bootstrap_columns, cross_validation, read_folds, without_pairs
+from dsearch.evaluation import auroc, bootstrap_columns, cross_validation, read_folds, without_pairs
+from dsearch.evaluation.near import NearCalibration
 from dsearch.training import Examples, examples_from_judgements
-from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, Lists, chosen_way, fitted, lists_of
+from dsearch.training.finetune.lists import Lists, lists_of, near_calibration, near_rows
+from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, chosen_way, fitted
 from dsearch.training.relevant import ndcg_at_10
 
 FOLDS = 5
+PYTHON = "python"
 
 
 def main() -> None:
@@ -68,26 +75,25 @@ def row_of(folder: Path, collection: Collection, on: str, most: int, encoded: in
     unseen: list[np.ndarray] = []
     ways: list[str] = []
     texts: list[str] = []
+    missing: list[np.ndarray] = []
     for training, scored in turns(folder, collection, on, most):
-        learned, judged = of_examples(collection, training), of_examples(collection, scored)
-        way = chosen_way(learned, training, 0)
-        ways.append(f"γ {way.strength:g}" if way.pull is None else f"linear, λ {way.pull:g}")
-        weights = {
-            "hybrid": torch.zeros(learned.features.shape[2]),
-            "untrained": TERMS_OF_UNTRAINED,
-            "trained": fitted(learned, way),
-        }
+        judged, tokens = of_examples(collection, scored)
+        weights = {"hybrid": torch.zeros(judged.features.shape[2]), "untrained": TERMS_OF_UNTRAINED}
+        if training is not None:
+            learned, others = of_examples(collection, training)
+            way = chosen_way(learned, training, 0)
+            ways.append(f"γ {way.strength:g}" if way.pull is None else f"linear, λ {way.pull:g}")
+            weights["trained"] = fitted(learned, way)
+            missing.append(missing_answers(near_calibration(learned, others), judged, tokens))
+            taught = np.unique(np.concatenate([at for at, _ in training.relevant]))
+            unseen.append(np.array([not np.isin(at, taught).any() for at, _ in scored.relevant]))
         for name, of in weights.items():
             values[name].append(ndcg_at_10(judged.ranked(of), scored.relevant))
         texts += scored.texts
-        taught = np.unique(np.concatenate([at for at, _ in training.relevant]))
-        unseen.append(np.array([not np.isin(at, taught).any() for at, _ in scored.relevant]))
-    joined = {name: np.concatenate(of) for name, of in values.items()}
-    new = np.concatenate(unseen)
+    joined = {name: np.concatenate([*of, np.zeros(0)]) for name, of in values.items()}
+    new = np.concatenate([*unseen, np.zeros(0)]).astype(bool)
     documents = len(collection.snapshot.generation)
-    tokens = collection.snapshot.tokens
-    assert tokens is not None
-    assert tokens.built is not None
+    assert collection.snapshot.tokens is not None
     disk = sum(path.stat().st_size for path in (collection.snapshot.generation.folder / "tokens").iterdir())
     once, twice = query_ms(collection, texts[:100])
     return {
@@ -96,13 +102,31 @@ def row_of(folder: Path, collection: Collection, on: str, most: int, encoded: in
         "queries": len(joined["hybrid"]),
         "hybrid": f"{joined['hybrid'].mean():.4f}",
         "untrained": difference(joined["untrained"], joined["hybrid"]),
-        "trained": difference(joined["trained"], joined["hybrid"]),
+        "trained": difference(joined["trained"], joined["hybrid"]) if ways else "",
         "unseen": difference(joined["trained"][new], joined["hybrid"][new]) if new.any() else "",
         "chosen": "; ".join(dict.fromkeys(ways)),
+        "missing answers": auroc_of(missing),
         "KB a document": f"{disk / documents / 1000:.1f}",
         "indexing CPU": f"{indexing_ratio(collection, encoded):.2f} ×",
         "CPU ms a query": f"{once:.1f} → {twice:.1f}",
     }
+
+
+def missing_answers(near: NearCalibration | None, judged: Lists, tokens: Sequence[QueryTokens]) -> np.ndarray:
+    """Probabilities of an answer of queries that have one, and of the same ones without it."""
+    answered = judged.subset(np.flatnonzero(judged.grades.sum(1) > 0))
+    if near is None or not len(answered):
+        return np.zeros((2, 0))
+    return np.stack(
+        [near.fits(near_rows(answered, tokens, "as many")), near.fits(near_rows(answered, tokens, "hidden"))]
+    )
+
+
+def auroc_of(missing: Sequence[np.ndarray]) -> str:
+    joined = np.concatenate([*missing, np.zeros((2, 0))], axis=1)
+    if not joined.shape[1]:
+        return ""
+    return f"{auroc(joined.ravel(), np.arange(joined.size) < joined.shape[1]):.3f}"
 
 
 def difference(after: np.ndarray, before: np.ndarray) -> str:
@@ -110,12 +134,18 @@ def difference(after: np.ndarray, before: np.ndarray) -> str:
     return f"{after.mean():.4f} ({of.mean:+.4f} [{of.low:+.4f}, {of.high:+.4f}])"
 
 
-def of_examples(collection: Collection, examples: Examples) -> Lists:
+def of_examples(collection: Collection, examples: Examples) -> tuple[Lists, Sequence[QueryTokens]]:
     tokens = tokens_of(collection, examples.texts, examples.snapshot)
-    return lists_of(examples, tokens, collection.head("v0"), range(len(examples)))
+    return lists_of(examples, tokens, collection.head("v0"), range(len(examples))), tokens
 
 
-def turns(folder: Path, collection: Collection, on: str, most: int) -> Iterator[tuple[Examples, Examples]]:
+def turns(
+    folder: Path, collection: Collection, on: str, most: int
+) -> Iterator[tuple[Examples | None, Examples]]:
+    if folder.name == PYTHON:
+        corpus = python_corpus()
+        yield None, examples_from_judgements(collection, corpus.queries, some(corpus.qrels, most))
+        return
     pairs, folds = folder / "source_docs.tsv", folder / "folds.json"
     judged = read_judgements(folder, "dev" if on == "dev" else "test", pairs if pairs.is_file() else None)
     texts = {query.id: query.text for query in BeirFolder(folder).queries(Problems())}

@@ -40,7 +40,8 @@ def test_evidence_by_hand() -> None:
     assert row[PLACE["total_lead"]] == pytest.approx(0.2)
     share = 1 / (1 + np.exp(-0.2 / 0.05))
     assert row[PLACE["share"]] == pytest.approx(share)
-    assert row[PLACE["entropy"]] == pytest.approx(-share * np.log(share) - (1 - share) * np.log(1 - share))
+    entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    assert row[PLACE["entropy"]] == pytest.approx(entropy / np.log(2))
     assert row[PLACE["tokens"]] == pytest.approx(np.log(2))
     assert row[PLACE["idf"]] == pytest.approx(np.log(4))
     assert row[PLACE["largest_idf"]] == 3.0

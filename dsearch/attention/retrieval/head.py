@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from dsearch.attention.excitation import HeadExcitation
 from dsearch.attention.retrieval.learned_score import new_score, score_of_tensors
 from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.attention.scores import Score, length, unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
@@ -322,7 +323,9 @@ class Head(nn.Module):
         slot: Tensor | None = state_dict.get(f"{prefix}null_slot")
         self.null_slot = None if slot is None else nn.Parameter(torch.empty_like(slot))
         delta: Tensor | None = state_dict.get(f"{prefix}second_stage.token_delta")
-        self.second_stage = None if delta is None else SecondStage(delta.shape[0])
+        of_fields: Tensor | None = state_dict.get(f"{prefix}second_stage.field_weights")
+        fields = tuple(MonotoneField("", 0) for _ in range(0 if of_fields is None else len(of_fields)))
+        self.second_stage = None if delta is None else SecondStage(delta.shape[0], fields=fields)
         names = [name for name in state_dict if name.startswith(f"{prefix}score.")]
         tensors = ((name.removeprefix(f"{prefix}score."), state_dict[name]) for name in names)
         self.score = score_of_tensors(tensors, self.encoder_dim) or nn.ModuleDict()

@@ -2,7 +2,7 @@
 
     m_i(q, d) = max_j q_i W t_j                  the best token of d for token i of the query, at least 0
     M(q, d)   = Σ_i a_i m_i^6 / Σ_i a_i          a_i: the idf of its word
-    term      = γ M + Σ_f u_f x_f                x: features (`FEATURES`), u starts at 0
+    term      = γ M + Σ_f u_f x_f                x: `FEATURES`, fields (monotone.py); u starts at 0
 
 Khattab & Zaharia 2020, "ColBERT" (arXiv:2004.12832), sum the m_i themselves. With token states that were
 never trained for it that sum lost on every collection tried here: nearly every token is somewhat like some
@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.errors import InvalidRequest
 
 START_STRENGTH = 0.75
@@ -70,22 +71,27 @@ class SecondStage(nn.Module):
         strength: γ.
         token_delta: W − I.
         feature_weights: u, by `FEATURES`.
+        fields: further features of the metadata.
+        field_weights: u, by `fields`; None without any.
 
     Args:
         dims: length of a stored token.
         strength: γ at the start.
+        fields: further features.
 
     Raises:
         InvalidRequest: dims below 1.
     """
 
-    def __init__(self, dims: int, strength: float = START_STRENGTH):
+    def __init__(self, dims: int, strength: float = START_STRENGTH, fields: tuple[MonotoneField, ...] = ()):
         super().__init__()
         if dims < 1:
             raise InvalidRequest(f"dims={dims}; use an integer of at least 1")
         self.token_delta = nn.Parameter(torch.zeros(dims, dims))
         self.strength = nn.Parameter(torch.tensor(float(strength)))
         self.feature_weights = nn.Parameter(torch.zeros(len(FEATURES)))
+        self.fields = fields
+        self.field_weights = nn.Parameter(torch.zeros(len(fields))) if fields else None
 
     @property
     def dims(self) -> int:
@@ -110,10 +116,16 @@ class SecondStage(nn.Module):
         return Matches((shares * best**POWER).sum(0), (shares * best).sum(0), (shares * lead**POWER).sum(0))
 
     def term(
-        self, matches: Matches, features: Float[Tensor, "candidates features"]
+        self,
+        matches: Matches,
+        features: Float[Tensor, "candidates features"],
+        fields: Float[Tensor, "candidates fields"] | None = None,
     ) -> Float[Tensor, " candidates"]:
         """γ M + Σ u x."""
-        return self.strength * matches.sharp + features @ self.feature_weights
+        term = self.strength * matches.sharp + features @ self.feature_weights
+        if self.field_weights is None or fields is None:
+            return term
+        return term + fields.to(self.field_weights) @ self.field_weights
 
 
 def best_tokens(

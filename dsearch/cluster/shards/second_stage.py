@@ -12,10 +12,17 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.wire.messages import MeaningRequest, QueryText, RescoreRequest, RescoreResult
 from dsearch.encoder import TextTokens
-from dsearch.engine.ranking.second_stage import QueryTokens, Reranker, query_tokens, require_tokens
+from dsearch.engine.ranking.second_stage import (
+    QueryTokens,
+    Reranker,
+    monotone_features,
+    query_tokens,
+    require_tokens,
+)
 from dsearch.engine.search.highlights.meaning import meaning_highlighter
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.types import Document, Highlight
@@ -34,12 +41,19 @@ def rerank(state: Snapshot, offset: int, request: RescoreRequest) -> RescoreResu
         here = np.where(request.positions == NONE, NONE, request.positions - offset)
         matches = np.zeros((*here.shape, 3), np.float32)
         counts, present = np.zeros(here.shape, np.int64), np.zeros(here.shape, bool)
+        named = [MonotoneField(*field) for field in request.fields]
+        fields = np.zeros((*here.shape, len(named))) if named else None
         for row, query in enumerate(queries):
             of, is_known = reranker.interactions(query, here[row], torch.zeros(0))
+            if fields is not None:
+                here_now = here[row] != NONE
+                features = monotone_features(state, named, here[row][here_now])
+                assert features is not None
+                fields[row, here_now] = features.numpy()
             matches[row] = torch.stack(list(reranker.stage.matches(of)), dim=1).numpy()
             counts[row], present[row] = of.counts.numpy(), is_known
         embeddings = state.embeddings(here) if request.embeddings else None
-        return RescoreResult(matches, counts, present, embeddings)
+        return RescoreResult(matches, counts, present, embeddings, fields)
 
 
 def shown_meaning(

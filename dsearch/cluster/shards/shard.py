@@ -44,6 +44,7 @@ from dsearch.engine.search.hits import highlighter
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.fresh import Fresh
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.state.fields import KeptFields
 from dsearch.errors import CorruptData
 from dsearch.index import CorpusStatistics, Generation, ParsedQuery
 from dsearch.store import Store
@@ -98,7 +99,8 @@ class Shard:
         fresh = Fresh.of(nothing, np.empty((0, generation.manifest.encoder_dim), np.float32), [], keyword)
         state = Snapshot.of(generation, fresh, nothing, manifest.sequence)
         rows = np.load(folder / ROWS_NAME, allow_pickle=False) if (folder / ROWS_NAME).exists() else None
-        return cls(manifest, Store.open(folder, readonly=True), state, rows)
+        store = Store.open(folder, readonly=True)
+        return cls(manifest, store, replace(state, fields=KeptFields(store).of), rows)
 
     def close(self) -> None:
         """Close its files."""

@@ -19,7 +19,7 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ class ModelDocuments:
         added = np.setdiff1d(rows, generation.rows, assume_unique=True)
         removed = np.setdiff1d(generation.rows, rows, assume_unique=True)
         fresh = self._fresh(version, state, added, generation.keyword or KeywordIndex.build([]))
-        return Snapshot.of(generation, fresh, removed, base.sequence)
+        return replace(Snapshot.of(generation, fresh, removed, base.sequence), fields=base.fields)
 
     def _fresh(
         self, version: str, state: _State, rows: Int64[np.ndarray, " fresh"], keyword: KeywordIndex

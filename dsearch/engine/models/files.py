@@ -21,6 +21,7 @@ from typing import Any
 from safetensors.torch import load, save
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.encoder import EncoderChange, EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
@@ -46,7 +47,9 @@ FORMAT_WITH_MEMORY = 10
 FORMAT_WITH_SECOND_STAGE = 11
 FORMAT_WITH_SCORE = 12
 FORMAT_WITH_EXCITATION = 13
-NEWEST_FORMAT = 13
+FORMAT_WITH_FIELDS = 14
+FIELDS = "monotone_fields"  # member of a record: of the second stage
+NEWEST_FORMAT = 14
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -116,6 +119,8 @@ def save_model(
         format = FORMAT_WITH_SCORE
     if head.excitation is not None:
         format = FORMAT_WITH_EXCITATION
+    if head.second_stage is not None and head.second_stage.fields:
+        record, format = {**record, FIELDS: [*map(list, head.second_stage.fields)]}, FORMAT_WITH_FIELDS
     record = {
         **record,
         "format": format,
@@ -163,6 +168,8 @@ def load_head(store: Store, version: str) -> Head:
     content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
     head = Head(**record["head"])
     head.load_state_dict(load(content))
+    if head.second_stage is not None and FIELDS in record:
+        head.second_stage.fields = tuple(MonotoneField(*field) for field in record[FIELDS])
     if MEMORY_NAME in record["files"]:
         rows = verified(store, version, MEMORY_NAME, record["files"][MEMORY_NAME]["sha256"])
         head.memory = memory_from_bytes(rows)

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import (
     FEATURES,
     START_STRENGTH,
@@ -85,11 +86,13 @@ class CandidateEvidence(NamedTuple):
         matches: with the query; neutral where tokens are not known.
         counts: tokens of each.
         embeddings: of each document; None where no feature counts.
+        fields: monotone features of the metadata; None without any.
     """
 
     matches: Matches
     counts: Int64[Tensor, " reranked"]
     embeddings: Float[Tensor, "reranked encoder_dim"] | None
+    fields: Float[Tensor, "reranked fields"] | None = None
 
 
 class Terms(NamedTuple):
@@ -183,7 +186,8 @@ class Reranker:
             matches = neutral(self.stage.matches(of), present)
             matched.append(matches)
             embeddings = self.embeddings(positions, first.raw) if with_features else None
-            return CandidateEvidence(matches, of.counts, embeddings)
+            fields = monotone_features(self.snapshot, self.stage.fields, positions)
+            return CandidateEvidence(matches, of.counts, embeddings, fields)
 
         best = self.best(first)
         result = terms(self.stage, first, best, evidence)
@@ -248,9 +252,21 @@ def terms(
             features = raw.new_zeros(len(at), len(FEATURES))
         else:
             features = features_of(first, row, at, of)
-        term = stage.term(of.matches, features).to(raw)
+        term = stage.term(of.matches, features, of.fields).to(raw)
         rows.append(spread(term, at, raw, first.positions[row] != NONE))
     return Terms(torch.stack(rows) if rows else torch.zeros_like(first.scores), inside)
+
+
+def monotone_features(
+    snapshot: Snapshot, fields: Sequence[MonotoneField], positions: Int64[np.ndarray, " reranked"]
+) -> Float[Tensor, "reranked fields"] | None:
+    """x of each document and field; None without fields."""
+    if not fields or snapshot.fields is None:
+        return None
+    rows = snapshot.rows(positions)
+    return torch.as_tensor(
+        np.stack([field.of(snapshot.fields(rows, field.name)) for field in fields], axis=1)
+    )
 
 
 def stage_scores(

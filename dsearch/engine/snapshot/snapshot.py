@@ -8,9 +8,9 @@ from beginning to end; a write makes a new one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,6 +28,9 @@ __all__ = ["NONE", "Snapshot"]  # NONE: position and row of a missing document
 _lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary()
 
 
+ReadField = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Visible documents after operation `sequence`.
@@ -42,6 +45,7 @@ class Snapshot:
         sequence: last operation of the store that this state contains.
         passages: further embeddings of long documents; None if no document is long.
         tokens: tokens of the documents, for the second stage; None without one.
+        fields: reads a field of rows, None where it is absent; None where documents are not at hand.
         built: number of documents in the generation, deleted ones included.
         positions: number of all positions, deleted ones included.
         documents: number of visible documents.
@@ -55,6 +59,7 @@ class Snapshot:
     sequence: int
     passages: SnapshotPassages | None = None
     tokens: SnapshotTokens | None = None
+    fields: ReadField | None = field(default=None, repr=False, compare=False)
     # Counted once: a search reads them some thirty times.
     built: int = field(init=False, repr=False, compare=False)
     positions: int = field(init=False, repr=False, compare=False)

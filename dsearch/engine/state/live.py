@@ -29,6 +29,7 @@ from dsearch.engine.models.retired import served_version
 from dsearch.engine.options import keyword_texts
 from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.state.fields import KeptFields
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
@@ -52,6 +53,7 @@ class LiveState:
     def __init__(self, store: Store, closed: CleanClose | None = None, tokens: TokenKeeper | None = None):
         self._store = store
         self._tokens = TokenKeeper(store) if tokens is None else tokens
+        self._fields = KeptFields(store)  # of a model's monotone features
         self._closed = closed
         self._proof: IntegrityProof | None = None
         self._snapshot: Snapshot | None = None
@@ -220,7 +222,8 @@ class LiveState:
         """Build the state of `generation` with later writes and deletions."""
         changes = self._store.changes_since(generation.manifest.sequence)
         fresh = self._fresh(changes.added, generation.keyword)
-        return Snapshot.of(generation, fresh, changes.removed, changes.sequence)
+        state = Snapshot.of(generation, fresh, changes.removed, changes.sequence)
+        return replace(state, fields=self._fields.of)
 
     def _after(self, present: Snapshot) -> Snapshot:
         """Build the state after `present` from later writes and deletions.

@@ -198,6 +198,7 @@ EXAMPLES: dict[str, Any] = {
     "request_id": "6c0f3f1e2d4b4a1f",
     "return_documents": False,
     "reward": 1.0,
+    "monotone_fields": "+year,-price",
     "reward_url": "http://127.0.0.1:9000/rewards",
     "score": 0.87,
     "score_threshold": 0.5,

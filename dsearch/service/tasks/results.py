@@ -21,6 +21,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load, save
 
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
@@ -175,7 +176,8 @@ def register_made(
     if record is None or record["gate"]["verdict"] != "passed" or not promote:
         return registered
     tensors = load((folder / _STAGE).read_bytes())
-    stage = SecondStage(len(tensors["token_delta"]))
+    fields = tuple(MonotoneField(*field) for field in record["second_stage"].get("scales", ()))
+    stage = SecondStage(len(tensors["token_delta"]), fields=fields)
     stage.load_state_dict(tensors)
     return register_second_stage(collection, stage.eval(), {**record, "task": task}, registered)
 

@@ -4,8 +4,7 @@
 
 is linear in (γ, u), which are pulled towards (0, 0), where hybrid search answers as before; β is free, for
 the order does not depend on it. First γ alone is tried on a grid, then the linear model with several pulls;
-other queries choose among them. W stays as it is: a matrix of 4,096 numbers has no place beside some hundred
-queries.
+other queries choose among them. W stays as it is, unless it is asked for (token_matrix.py).
 
 Scores of the first stage have to be those of queries that it did not learn from, so each fold of the training
 is scored by the head (and the memory) that was trained without it (`FoldHeads`). What is chosen and fitted on
@@ -21,36 +20,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, SecondStage
 from dsearch.engine import Snapshot
 from dsearch.engine.models.training_record import query_statistics
-from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.second_stage import (
-    CandidateEvidence,
-    FirstStage,
     QueryTokens,
-    Reranker,
-    features_of,
-    neutral,
 )
-from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.evaluation.near import NearCalibration, NearRows, StageScores, calibrate_near, near_evidence
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
+from dsearch.training.finetune.lists import Lists, lists_of, near_calibration
+from dsearch.training.finetune.token_matrix import TokenLists, fit_matrix, with_matrix
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, HeldOut, joined, split_folds
-from dsearch.training.relevant import Relevant, ndcg_at_10
+from dsearch.training.relevant import ndcg_at_10
 
 SCOPE = "second stage"  # of its record
 STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.5)
 PULLS = (0.03, 0.1, 0.3, 1.0)
 MIN_QUERIES = 40
 _FOLDS = 5
-_AT_A_TIME = 16
 _STEPS = 40
 
 
@@ -62,6 +55,7 @@ class Way(NamedTuple):
 
 
 TERMS_OF_UNTRAINED = torch.tensor([START_STRENGTH, *(0.0 for _ in FEATURES)])  # (γ, u)
+OF_UNTRAINED = Way(strength=START_STRENGTH)
 WAYS = (Way(), *(Way(strength=of) for of in STRENGTHS), *(Way(pull=of) for of in PULLS))
 
 
@@ -78,150 +72,22 @@ class FoldHeads:
     heads: dict[str, Head]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lists:
-    """The candidates of some queries.
-
-    Attributes:
-        positions: the best of the first stage, best first; −1 behind.
-        scores: t · l of the first stage.
-        features: M, then `FEATURES`.
-        grades: of each candidate.
-        ideal: grades of all relevant documents of each query; 0 behind.
-        temperature: t of each query's head.
-        queries: indices among all examples.
-    """
-
-    positions: Int64[np.ndarray, "queries candidates"]
-    scores: Float[Tensor, "queries candidates"]
-    features: Float[Tensor, "queries candidates terms"]
-    grades: Float[np.ndarray, "queries candidates"]
-    temperature: Float[Tensor, " queries"]
-    queries: Int64[np.ndarray, " queries"]
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def subset(self, which: Sequence[int] | Int64[np.ndarray, " some"]) -> Lists:
-        """Those of some queries."""
-        at = np.asarray(which, np.int64)
-        rows = torch.as_tensor(at)
-        return Lists(
-            self.positions[at],
-            self.scores[rows],
-            self.features[rows],
-            self.grades[at],
-            self.temperature[rows],
-            self.queries[at],
-        )
-
-    def ranked(self, weights: Float[Tensor, " terms"]) -> Int64[np.ndarray, "queries candidates"]:
-        """Positions in the order of the second stage."""
-        order = (self.scores + self.features @ weights).sort(dim=1, descending=True, stable=True).indices
-        return np.take_along_axis(self.positions, order.numpy(), 1)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Lists]) -> Lists:
-        """All of them."""
-        width = max(part.positions.shape[1] for part in parts)
-        wide = [part.padded(width) for part in parts]
-        return cls(
-            np.concatenate([part.positions for part in wide]),
-            torch.cat([part.scores for part in wide]),
-            torch.cat([part.features for part in wide]),
-            np.concatenate([part.grades for part in wide]),
-            torch.cat([part.temperature for part in wide]),
-            np.concatenate([part.queries for part in wide]),
-        )
-
-    def padded(self, width: int) -> Lists:
-        """These with −1 behind, up to a width."""
-        more = width - self.positions.shape[1]
-        return Lists(
-            np.pad(self.positions, ((0, 0), (0, more)), constant_values=NONE),
-            torch.nn.functional.pad(self.scores, (0, more), value=-torch.inf),
-            torch.nn.functional.pad(self.features, (0, 0, 0, more)),
-            np.pad(self.grades, ((0, 0), (0, more))),
-            self.temperature,
-            self.queries,
-        )
-
-
-@torch.no_grad()
-def lists_of(examples: Examples, tokens: Sequence[QueryTokens], head: Head, queries: Sequence[int]) -> Lists:
-    """The candidates of some queries by a head that did not learn from them."""
-    at = np.asarray(queries, np.int64)
-    layer = SearchLayer(examples.snapshot, head.reranking(None))
-    parts = [
-        _block(examples, tokens, layer, at[start : start + _AT_A_TIME])
-        for start in range(0, len(at), _AT_A_TIME)
-    ]
-    return Lists.joined(parts)
-
-
-def _block(
-    examples: Examples, tokens: Sequence[QueryTokens], layer: SearchLayer, at: Int64[np.ndarray, " some"]
-) -> Lists:
-    snapshot = layer.snapshot
-    assert snapshot.tokens is not None
-    reranker = Reranker(snapshot, SecondStage(snapshot.tokens.codec.dims))
-    texts = [examples.texts[i] for i in at]
-    first_hits = layer.ranked(torch.as_tensor(examples.states[at]), texts)
-    positions = first_hits.positions.copy()
-    if examples.hidden is not None:
-        for row, i in enumerate(at.tolist()):
-            positions[row, np.isin(positions[row], examples.hidden[i])] = NONE
-    scores = first_hits.scores.masked_fill(torch.as_tensor(positions == NONE), -torch.inf)
-    words = torch.as_tensor(snapshot.keyword_scores(texts, positions))
-    first = FirstStage(positions, first_hits.raw, scores, first_hits.dense, words)
-    width = min(RERANK_CANDIDATES, positions.shape[1])
-    of_positions = np.full((len(at), width), NONE, np.int64)
-    of_scores = torch.full((len(at), width), -torch.inf)
-    features = torch.zeros(len(at), width, 1 + len(FEATURES))
-    for row, columns in enumerate(reranker.best(first)):
-        count = len(columns)
-        of, present = reranker.interactions(tokens[at[row]], positions[row, columns], scores)
-        matches = neutral(reranker.stage.matches(of), present)
-        of_positions[row, :count] = positions[row, columns]
-        of_scores[row, :count] = scores[row, torch.as_tensor(columns)]
-        features[row, :count, 0] = matches.sharp
-        embeddings = reranker.embeddings(positions[row, columns], scores)
-        evidence = CandidateEvidence(matches, of.counts, embeddings)
-        features[row, :count, 1:] = features_of(first, row, columns, evidence)
-    gains = Relevant([examples.relevant[i] for i in at]).gains(of_positions)
-    return Lists(of_positions, of_scores, features, gains, layer.head.temperature.expand(len(at)).clone(), at)
-
-
-def near_rows(lists: Lists, tokens: Sequence[QueryTokens], *, hidden: bool = False) -> NearRows:
-    """Evidence of each query of whether it has an answer; `hidden`: its right documents taken out."""
-    present = lists.positions != NONE
-    if hidden:
-        present &= lists.grades <= 0
-    parts = lists.features.double().numpy()
-    column = {name: parts[..., 1 + at] for at, name in enumerate(FEATURES)}
-    scores = StageScores(
-        lists.scores.nan_to_num(neginf=0.0).double().numpy(),
-        column["dense"],
-        column["keyword"],
-        parts[..., 0],
-        column["sum"],
-        column["lead"],
-        present,
-        [tokens[at].weights for at in lists.queries],
-    )
-    return near_evidence(scores, START_STRENGTH)
-
-
-def near_calibration(lists: Lists, tokens: Sequence[QueryTokens]) -> NearCalibration | None:
-    """Fit "nothing fits" to these queries, with their right documents and without them."""
-    answered = lists.subset(np.flatnonzero(lists.grades.sum(1) > 0))
-    if not len(answered):
-        return None
-    return calibrate_near(near_rows(answered, tokens), near_rows(answered, tokens, hidden=True))
-
-
 def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
-    """(γ, u) by these queries."""
+    """(γ, u) by these queries.
+
+    A monotone field whose weight would have the other sign has none, and the others are fitted without it.
+    """
+    open_to = torch.ones(lists.features.shape[2])
+    while True:
+        weights = _fitted(lists, way, open_to)
+        signs = torch.tensor([*([0] * (len(weights) - len(lists.signs))), *lists.signs])
+        wrong = weights * signs < 0
+        if not wrong.any():
+            return weights
+        open_to = open_to.masked_fill(wrong, 0.0)
+
+
+def _fitted(lists: Lists, way: Way, open_to: Float[Tensor, " terms"]) -> Float[Tensor, " terms"]:
     terms = lists.features.shape[2]
     start = torch.zeros(terms)
     if way.pull is None:
@@ -236,6 +102,7 @@ def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
     target, pull = grades / grades.sum(1, keepdim=True), way.pull
     # Constants of a query cancel in the softmax; on a common scale one pull serves all.
     inputs, of_features = _standardised(features, present)
+    inputs = inputs * open_to
     of_first, of_scores = _standardised(scores.nan_to_num(neginf=0.0)[..., None], present)
     weights = torch.zeros(terms, dtype=torch.float64, requires_grad=True)
     # Free of the pull: with a temperature of its own, no feature has to stand in for another one.
@@ -254,7 +121,7 @@ def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
 
     with torch.enable_grad():
         optimiser.step(loss)  # pyright: ignore[reportArgumentType]
-    return (weights.detach() / of_features * of_scores).float()
+    return (weights.detach() * open_to / of_features * of_scores).float()
 
 
 def _standardised(values: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,6 +187,8 @@ def train_second_stage(
     *,
     gate: Gate | None = None,
     seed: int = 0,
+    matrix: bool = False,
+    fields: Sequence[MonotoneField] = (),
 ) -> TrainedStage | None:
     """Fit a second stage to follow one of the searches of a training; None with too few queries.
 
@@ -330,18 +199,29 @@ def train_second_stage(
         base: which of those heads.
         gate: requirements.
         seed: random seed of the folds.
+        matrix: fit W as well (token_matrix.py), and keep it where held-out queries gain by it.
+        fields: further features, scaled.
     """
     started = time.monotonic()
     of_folds = [
-        lists_of(examples, tokens, fold.heads[base], fold.queries) for fold in folds if base in fold.heads
+        lists_of(examples, tokens, fold.heads[base], fold.queries, fields)
+        for fold in folds
+        if base in fold.heads
     ]
     if sum(map(len, of_folds)) < MIN_QUERIES:
         return None
     lists = Lists.joined(of_folds)
-    before, after = _crossed(lists, examples, seed)
+    candidates = TokenLists(examples.snapshot, tokens, lists) if matrix else None
+    before, after, with_w = _crossed(lists, examples, seed, candidates)
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
     way = chosen_way(lists, examples, seed)
-    stage = stage_with(examples.snapshot, fitted(lists, way))
+    if with_w:
+        assert candidates is not None
+        way = way if way != WAYS[0] else OF_UNTRAINED
+        delta, weights = fitted_with_matrix(lists, candidates, way, seed)
+        stage = stage_with(examples.snapshot, weights, delta, fields)
+    else:
+        stage = stage_with(examples.snapshot, fitted(lists, way), None, fields)
     record = stage_record(examples, lists, tokens, base, way, stage, report, seed, started)
     return TrainedStage(base, stage, way, report, record)
 
@@ -369,7 +249,10 @@ def stage_record(
             "rerank_candidates": RERANK_CANDIDATES,
             "way": way._asdict(),
             "strength": stage.strength.item(),
+            "token_matrix": stage.token_delta.norm().item(),
             "features": dict(zip(FEATURES, stage.feature_weights.tolist(), strict=True)),
+            "fields": weights_of_fields(stage),
+            "scales": [list(field) for field in stage.fields],
         },
         "near": None if near is None else near.to_dict(),
         "gate": report.to_dict(),
@@ -378,11 +261,21 @@ def stage_record(
     }
 
 
+def weights_of_fields(stage: SecondStage) -> dict[str, float]:
+    """Weight of each monotone field."""
+    weights = [] if stage.field_weights is None else stage.field_weights.tolist()
+    return {field.name: weight for field, weight in zip(stage.fields, weights, strict=True)}
+
+
 def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a training's second stage: its fit, its verdict and the reason, and both in `text`."""
     about, gate = record["second_stage"], record["gate"]
     way = Way(**about["way"])
     how = "no second stage" if way == WAYS[0] else _described(way)
+    if raised := [f"{name} {weight:+.4g}" for name, weight in about.get("fields", {}).items() if weight]:
+        how += ", " + ", ".join(raised)
+    if about.get("token_matrix"):
+        how += ", token matrix"
     return {
         "verdict": gate["verdict"],
         "reason": gate["reason"],
@@ -390,33 +283,75 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
         "after": about["base"],
         "strength": about["strength"],
         "features": about["features"],
+        "fields": about.get("fields", {}),
         "gate": gate,
     }
 
 
-def stage_with(snapshot: Snapshot, weights: Float[Tensor, " terms"]) -> SecondStage:
-    """A second stage with these weights, for the tokens of a state."""
+def fitted_with_matrix(
+    lists: Lists, tokens: TokenLists, way: Way, seed: int
+) -> tuple[Float[Tensor, "dims dims"], Float[Tensor, " terms"]]:
+    """W − I by these queries, and (γ, u) fitted beside it."""
+    delta = fit_matrix(lists, tokens, fitted(lists, way), seed=seed)
+    return delta, fitted(with_matrix(lists, tokens, delta), way)
+
+
+def stage_with(
+    snapshot: Snapshot,
+    weights: Float[Tensor, " terms"],
+    delta: Float[Tensor, "dims dims"] | None = None,
+    fields: Sequence[MonotoneField] = (),
+) -> SecondStage:
+    """A second stage with these weights and W − I, for the tokens of a state."""
     assert snapshot.tokens is not None
-    stage = SecondStage(snapshot.tokens.codec.dims, strength=weights[0].item())
+    stage = SecondStage(snapshot.tokens.codec.dims, strength=weights[0].item(), fields=tuple(fields))
     with torch.no_grad():
-        stage.feature_weights.copy_(weights[1:])
+        stage.feature_weights.copy_(weights[1 : 1 + len(FEATURES)])
+        if stage.field_weights is not None:
+            stage.field_weights.copy_(weights[1 + len(FEATURES) :])
+        if delta is not None:
+            stage.token_delta.copy_(delta)
     return stage.eval()
 
 
-def _crossed(lists: Lists, examples: Examples, seed: int) -> tuple[Answers, Answers]:
-    """Answers without a second stage, and each part's by what the other parts choose and fit."""
+def _crossed(
+    lists: Lists, examples: Examples, seed: int, tokens: TokenLists | None
+) -> tuple[Answers, Answers, bool]:
+    """Answers without a second stage, and each part's by what the other parts choose and fit; and whether
+    W is fitted.
+
+    W is left out of a part's answers unless the other parts gain by more than their standard error.
+    """
     befores: list[Answers] = []
-    afters: list[Answers] = []
+    ways: list[list[Answers]] = []  # of each part: without W, with W
+    values: list[list[Float[np.ndarray, ...]]] = []
     places: list[int] = []
     for part, rest in _parts(lists, examples, seed):
         training, mine = lists.subset(rest), lists.subset(part)
         held_out = HeldOut(examples.subset(mine.queries.tolist()), examples.subset(training.queries.tolist()))
-        weights = fitted(training, chosen_way(training, examples, seed))
+        way = chosen_way(training, examples, seed)
+        weights = fitted(training, way)
+        ranked = [mine.ranked(weights)]
+        if tokens is not None:
+            way = way if way != WAYS[0] else OF_UNTRAINED
+            delta, beside = fitted_with_matrix(training, tokens.of(training), way, seed)
+            ranked.append(with_matrix(mine, tokens.of(mine), delta).ranked(beside))
+        relevant = [examples.relevant[i] for i in mine.queries]
         befores.append(held_out.answers_to(mine.ranked(torch.zeros_like(weights))))
-        afters.append(held_out.answers_to(mine.ranked(weights)))
+        ways.append([held_out.answers_to(of) for of in ranked])
+        values.append([ndcg_at_10(of, relevant) for of in ranked])
         places += part
     order = np.argsort(np.array(places))
-    return joined(befores).subset(order), joined(afters).subset(order)
+    gains = [of[-1] - of[0] for of in values]
+    numbers = [-1 if _clear(gains[:at] + gains[at + 1 :]) else 0 for at in range(len(gains))]
+    after = joined([of[number] for of, number in zip(ways, numbers, strict=True)])
+    return joined(befores).subset(order), after.subset(order), tokens is not None and _clear(gains)
+
+
+def _clear(gains: Sequence[Float[np.ndarray, ...]]) -> bool:
+    """True if the mean is above its standard error."""
+    every = np.concatenate([*gains, np.zeros(0)])
+    return len(every) > 0 and bool(every.mean() > every.std() / np.sqrt(len(every)))
 
 
 def _parts(lists: Lists, examples: Examples, seed: int) -> Iterator[tuple[list[int], list[int]]]:

@@ -20,12 +20,12 @@ from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.queries import tokens_of
 from dsearch.training.confidence import with_near
 from dsearch.training.data.examples import Examples
+from dsearch.training.finetune.lists import lists_of
 from dsearch.training.finetune.second_stage import (
     STRENGTHS,
     WAYS,
     TrainedStage,
     Way,
-    lists_of,
     stage_record,
     stage_with,
 )

@@ -20,16 +20,14 @@ from dsearch.evaluation.logistic import Logistic
 from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
 from dsearch.training.confidence import calibrate_by_documents
 from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.finetune.lists import Lists, lists_of, near_rows
 from dsearch.training.finetune.second_stage import (
     PULLS,
     WAYS,
     FoldHeads,
-    Lists,
     Way,
     chosen_way,
     fitted,
-    lists_of,
-    near_rows,
     stage_with,
     train_second_stage,
 )
@@ -155,9 +153,12 @@ def test_evidence_that_nothing_fits_is_that_of_the_search(judged: tuple[Collecti
     served = layer.ranked(torch.as_tensor(examples.states), examples.texts, tokens).near_evidence
     assert served is not None
     np.testing.assert_allclose(near_rows(lists, tokens), served, atol=1e-4)
-    hidden = near_rows(lists, tokens, hidden=True)
-    assert (hidden[:, :1] <= near_rows(lists, tokens)[:, :1] + 1e-6).all()
-    assert not np.allclose(hidden, near_rows(lists, tokens))
+    hidden, as_many = near_rows(lists, tokens, "hidden"), near_rows(lists, tokens, "as many")
+    assert (hidden[:, 0] <= as_many[:, 0] + 1e-6).all()
+    assert not np.allclose(hidden, as_many)
+    untold = lists_of(examples, tokens, head, range(len(examples)))
+    untold.grades[:] = 0  # without right documents nothing is hidden
+    np.testing.assert_allclose(near_rows(untold, tokens, "hidden"), near_rows(untold, tokens, "as many"))
 
 
 def test_two_stages_say_that_nothing_fits(judged: tuple[Collection, Examples]) -> None:

@@ -1,0 +1,42 @@
+"""Options of a training that concern its second stage."""
+
+from __future__ import annotations
+
+from dsearch.attention.retrieval.monotone import MonotoneField, parse_fields
+from dsearch.engine import Collection, Snapshot
+from dsearch.errors import InvalidRequest
+from dsearch.jobs import TrainingJob
+
+
+def check_stage_options(job: TrainingJob, collection: Collection) -> None:
+    """Refuse a job whose options of a second stage would have no effect.
+
+    Raises:
+        InvalidRequest: no judged queries in scope head, or no tokens; fields that do not order documents.
+    """
+    chosen = {"token_matrix": job.token_matrix, "monotone_fields": job.monotone_fields}
+    names = [name for name, value in chosen.items() if value]
+    if not names:
+        return
+    judged_head = job.scope == "head" and job.source is None and job.judgements is not None
+    snapshot = collection.snapshot
+    if not judged_head or snapshot.tokens is None:
+        raise InvalidRequest(
+            f"{' and '.join(names)}: for judged queries, in scope head, in a collection with tokens; leave "
+            "it out, or add them: dsearch index -c COLLECTION --second-stage"
+        )
+    scaled_fields(job.monotone_fields, snapshot)
+
+
+def scaled_fields(text: str | None, snapshot: Snapshot) -> tuple[MonotoneField, ...]:
+    """The named fields, on the scale of a state's documents.
+
+    Raises:
+        InvalidRequest: not a list of fields, or one that does not order documents.
+    """
+    if text is None:
+        return ()
+    read = snapshot.fields
+    assert read is not None
+    rows = snapshot.rows(snapshot.visible())
+    return tuple(field.scaled(read(rows, field.name)) for field in parse_fields(text))
