@@ -138,7 +138,7 @@ class QuestionWriter:
             place = slice(prompt_length - len(prompt), prompt_length + len(question))
             ids[row, place] = torch.tensor([*prompt, *question])
             mask[row, place] = 1
-        logits = self._forward(ids, mask, self._examples_read(rows), longest + 1)[:, :-1]
+        logits = self.logits_of(ids, mask, self.examples_read(rows), longest + 1)[:, :-1]
         target, counted = ids[:, prompt_length:], mask[:, prompt_length:]
         of_tokens = logits.log_softmax(-1).gather(-1, target.to(logits.device)[..., None])[..., 0]
         return (of_tokens * counted.to(of_tokens)).sum(1).tolist()
@@ -146,7 +146,7 @@ class QuestionWriter:
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def _examples_read(self, rows: int) -> Any:
+    def examples_read(self, rows: int) -> Any:
         """Keys and values of the examples, with which every prompt begins; the model reads them once."""
         if self._read is None:
             ids = torch.tensor([self._ids(_EXAMPLES)], device=self.model.device)
@@ -155,7 +155,7 @@ class QuestionWriter:
         read.batch_repeat_interleave(rows)
         return read
 
-    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, read: Any, last: int) -> torch.Tensor:
+    def logits_of(self, ids: torch.Tensor, mask: torch.Tensor, read: Any, last: int) -> torch.Tensor:
         """Logits of the last tokens, behind what was read; the mask is that of all but the examples."""
         device = self.model.device
         seen = torch.cat([mask.new_ones(len(mask), len(self._ids(_EXAMPLES))), mask], 1)
@@ -186,7 +186,7 @@ class _Reading:
         self._writer = writer
         tokens = writer.tokenizer(prompts, padding=True, return_tensors="pt", add_special_tokens=False)
         self._mask: torch.Tensor = tokens["attention_mask"]
-        self._read = writer._examples_read(len(prompts))
+        self._read = writer.examples_read(len(prompts))
         self._step(tokens["input_ids"])
 
     def append(self, tokens: torch.Tensor) -> None:
@@ -194,7 +194,7 @@ class _Reading:
         self._step(tokens)
 
     def _step(self, ids: torch.Tensor) -> None:
-        self.logits = self._writer._forward(ids, self._mask, self._read, 1)[:, -1].log_softmax(-1)
+        self.logits = self._writer.logits_of(ids, self._mask, self._read, 1)[:, -1].log_softmax(-1)
 
 
 def question_in(text: str) -> str:
