@@ -61,6 +61,7 @@ class SearchKeywords(TypedDict, total=False):
     diversity: float
     sort: str | None
     fields: str | None
+    typos: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,11 @@ class SearchOptions:
         allowed="names with commas between, such as title,year",
         ranks=False,
         json={"examples": ["title,year"]},
+    )
+    typos: bool = option(
+        False,
+        "whether a word that no document has stands for the most similar word of one, by pairs of letters, "
+        "in keyword search",
     )
     coverage: bool | None = None
 

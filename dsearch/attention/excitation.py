@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dsearch.attention.pooling import pool, uniform
+from dsearch.attention.scores import unit
 
 
 class Excited(NamedTuple):
@@ -56,9 +57,7 @@ class HeadExcitation(nn.Module):
         self, folded: Float[Tensor, "*batch heads encoder_dim"], mixture_logits: Float[Tensor, " heads"]
     ) -> Float[Tensor, "*batch heads"]:
         """m_h(q) for queries in the space of the stored embeddings, after the last hop."""
-        mean = folded.mean(-2)
-        direction = mean / mean.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        hidden = torch.nn.functional.gelu(direction @ self.squeeze.mT)
+        hidden = torch.nn.functional.gelu(unit(folded.mean(-2)) @ self.squeeze.mT)
         return (mixture_logits + hidden @ self.excite.mT).softmax(-1)
 
 

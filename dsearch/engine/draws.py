@@ -90,7 +90,7 @@ def draw(
         positions[some] = np.take_along_axis(output.positions, places.clamp_min(0).numpy(), 1)[some]
     ids = collection.ids_at(layer.snapshot, positions)
     rows = [
-        QueryDraws(ids[at], positions[at].tolist(), log_weights[at, places[at]].double().tolist())
+        QueryDraws(ids[at], positions[at].tolist(), log_weights[at, places[at]].double().numpy().tolist())
         if some[at]
         else QueryDraws([], [], [])
         for at in range(len(places))
@@ -175,7 +175,7 @@ def _step(
     optimizer.param_groups[0]["lr"] = learning_rate
     for name, parameter in zip(names, head.parameters(), strict=True):
         parameter.grad = gradients[name].to(parameter)
-    optimizer.step()
+    optimizer.step()  # pyright: ignore[reportUnknownMemberType]
     if not all(parameter.isfinite().all() for parameter in head.parameters()):
         raise InvalidRequest("a step to numbers that are not finite; use smaller rewards or learning_rate")
     optimizer.zero_grad()

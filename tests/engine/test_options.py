@@ -26,6 +26,7 @@ def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() 
         "collapse": True,
         "diversity": 0.5,
         "sort": "-year",
+        "typos": True,
     }
     assert {field.name for field in fields(SearchOptions)} == shown | {"filter", *changed}
     for name, value in changed.items():

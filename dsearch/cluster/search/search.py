@@ -105,8 +105,10 @@ class ShardedSearch:
         if chosen.mode not in ("hybrid", "dense", "keyword"):
             raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
         states, questions = checked_questions(queries, chosen, vectors, self.release.dimension)
-        if chosen.group_by is not None or chosen.diversity:
-            raise InvalidRequest("group_by and diversity are of one machine; leave them out over shards")
+        if chosen.group_by is not None or chosen.diversity or chosen.typos:
+            raise InvalidRequest(
+                "group_by, diversity and typos are of one machine; leave them out over shards"
+            )
         tree = None if chosen.filter is None else parse_filter(chosen.filter)
         places = PageRequest.of_batch(questions, chosen, tree)
         if not places:

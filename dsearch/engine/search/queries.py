@@ -64,6 +64,7 @@ def resolve_queries(
     narrow: Callable[[Snapshot], Snapshot] | None = None,
     turn: Turn | None = None,
     vectors: Float[Tensor, "batch encoder_dim"] | None = None,
+    typos: bool = False,
 ) -> tuple[list[Asked], Stamp]:
     """Group queries by the layer that answers them, all in one state, with the stamp of the answers.
 
@@ -79,6 +80,7 @@ def resolve_queries(
         turn: what is made of the queries' embeddings.
         vectors: in place of the embeddings of texts, whose words the keyword leg takes; without any word
             ("") the search is dense.
+        typos: whether words that no document has stand for the most similar ones, for the keyword leg.
 
     Raises:
         InvalidRequest: not a filter; options out of range.
@@ -125,7 +127,10 @@ def resolve_queries(
         tokens = None
         if not own and layer.stages == 2 and group.texts is not None:
             tokens = tokens_of(collection, group.texts, layer.snapshot)
-        parsed.append(Asked(group.numbers, layer, of_group, group.texts, tokens))
+        texts = group.texts
+        if typos and texts is not None:
+            texts = [state.keyword.respelt(text, state.fresh.texts) for text in texts]
+        parsed.append(Asked(group.numbers, layer, of_group, texts, tokens))
     return parsed, pinned
 
 

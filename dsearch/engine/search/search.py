@@ -47,6 +47,7 @@ def search(
         operators=chosen.operators,
         pinned=places[0].pinned,
         vectors=states,
+        typos=chosen.typos,
     )
     turned = states is not None
     results = [

@@ -82,6 +82,7 @@ def similar(
         narrow=examples.left_out_of,
         turn=examples.turn,
         vectors=own,
+        typos=chosen.typos,
     )
     queries = ["" if query is None else query]
     result = answered(collection, groups[0], stamp, chosen, places=[place], queries=queries, turned=True)[0]

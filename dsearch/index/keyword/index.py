@@ -13,7 +13,9 @@ Decisions:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ from dsearch.index.keyword.highlight import highlights
 from dsearch.index.keyword.query import ParsedQuery, Phrase, matching
 from dsearch.index.keyword.query_terms import CorpusStatistics, QueryTerm, QueryTerms
 from dsearch.index.keyword.reweight import reweighed
-from dsearch.index.keyword.tokenizer import Tokenizer
+from dsearch.index.keyword.spelling import SHORTEST, Spelling
+from dsearch.index.keyword.tokenizer import SPLITTERS, Tokenizer, normal_form
 from dsearch.index.validation import checked_exclude, checked_k
 
 # On SciFact's 809 training claims nDCG@10 is .696 for k1 1.5 and 1.2 (b 0.75), .695 for 0.9 and 0.4, .692 for
@@ -247,6 +250,33 @@ class KeywordIndex:
     def highlights(self, query: str, text: str) -> list[tuple[int, int]]:
         """Stretches of `text` that match terms of `query`; see `highlights`."""
         return highlights(self.tokenizer, query, text)
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        terms = self._data.vocabulary[: self._data.terms]
+        return Spelling(terms, np.asarray(self.statistics.frequencies))
+
+    def respelt(self, query: str, newer: TokenizedTexts) -> str:
+        """Return a query with each word that no document has replaced by the most similar term of one.
+
+        Args:
+            query: its words.
+            newer: texts that are not in the index, whose words stay too.
+        """
+        spelling, tokenizer = self._built._spelling, self.tokenizer
+
+        def word_of(match: re.Match[str]) -> str:
+            word = match[0]
+            terms = [term for term in next(tokenizer.terms([word])) if len(term) >= SHORTEST]
+            if not terms or any(term in spelling for term in terms):
+                return word
+            if len(newer) and self.scores_of_texts(word, newer).any():
+                return word
+            nearest = spelling.nearest([word.lower(), *terms])
+            same = nearest is not None and next(tokenizer.terms([nearest])) == [nearest]
+            return nearest if nearest is not None and same else word
+
+        return SPLITTERS[tokenizer.splitter].words.sub(word_of, normal_form(query))
 
     def idf(self, word: str) -> float:
         """The largest idf of a word's terms; 0 for a word that is no term."""
