@@ -2,7 +2,7 @@
 //
 //   api.js     requests, problems as errors         address.js  the address is the state
 //   words.js   numbers as words, no DOM             dom.js      elements, text only ever as text
-//   hits.js    one hit as elements                  charts.js   curves, points, heat maps
+//   hits.js    one hit as elements                  charts.js   curves, points; heatmap.js
 //   search.js  compare.js  train.js  collection.js  attend.js  jobs.js  console.js     the views
 
 import { remember, state } from "./address.js";

@@ -327,6 +327,9 @@ def test_from_a_search_over_thumbs_and_training_to_a_better_answer_and_back(
         assert "all examples" in charts.nth(0).inner_text()
         assert re.search(r"nDCG@10 of held-out queries:.*documents \d", charts.nth(1).inner_text())
         assert charts.nth(1).locator("circle").count() >= 11  # before training, and after each checkpoint
+        ticks = [charts.nth(number).locator("text").all_text_contents() for number in (0, 1)]
+        assert ticks[1][:3] == ["0", "0.500", "1"]  # one scale, whatever was measured
+        assert ticks[0][0] == "0"
         page.get_by_text(
             re.compile(r"Headroom: of 10 queries, \d+ % are answered by the first hit")
         ).wait_for()
