@@ -8,6 +8,7 @@
 import { remember, state } from "./address.js";
 import { collections, keepKey, told } from "./api.js";
 import { element, problemElement } from "./dom.js";
+import { judgeByKey } from "./judging.js";
 import { changedCollection, noCollection, showSearch, startSearch } from "./search.js";
 
 const at = (id) => document.getElementById(id);
@@ -73,6 +74,7 @@ async function start() {
     else changedCollection();
   });
   addEventListener("hashchange", show);
+  addEventListener("keydown", judgeByKey);
   told.addEventListener("locked", () => { unlock.hidden = false; });
   unlock.addEventListener("submit", (event) => {
     event.preventDefault();
