@@ -1,14 +1,18 @@
 """Split a long text into passages at its boundaries: paragraphs, sentences, clauses, words.
 
 semchunk finds the boundaries (it prefers the structurally strongest one nearby); this module joins its small
-pieces to passages of about equal length with overlapping ends.
+pieces to passages of about equal length with overlapping ends. Passages of source code begin with a function
+or a class where one is near.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 
@@ -17,36 +21,47 @@ _PIECES = 8  # minimum pieces of a passage, for balance and overlap
 _CHARACTERS = 4
 
 
-def cut(text: str, size: int, overlap: int, count: CountTokens) -> list[tuple[int, int]]:
+def cut(
+    text: str, size: int, overlap: int, count: CountTokens, seams: Sequence[int] = ()
+) -> list[tuple[int, int]]:
     """Split a text into passages: [start, end) in characters, in order.
 
     Together they contain every character except white space, and neighbours share at most `overlap` tokens.
-    All have about the same length, without a short rest.
+    Without seams all have about the same length, without a short rest.
 
     Args:
         text: text to split; one passage if it has at most `size` tokens.
         size: maximum tokens of a passage.
         overlap: maximum tokens shared with the previous passage; less than half of `size`.
         count: counts the tokens of parts of the text.
+        seams: ascending offsets at which a passage begins if it would have at least half of the length there.
     """
     if count([text])[0] <= size:
         return [(0, len(text))]
-    pieces, lengths = _pieces(text, size, count)
+    pieces, lengths = _pieces(text, size, count, seams)
     if not pieces:
         return [(0, len(text))]
+    at = np.searchsorted([start for start, _ in pieces], seams)
+    begins = {int(number) for number in at if number < len(pieces)}
     passages: list[tuple[int, int]] = []
     first = 0
     while True:
         last = _last_of(lengths, first, size, overlap)
+        if begins and last + 1 < len(pieces):
+            last = _before_seam(lengths, first, last, size, begins)
         passages.append((pieces[first][0], pieces[last][1]))
         if last + 1 == len(pieces):
             return passages
-        first = _first_of_next(lengths, first, last, overlap)
+        first = last + 1 if last + 1 in begins else _first_of_next(lengths, first, last, overlap)
 
 
-def _pieces(text: str, size: int, count: CountTokens) -> tuple[list[tuple[int, int]], list[int]]:
-    """Split into small stripped parts, in order; also return their lengths in tokens."""
-    pieces = _seams(text, 0, max(1, size // _PIECES) * _CHARACTERS, len)
+def _pieces(
+    text: str, size: int, count: CountTokens, seams: Sequence[int]
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Split into small stripped parts, none across a seam, in order; also return their lengths in tokens."""
+    ends = [0, *(seam for seam in seams if 0 < seam < len(text)), len(text)]
+    most = max(1, size // _PIECES) * _CHARACTERS
+    pieces = [piece for a, b in pairwise(ends) for piece in _seams(text[a:b], a, most, len)]
     lengths = count([text[start:end] for start, end in pieces])
     if max(lengths, default=0) > size:  # a script with several tokens a character
         pieces = [
@@ -86,6 +101,21 @@ def _last_of(lengths: list[int], first: int, size: int, overlap: int) -> int:
         last += 1
         length += lengths[last]
     return last
+
+
+def _before_seam(lengths: list[int], first: int, last: int, size: int, begins: set[int]) -> int:
+    """Choose the piece before the nearest seam that leaves a passage of half the length at least."""
+    length, best = 0, last
+    wanted = sum(lengths[first : last + 1])
+    for number in range(first, len(lengths) - 1):
+        length += lengths[number]
+        if length > size:
+            break
+        if number + 1 not in begins or 2 * length < wanted:
+            continue
+        if best + 1 not in begins or abs(number - last) < abs(best - last):
+            best = number
+    return best
 
 
 def _first_of_next(lengths: list[int], first: int, last: int, overlap: int) -> int:

@@ -59,7 +59,7 @@ class RecordFields:
                 return f"no column {wanted!r}; the header has {names}"
         if self.of(dict.fromkeys(names))[2] is None:
             usual = ", ".join(TEXT_FIELDS)
-            return f"no column {usual}; the header has {names}: name the one that holds the text"
+            return f"no column {usual}; the header has {names}: name one with --text-column"
         return None
 
 

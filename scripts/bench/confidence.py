@@ -130,8 +130,10 @@ class Measured:
 def pooled(rows: Sequence[Measured]) -> Measured:
     """Every query counts the same."""
     outside = {part: np.concatenate([row.outside[part] for row in rows]) for part in rows[0].outside}
-    columns = ([getattr(row, name) for row in rows] for name in ("likely", "right", "refused"))
-    return Measured(*map(np.concatenate, columns), outside)
+    likely, right, refused = (
+        np.concatenate([getattr(row, name) for row in rows]) for name in ("likely", "right", "refused")
+    )
+    return Measured(likely, right, refused, outside)
 
 
 def outside_of(name: str, every: Mapping[str, Judged]) -> dict[str, list[str]]:

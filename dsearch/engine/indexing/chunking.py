@@ -15,6 +15,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from dsearch.corpus.chunk import CountTokens, cut
+from dsearch.corpus.definitions import definition_starts
+from dsearch.corpus.files import CODE
 from dsearch.encoder import TextEncoder, TokenCounter
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.hints import Command
@@ -209,7 +211,9 @@ def _cut(counter: TokenCounter, document: Document, cutting: Cutting, marks: int
 
     title = _shortened(document.title, (cutting.tokens - marks) // _TITLE_SHARE, count)
     size = cutting.tokens - marks - count([title])[0]
-    return title, cut(document.text, size, min(cutting.overlap, (size - 1) // 2), count)
+    kind = document.metadata.get("type")
+    seams = definition_starts(document.text, kind) if isinstance(kind, str) and kind in CODE else ()
+    return title, cut(document.text, size, min(cutting.overlap, (size - 1) // 2), count, seams)
 
 
 def _shortened(title: str, most: int, count: CountTokens) -> str:

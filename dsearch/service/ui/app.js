@@ -2,12 +2,13 @@
 //
 //   api.js     requests, problems as errors         address.js  the address is the state
 //   words.js   numbers as words, no DOM             dom.js      elements, text only ever as text
-//   hits.js    one hit as elements                  charts.js   curves, points, heat maps
+//   hits.js    one hit as elements                  charts.js   curves, points; heatmap.js
 //   search.js  compare.js  train.js  collection.js  attend.js  jobs.js  console.js     the views
 
 import { remember, state } from "./address.js";
 import { collections, keepKey, told } from "./api.js";
 import { element, problemElement } from "./dom.js";
+import { judgeByKey } from "./judging.js";
 import { changedCollection, noCollection, showSearch, startSearch } from "./search.js";
 
 const at = (id) => document.getElementById(id);
@@ -73,6 +74,7 @@ async function start() {
     else changedCollection();
   });
   addEventListener("hashchange", show);
+  addEventListener("keydown", judgeByKey);
   told.addEventListener("locked", () => { unlock.hidden = false; });
   unlock.addEventListener("submit", (event) => {
     event.preventDefault();

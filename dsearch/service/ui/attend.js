@@ -1,5 +1,6 @@
 // Attention itself: choose what compares and how to pool, and watch the weights; on a shop, and on documents.
 
+import { remember, state } from "./address.js";
 import { attend, fieldsOf, list, predict } from "./api.js";
 import { bars } from "./charts.js";
 import { element, field, input, problemElement, select } from "./dom.js";
@@ -12,6 +13,7 @@ export async function show(view, { collection, signal }) {
   view.append(element("h1", "", "Attend"), shop());
   const query = input("search", { maxlength: 8192, placeholder: "What should be attended to?" });
   query.setAttribute("aria-label", "Query");
+  query.value = state().get("q") ?? "";
   const { score: scores, pooling: poolings, width: widths, match_field: matches } = await fieldsOf("AttendRequest");
   const score = select(scores.enum.filter((name) => !matches["x-scores"].includes(name))), pooling = select(poolings.enum);
   const width = slider(0.05, 2, 0.05, 0.8), temperature = slider(0.01, 1, 0.01, 0.05);
@@ -23,6 +25,7 @@ export async function show(view, { collection, signal }) {
     field("Width", width), field("Temperature", temperature), field("Predict", predicted));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
+    remember({ q: query.value.trim() || null });
     run();
   });
   dials.addEventListener("change", () => run());
@@ -33,6 +36,7 @@ export async function show(view, { collection, signal }) {
     option.value = name;
     predicted.append(option);
   }
+  if (query.value.trim()) await run();
 
   async function run() {
     const kernel = widths["x-scores"].includes(score.value);
@@ -47,10 +51,9 @@ export async function show(view, { collection, signal }) {
       const answer = await attend(collection, request, signal);
       if (mine !== turn) return; // the dials were moved meanwhile: a later answer is shown
       const [{ ids, weights }] = answer.results;
-      const most = Math.max(...weights, 1e-9);
-      result.replaceChildren(bars(ids.slice(0, SHOWN).map((id, at) => ({
-        name: id, share: weights[at] / most, text: percent(weights[at]),
-      }))));
+      result.replaceChildren(ids.length > 0 ? bars(ids.slice(0, SHOWN).map((id, at) => ({
+        name: id, share: weights[at], text: percent(weights[at]),
+      }))) : element("p", "quiet", "No document to attend to."));
       if (predicted.value) {
         const told = await predict(collection, { ...request, field: predicted.value }, signal);
         if (mine === turn) result.prepend(predictionElement(predicted.value, told.results[0]));

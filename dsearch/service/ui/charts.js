@@ -1,15 +1,17 @@
-// Pictures of numbers, as SVG: curves, bars, points, heat maps. Each has a text that says the same.
+// Pictures of numbers, as SVG: curves, bars, points. Each has a text that says the same.
 
-import { drawn, element, scrolling } from "./dom.js";
+import { drawn, element } from "./dom.js";
 
 const WIDTH = 560, HEIGHT = 200, LEFT = 46, BOTTOM = 26;
 
-// Curves over the same axis: [{name, points: [[x, y], …]}]
-export function curves(series, { label }) {
+// Curves over the same axes: [{name, points: [[x, y], …]}]. `low` and `high` bound the scale from inside, so that
+// charts of one measure have one scale.
+export function curves(series, { label, low: least = Infinity, high: most = -Infinity }) {
   const points = series.flatMap((one) => one.points);
   const figure = element("figure", "chart");
   if (points.length === 0) return figure;
-  const [left, right] = extent(points.map(([x]) => x)), [low, high] = extent(points.map(([, y]) => y));
+  const [left, right] = extent(points.map(([x]) => x));
+  const [low, high] = extent([...points.map(([, y]) => y), ...[least, most].filter(Number.isFinite)]);
   const x = (value) => LEFT + ((value - left) / (right - left)) * (WIDTH - LEFT - 10);
   const y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - 12);
   const picture = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
@@ -30,9 +32,14 @@ export function curves(series, { label }) {
     }
   });
   const names = series.flatMap((one, number) => // a blank between, where the line may break
-    [" ", element("span", `key key-${number}`, `${one.name} ${shortNumber(one.points.at(-1)?.[1] ?? 0)}`)]);
+    [" ", element("span", `key key-${number}`, `${one.name} ${span(one.points)}`)]);
   figure.append(picture, element("figcaption", "", `${label}:`, ...names));
   return figure;
+}
+
+// From the first value to the last: what a small gain on a large scale does not show.
+function span(points) {
+  return [...new Set([points[0], points.at(-1)].map(([, y]) => shortNumber(y)))].join(" → ");
 }
 
 // Points in two dimensions: [{x, y, colour: 0..1 or a class number, title}]
@@ -54,24 +61,6 @@ export function scatter(points, { label, choose }) {
   return element("figure", "chart", picture, element("figcaption", "", label));
 }
 
-// Rows × columns of weights from 0 to 1, darker for more.
-export function heatmap(rows, columns, weights, label) {
-  const most = Math.max(...weights.flat(), 1e-9);
-  const made = element("table", "heat");
-  made.append(element("caption", "", label));
-  made.append(element("thead", "", element("tr", "", element("td"), ...columns.map(headCell))));
-  made.append(element("tbody", "", ...rows.map((row, at) => {
-    const head = element("th", "", row);
-    head.scope = "row";
-    return element("tr", "", head, ...weights[at].map((weight) => {
-      const cell = element("td", "", weight >= 0.005 ? weight.toFixed(2).replace(/^0/, "") : "·");
-      cell.style.setProperty("--shade", String(weight / most));
-      return cell;
-    }));
-  })));
-  return scrolling(made);
-}
-
 // Name, share from 0 to 1 and what to print behind it.
 export function bars(rows) {
   const list = element("ul", "bars");
@@ -82,12 +71,6 @@ export function bars(rows) {
     list.append(element("li", "", element("span", "label", name), bar, element("span", "share", text)));
   }
   return list;
-}
-
-function headCell(text) {
-  const cell = element("th", "", text);
-  cell.scope = "col";
-  return cell;
 }
 
 function extent(values) {

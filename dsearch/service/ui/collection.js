@@ -78,7 +78,7 @@ async function fields(collection) {
   if (names.length === 0) return "";
   const { facets: found } = await facets(collection, { fields: names, limit: FACET_VALUES });
   const rows = Object.entries(found).map(([name, values]) => [name,
-    values.map((one) => `${one.value ?? "none"} (${one.documents.toLocaleString("en")})`).join(", ")]);
+    values.map((one) => `${one.value === "" ? "(empty)" : one.value ?? "none"} (${one.documents.toLocaleString("en")})`).join(", ")]);
   return element("section", "", element("h2", "", "Facets"),
     table(["field", `its ${FACET_VALUES} most frequent values, with their documents`], rows));
 }
@@ -177,12 +177,21 @@ async function documents(collection) {
     const answer = await list(collection, { limit: PAGE, cursor });
     cursor = answer.next;
     more.hidden = !cursor;
-    rows.append(table(["id", "title", "text", ""], answer.documents.map((one) => [
-      one.id, one.title, one.text.slice(0, 120), remover(collection, one.id),
-    ])));
+    const page = table(["id, title", "text", ""], answer.documents.map((one) => [
+      named(one), one.text.slice(0, 120), remover(collection, one.id),
+    ]));
+    page.classList.add("documents");
+    if (answer.documents.length > 0) rows.append(page);
+    else if (!rows.hasChildNodes()) rows.append(element("p", "quiet", "No documents yet: drop files above."));
   }
   await load();
   return element("section", "", element("h2", "", "Documents"), rows, more);
+}
+
+function named({ id, title }) {
+  const made = element("span", "", id);
+  if (title && title !== id) made.append(element("br"), element("span", "quiet", title));
+  return made;
 }
 
 function remover(collection, id) {

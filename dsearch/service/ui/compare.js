@@ -27,8 +27,8 @@ export async function show(view, { collection, signal }) {
   query.value = state().get("q") ?? "";
   const columns = element("div", "columns");
   columns.tabIndex = -1; // where a click on a won or lost query leads to
-  const form = element("form", "row", field("Left", left), field("Right", right), query,
-    element("button", "main", "Compare"));
+  const form = element("form", "row", field("Left", left), field("Right", right),
+    element("div", "row", query, element("button", "main", "Compare")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     run();
@@ -144,6 +144,7 @@ function column(name, answer, other, arrows, grades, collection) {
     item.append(element("p", "acts", ...acts(collection, hit, answer)));
     list.append(item);
   }
+  if (answer.hits.length === 0) list.append(element("p", "quiet", "Nothing found."));
   return element("section", "", element("h2", "", name.selectedOptions[0].textContent),
     element("p", "quiet", [confidenceInWords(answer), attentionInWords(answer)].filter(Boolean).join(" ")), list);
 }

@@ -6,6 +6,7 @@ import { element, input } from "./dom.js";
 
 const FIELDS = 12; // that are counted
 const MOST_VALUES = 12; // of a field with more nobody reads the list
+const SHORT = 4; // values that are read at a glance
 const WIDE = "(min-width: 64rem)"; // there is room beside the hits
 
 const panel = document.getElementById("filters"), listed = document.getElementById("facets");
@@ -38,7 +39,9 @@ export async function offer(collection, hits) {
 function worthwhile(values) {
   const real = values.filter((one) => one.value !== null);
   if (real.every((one) => /^\d{4}-\d\d-\d\d/.test(String(one.value)))) return false; // a moment is no kind
-  return real.length >= 2 && real.length <= MOST_VALUES && real.some((one) => one.documents > 1);
+  const documents = real.reduce((sum, one) => sum + one.documents, 0);
+  return real.length >= 2 && real.length <= MOST_VALUES && real.some((one) => one.documents > 1)
+    && (real.length <= SHORT || 2 * real.length <= documents);
 }
 
 function ticked() {
@@ -63,7 +66,7 @@ function facet(name, values) {
       else delete all[name];
       remember({ f: Object.keys(all).length > 0 ? JSON.stringify(all) : null });
     });
-    group.append(element("label", "tick", box, element("span", "", ` ${value} `),
+    group.append(element("label", "tick", box, element("span", "", ` ${value === "" ? "(empty)" : value} `),
       element("span", "quiet", documents.toLocaleString("en"))));
   }
   return group;

@@ -1,6 +1,6 @@
 // One hit as elements.
 
-import { heatmap } from "./charts.js";
+import { heatmap } from "./heatmap.js";
 import { button, element, table } from "./dom.js";
 import { learnedInWords, partsInWords, pastInWords, percent, pieces, snippet } from "./words.js";
 

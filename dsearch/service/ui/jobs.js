@@ -77,7 +77,7 @@ export async function outcome(holder, id, signal, finish) {
   stop.remove();
   bar.remove();
   said.textContent = "";
-  holder.prepend(...taskElements(done));
+  holder.prepend(...taskElements(done, done.state !== "done")); // what follows says the verdict
   if (done.state === "done") holder.append(finish(done));
   return done;
 }
@@ -108,17 +108,17 @@ function figures(holder) {
     const series = (heldOut) => [...measured].filter(([name]) => name.endsWith(" documents") === heldOut)
       .map(([name, points]) => ({ name, points }));
     const scores = series(true);
-    charts.replaceChildren(curves(series(false), { label: "Loss by epoch" }),
-      ...(scores.length ? [curves(scores, { label: "nDCG@10 of held-out queries" })] : []));
+    charts.replaceChildren(curves(series(false), { label: "Loss by epoch", low: 0 }),
+      ...(scores.length ? [curves(scores, { label: "nDCG@10 of held-out queries", low: 0, high: 1 })] : []));
     holder.append(charts);
   };
 }
 
-function taskElements({ kind, collection, state, created, problem, result }) {
+function taskElements({ kind, collection, state, created, problem, result }, verdict = true) {
   const made = [element("h2", "", `${kind} · ${collection} · ${state}`),
     element("p", "quiet", new Date(created).toLocaleString())];
   if (problem) made.push(problemElement(new Error(problem.detail)));
-  if (result?.verdict) made.push(element("p", "", element("strong", "", result.verdict)));
+  if (result?.verdict && verdict) made.push(element("p", "", element("strong", "", result.verdict)));
   if (result?.reason) made.push(element("p", result.verdict ? "quiet" : "", result.reason));
   return made;
 }

@@ -9,6 +9,16 @@ const CLIENT = "dsearch-client";
 export const agreed = () => localStorage.getItem(CONSENT) === "yes";
 export const withdraw = () => localStorage.setItem(CONSENT, "no");
 
+const KEYS = ["a", "f", "n"]; // the answer, fits, does not fit
+
+// On a hit that has the focus.
+export function judgeByKey(pressed) {
+  const at = KEYS.indexOf(pressed.key);
+  if (at < 0 || pressed.ctrlKey || pressed.metaKey || pressed.altKey || !pressed.target.matches?.(".hit")) return;
+  pressed.preventDefault();
+  pressed.target.querySelectorAll(".opinion")[at]?.click();
+}
+
 export function acts(collection, hit, answer, alike) {
   const said = element("span", "said");
   said.setAttribute("role", "status");
@@ -28,6 +38,7 @@ export function acts(collection, hit, answer, alike) {
   };
   const opinion = (text, action, words) => {
     const made = button(text, judge(action, words, () => made), "opinion");
+    made.title = `Key ${KEYS[buttons.length]} on the hit`;
     buttons.push(made);
     return made;
   };

@@ -2,7 +2,7 @@
 
 import { remember, state, versions } from "./address.js";
 import { describe, models, search, similar } from "./api.js";
-import { heatmap } from "./charts.js";
+import { heatmap } from "./heatmap.js";
 import { element } from "./dom.js";
 import { hitElement } from "./hits.js";
 import { acts } from "./judging.js";

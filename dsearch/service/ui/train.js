@@ -64,9 +64,12 @@ async function ownSection(collection, start, signal) {
   const words = own.missing === 0 ? "Enough to tell a gain from chance."
     : `About ${count(own.missing, "further query", "further queries")} until a training can be told from chance; ` +
       "with fewer, a version seldom goes live.";
-  const box = element("section", "own", element("p", "", element("strong", "",
-    `You judged ${count(judged, "document")} for ${count(Object.keys(own.queries).length, "query", "queries")}`),
-  `, of which ${own.answered} ${own.answered === 1 ? "has" : "have"} an answer. ${words}`), bar);
+  const box = element("section", "own", judged === 0
+    ? element("p", "", element("strong", "", "You have judged nothing yet: "), "press “This is the answer” or " +
+      `“This fits” at hits of a search. ${words}`)
+    : element("p", "", element("strong", "",
+      `You judged ${count(judged, "document")} for ${count(Object.keys(own.queries).length, "query", "queries")}`),
+    `, of which ${own.answered} ${own.answered === 1 ? "has" : "have"} an answer. ${words}`), bar);
   if (own.answered > 0) {
     box.append(other("Train on your judgements", { queries: own.queries, judgements: own.judgements }, start));
     if (!key()) {
@@ -179,7 +182,7 @@ async function drawLineage(section, collection) {
   const back = button("Roll back", () => act(section, collection, () => rollback(collection)), "link");
   back.title = "The version that answered before answers again";
   section.replaceChildren(element("h2", "", "Versions"),
-    element("p", "quiet", "Which came from which."), branch(null), back);
+    element("p", "quiet", "Which came from which."), branch(null), all.length > 1 ? back : "");
 }
 
 /** What a version answers at present; one for predictions answers no search. */

@@ -32,6 +32,19 @@ def test_compare_shows_two_systems_and_what_moved(page: Any) -> None:
     assert any(re.match(r"[▲▼] from \d+|only here|is \d+ on the right", move) for move in moves)
 
 
+def test_hits_are_judged_by_keys_beside_each_other(page: Any) -> None:
+    page.goto("/#c=papers&v=compare&q=river")
+    hit = page.locator(".columns section").nth(1).locator(".hit").first
+    hit.focus()
+    page.keyboard.press("f")
+    page.get_by_role("button", name="Keep them").press("Enter")
+    hit.get_by_text("Kept: it fits").wait_for()
+    hit.focus()
+    page.keyboard.press("n")
+    hit.get_by_text("Kept: it does not fit").wait_for()
+    expect(hit.get_by_role("button", name="This does not fit")).to_have_attribute("aria-pressed", "true")
+
+
 def test_judged_queries_are_won_and_lost_and_lead_to_the_single_query(page: Any, tmp_path: Path) -> None:
     # What keywords find first is relevant to some, what meaning finds first to the others: both win.
     folder = tmp_path / "judged"
@@ -327,6 +340,9 @@ def test_from_a_search_over_thumbs_and_training_to_a_better_answer_and_back(
         assert "all examples" in charts.nth(0).inner_text()
         assert re.search(r"nDCG@10 of held-out queries:.*documents \d", charts.nth(1).inner_text())
         assert charts.nth(1).locator("circle").count() >= 11  # before training, and after each checkpoint
+        ticks = [charts.nth(number).locator("text").all_text_contents() for number in (0, 1)]
+        assert ticks[1][:3] == ["0", "0.500", "1"]  # one scale, whatever was measured
+        assert ticks[0][0] == "0"
         page.get_by_text(
             re.compile(r"Headroom: of 10 queries, \d+ % are answered by the first hit")
         ).wait_for()
