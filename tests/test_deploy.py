@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -76,6 +77,21 @@ def test_the_container_runs_as_nobody_in_a_volume() -> None:
         path for name, rest in words if name == "COPY" and "--from" not in rest for path in rest.split()[:-1]
     ]
     assert [path for path in copied if not (ROOT / path).exists()] == []
+
+
+def test_the_containerfile_has_no_findings(tmp_path: Path) -> None:
+    linter = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if linter is None:
+        pytest.skip("hadolint is not installed")
+
+    def findings(path: Path) -> tuple[int, str]:
+        ran = subprocess.run([linter, str(path)], capture_output=True, text=True, check=False)
+        return ran.returncode, ran.stdout
+
+    assert findings(DEPLOY / "Containerfile") == (0, "")
+    untagged = tmp_path / "Containerfile"
+    untagged.write_text("FROM debian\n")
+    assert "DL3006" in findings(untagged)[1]
 
 
 def test_the_composition_keeps_the_container_confined() -> None:
