@@ -68,8 +68,8 @@ def near_evidence(of: StageScores, strength: float) -> NearRows:
         *_peak(of.match, present),
         *_peak(of.coverage, present),
     ]
-    some = present.any(1)
-    first = np.where(some, total.argmax(1), 0)[:, None]
+    some = present.sum(1) > 0
+    first = total.argmax(1)[:, None]
     columns += [np.take_along_axis(of.start, first, 1)[:, 0], _peak(total, present)[1]]
     shares = _shares(total, present, _SHARPNESS)
     largest = np.log(np.maximum(present.sum(1), 2))  # an entropy is a part of the largest possible

@@ -144,7 +144,8 @@ def turns(
 ) -> Iterator[tuple[Examples | None, Examples]]:
     if folder.name == PYTHON:
         corpus = python_corpus()
-        yield None, examples_from_judgements(collection, corpus.queries, some(corpus.qrels, most))
+        texts = {query.id: query.text for query in corpus.queries}
+        yield None, examples_from_judgements(collection, texts, some(corpus.qrels, most))
         return
     pairs, folds = folder / "source_docs.tsv", folder / "folds.json"
     judged = read_judgements(folder, "dev" if on == "dev" else "test", pairs if pairs.is_file() else None)

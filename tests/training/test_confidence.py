@@ -101,6 +101,21 @@ def test_test_judgements_beside_training_ones_calibrate_nothing(collection: Coll
     assert collection.calibrations.of("v0") is None
 
 
+def test_judgements_fit_what_a_second_stage_says(engine: SearchEngine) -> None:
+    """In a collection with tokens, beside the first stage's estimates; made queries fit none."""
+    staged = engine.create("staged")
+    staged.ingest(_documents(), second_stage=True)
+    made = calibrate_by_documents(staged)
+    assert made is not None
+    assert made.near is None
+    run_evaluation(staged, EvaluationJob(*_judged()))
+    calibration = staged.calibrations.of("v0")
+    assert calibration is not None
+    assert calibration.near is not None
+    assert calibration.near.queries >= 50
+    assert _confidence(staged, _judged()[0]["q1"]) is not None
+
+
 def test_queries_that_were_trained_on_are_scored_apart(collection: Collection) -> None:
     """In every report of HTTP, page and Python, with a warning; and they calibrate nothing by themselves."""
     texts, judgements = _judged()

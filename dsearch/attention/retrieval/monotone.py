@@ -67,7 +67,7 @@ def parse_fields(text: str) -> tuple[MonotoneField, ...]:
     Raises:
         InvalidRequest: an empty name, one that is there twice, or too many.
     """
-    fields = []
+    fields: list[MonotoneField] = []
     for part in text.split(","):
         name = part.strip()
         sign = {"+": 1, "-": -1}.get(name[:1], 0)

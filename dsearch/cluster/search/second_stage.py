@@ -159,6 +159,6 @@ class ShardedReranker:
                 delta_of(self._stage),
                 self._stage.has_features,
                 self._weighting,
-                tuple(tuple(field) for field in self._stage.fields),
+                tuple((field.name, field.sign, field.low, field.high) for field in self._stage.fields),
             )
         return cast("dict[int, RescoreResult]", self._ask("rerank", requests) if requests else {})

@@ -293,7 +293,8 @@ def stage_scores(
         for part, of in enumerate(parts):
             values[part, row, : len(at)] = of.cpu().numpy()
         present[row, : len(at)] = True
-    return StageScores(*values, present, list(weights))
+    scores, of_dense, of_keyword, match, coverage, start = values
+    return StageScores(scores, of_dense, of_keyword, match, coverage, start, present, list(weights))
 
 
 def best_columns(first: FirstStage, most: int) -> list[Int64[np.ndarray, " _"]]:
