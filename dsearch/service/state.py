@@ -31,7 +31,7 @@ from dsearch.service.tasks.manager import Tasks
 from dsearch.service.tasks.readonly import OpenEngine, open_default
 from dsearch.service.telemetry.metrics import Metrics, Reading
 from dsearch.service.uploads.attaching import Attachments
-from dsearch.service.uploads.kept import FOLDER, Uploads
+from dsearch.service.uploads.files import FOLDER, Uploads
 
 SEARCHES_WAITING = 256
 SEARCH_CHARACTERS_WAITING = 1024 * 1024

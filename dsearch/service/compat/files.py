@@ -19,7 +19,7 @@ from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaTyp
 from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, require_type
 from dsearch.service.state import TheService
 from dsearch.service.uploads.attaching import detach_everywhere
-from dsearch.service.uploads.kept import MAX_FILES, KeptFile, Uploads
+from dsearch.service.uploads.files import MAX_FILES, UploadedFile, Uploads
 from dsearch.service.wire.fields import Given, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
@@ -180,7 +180,7 @@ def page_of(data: list[dict[str, Any]], limit: int) -> dict[str, Any]:
     return {"object": "list", "data": page, **ends, "has_more": len(data) > limit}
 
 
-def _object(upload: KeptFile) -> dict[str, Any]:
+def _object(upload: UploadedFile) -> dict[str, Any]:
     return {
         "id": upload.id,
         "object": "file",

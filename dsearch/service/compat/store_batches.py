@@ -17,7 +17,7 @@ from dsearch.service.compat.store_files import (
     StoredFilesParameters,
     unfinished_file,
 )
-from dsearch.service.compat.stored import MAX_BATCH, Chunking, attach, described, require_chunks
+from dsearch.service.compat.store_parts import MAX_BATCH, Chunking, attach, described, require_chunks
 from dsearch.service.compat.vector_stores import FileCounts
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.state import TheService

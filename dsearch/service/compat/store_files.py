@@ -24,7 +24,7 @@ from dsearch.errors import (
 from dsearch.results import CollectionInfo
 from dsearch.service.collections import Catalogue
 from dsearch.service.compat.files import FileId, page_of
-from dsearch.service.compat.stored import (
+from dsearch.service.compat.store_parts import (
     Chunking,
     attach,
     chunks_of,

@@ -18,7 +18,7 @@ from dsearch.search_options import SearchOptions
 from dsearch.service.batching.search import Searches
 from dsearch.service.compat.embeddings import QUESTIONS
 from dsearch.service.compat.files import FileId
-from dsearch.service.compat.stored import MAX_BATCH, Chunking, attach, described, file_of, name_of
+from dsearch.service.compat.store_parts import MAX_BATCH, Chunking, attach, described, file_of, name_of
 from dsearch.service.errors import Overloaded
 from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import StrictRoute

@@ -24,7 +24,7 @@ from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, Mi
 from dsearch.service.batching.worker import Worker
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
-from dsearch.service.uploads.kept import Uploads
+from dsearch.service.uploads.files import Uploads
 from dsearch.service.uploads.reading import FIELD, MAX_DOCUMENTS, Attributes, documents_of, part_id
 from dsearch.types import Document
 

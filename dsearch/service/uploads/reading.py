@@ -19,7 +19,7 @@ from dsearch.corpus.formats.lines import GZIP_MARK
 from dsearch.corpus.readers import kind_of, read_named
 from dsearch.errors import Cancelled, InvalidSource
 from dsearch.processes import Report, run_spawned
-from dsearch.service.uploads.kept import KeptFile
+from dsearch.service.uploads.files import UploadedFile
 from dsearch.types import Document
 
 FIELD = "_upload"
@@ -36,7 +36,7 @@ Attributes = Mapping[str, str | float | bool]
 
 
 def documents_of(
-    upload: KeptFile, place: Path, attributes: Attributes, *, stopping: Callable[[], bool] = lambda: False
+    upload: UploadedFile, place: Path, attributes: Attributes, *, stopping: Callable[[], bool] = lambda: False
 ) -> list[Document]:
     """Read an uploaded file as documents: the first has the file's id, further ones `ID#2` and so on.
 
@@ -109,7 +109,7 @@ def _unpack(content: bytes, filename: str) -> bytes:
     return unpacked
 
 
-def _as_parts(read: list[Document], upload: KeptFile, attributes: Attributes) -> list[Document]:
+def _as_parts(read: list[Document], upload: UploadedFile, attributes: Attributes) -> list[Document]:
     size = sum(len(document.text.encode("utf-8", "replace")) for document in read)
     facts = {"name": upload.filename, "type": type_of(kind_of(PurePath(upload.filename)))}
     documents: list[Document] = []

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service.compat import files as file_routes
-from dsearch.service.compat import stored
+from dsearch.service.compat import store_parts
 from dsearch.service.uploads import attaching
 
 FILES = "/v1/vector_stores/papers/files"
@@ -29,8 +29,8 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         return original(*args, **options)
 
     monkeypatch.setattr(attaching, "documents_of", waits)
-    monkeypatch.setattr(stored, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(stored.attach, "__defaults__", (0.0,))
+    monkeypatch.setattr(store_parts, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(store_parts.attach, "__defaults__", (0.0,))
     yield gate.set
     gate.set()
 

@@ -12,7 +12,7 @@ import pytest
 from dsearch.corpus.formats import office
 from dsearch.errors import Cancelled, InvalidSource
 from dsearch.service.uploads import reading
-from dsearch.service.uploads.kept import Uploads
+from dsearch.service.uploads.files import Uploads
 from dsearch.service.uploads.reading import documents_of
 from dsearch.types import Document
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
-from dsearch.service.uploads import kept
-from dsearch.service.uploads.kept import Uploads
+from dsearch.service.uploads import files
+from dsearch.service.uploads.files import Uploads
 
 
 def add(uploads: Uploads, name: str = "a.txt", content: bytes = b"river") -> str:
@@ -19,7 +19,7 @@ def add(uploads: Uploads, name: str = "a.txt", content: bytes = b"river") -> str
 def test_files_outlive_the_process_in_the_order_of_their_uploads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept.time, "time_ns", lambda: 10**18)  # a clock that stands still
+    monkeypatch.setattr(files.time, "time_ns", lambda: 10**18)  # a clock that stands still
     uploads = Uploads(tmp_path / "files")
     assert uploads.list() == []
     ids = [add(uploads, f"{n}.txt") for n in range(5)]

@@ -30,7 +30,7 @@ _AT_A_TIME = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFile:
+class UploadedFile:
     """A file that was uploaded.
 
     Attributes:
@@ -72,9 +72,9 @@ class Uploads:
         self._readonly = readonly
         self._max_files, self._max_bytes = max_files, max_bytes
         self._lock = threading.Lock()
-        self._loaded: dict[str, KeptFile] | None = None
+        self._loaded: dict[str, UploadedFile] | None = None
 
-    def add(self, source: BinaryIO, filename: str, purpose: str) -> KeptFile:
+    def add(self, source: BinaryIO, filename: str, purpose: str) -> UploadedFile:
         """Keep a file; it is on the disk on return.
 
         Raises:
@@ -90,7 +90,7 @@ class Uploads:
             id = _new_id(max(files, default=""))
             place = self.folder / f"{id}.bin"
             digest = _copy(source, place)
-            upload = KeptFile(id, name, place.stat().st_size, int(time.time()), purpose, digest)
+            upload = UploadedFile(id, name, place.stat().st_size, int(time.time()), purpose, digest)
             part = self.folder / f"{id}.json.part"
             part.write_text(json.dumps(asdict(upload)))
             sync_file(place)
@@ -100,7 +100,7 @@ class Uploads:
             files[id] = upload
         return upload
 
-    def get(self, id: str) -> KeptFile:
+    def get(self, id: str) -> UploadedFile:
         """The file of this id; raises NotFound."""
         with self._lock:
             upload = self._files().get(id)
@@ -121,7 +121,7 @@ class Uploads:
             raise CorruptData(f"file {id} is not what was uploaded; delete it and upload it again")
         return place
 
-    def list(self, after: str = "", limit: int = MAX_FILES, purpose: str | None = None) -> list[KeptFile]:
+    def list(self, after: str = "", limit: int = MAX_FILES, purpose: str | None = None) -> list[UploadedFile]:
         """Files in the order of their uploads, after the one of this id."""
         with self._lock:
             files = self._files()
@@ -149,7 +149,7 @@ class Uploads:
         if self._readonly:
             raise Conflict("the service is readonly; upload to the one that writes to this home")
 
-    def _require_room(self, source: BinaryIO, files: dict[str, KeptFile]) -> None:
+    def _require_room(self, source: BinaryIO, files: dict[str, UploadedFile]) -> None:
         size = source.seek(0, 2)
         source.seek(0)
         total = sum(upload.bytes for upload in files.values())
@@ -160,7 +160,7 @@ class Uploads:
                 "Documents made of a file that is deleted go with it"
             )
 
-    def _files(self) -> dict[str, KeptFile]:
+    def _files(self) -> dict[str, UploadedFile]:
         """Records by id, read once; what an interrupted upload left is removed. Under the lock."""
         if self._loaded is None:
             self._loaded = {}
@@ -200,9 +200,9 @@ def _copy(source: BinaryIO, place: Path) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> KeptFile:
+def _read(path: Path) -> UploadedFile:
     try:
-        upload = KeptFile(**json.loads(path.read_bytes()))
+        upload = UploadedFile(**json.loads(path.read_bytes()))
         intact = upload.id == path.stem
     except (OSError, ValueError, TypeError):
         intact = False
