@@ -75,7 +75,7 @@ class RefusedDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """Acknowledged write: durable, and visible to every later search.
 
     Attributes:
@@ -92,7 +92,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeleteResult:
     """Acknowledged deletion.
 
     Attributes:
@@ -105,7 +105,7 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class MetadataResult:
     """Acknowledged change of a document's metadata; `metadata` is what they are now."""
 
     sequence: int
@@ -389,7 +389,7 @@ class DraftAdded:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class MemoryResult:
     """Judged queries that the live version's memory has from now on.
 
     Attributes:
@@ -434,7 +434,7 @@ class AliasSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Promoted:
+class PromotionResult:
     """The version that answers from now on for a purpose, and the one that did."""
 
     model: str

@@ -68,7 +68,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingInfluence:
     """A training query that moved a hit.
 
     Attributes:
@@ -84,7 +84,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedEffect:
     """Effect of training on a hit: its rank by the parent model, and the training queries that moved it.
 
     Attributes:
@@ -105,7 +105,7 @@ class Learned:
     rank: int
     dense: float
     keyword: float
-    lessons: list[Lesson] | None = None
+    lessons: list[TrainingInfluence] | None = None
     memory: float = 0.0
 
 
@@ -154,7 +154,7 @@ class Explanation:
     shares: list[float] = field(default_factory=lambda: [1.0])
     mixing: float = 0.0
     null_weight: float | None = None
-    learned: Learned | None = None
+    learned: LearnedEffect | None = None
     memory: float = 0.0
     past_queries: list[PastQuery] = field(default_factory=list["PastQuery"])
     second_stage: float = 0.0
@@ -285,7 +285,7 @@ class Confidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingDocuments:
     """Documents that no search finds yet, since indexing them was interrupted.
 
     Attributes:
@@ -315,7 +315,7 @@ class SearchResult:
     next_cursor: str | None = None
     query_id: str | None = None
     missing: float = 0.0
-    waiting: Waiting | None = None
+    waiting: PendingDocuments | None = None
     confidence: Confidence | None = None
 
 
@@ -330,7 +330,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class FeedbackResult:
     """Acknowledged events of feedback: they are durable.
 
     Attributes:

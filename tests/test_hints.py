@@ -13,7 +13,7 @@ from typer.main import get_command
 
 import dsearch
 from dsearch.cli.app import app
-from dsearch.client.flow import Reply
+from dsearch.client.flow import HttpReply
 from dsearch.client.wire import error_of
 from dsearch.errors import CorruptData, HomeLocked, InvalidRequest
 from dsearch.hints import Command
@@ -58,7 +58,7 @@ def test_a_command_comes_back_from_an_http_answer() -> None:
     error = CorruptData("generation 2 is damaged; build it again", hint=REFRESH)
     response = problem_of(error)
     assert b'"hint":{"name":"refresh","arguments":["-c","papers"]}' in response.body
-    again = error_of(Reply(response.status_code, dict(response.headers), bytes(response.body)))
+    again = error_of(HttpReply(response.status_code, dict(response.headers), bytes(response.body)))
     assert (type(again), str(again), again.hint) == (CorruptData, str(error), REFRESH)
     assert b"hint" not in problem_of(InvalidRequest("no")).body
 

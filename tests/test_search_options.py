@@ -22,7 +22,7 @@ from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.schemas.documents import SimilarRequest
 from dsearch.service.schemas.search import (
     BatchRequest,
-    Filtered,
+    FilteredRequest,
     PredictRequest,
     SearchParameters,
     SearchRequest,
@@ -101,7 +101,7 @@ def test_a_declared_option_reaches_http_and_the_command_line() -> None:
         depth: int = option(3, "depth of something", low=1, high=9)
 
     @options_from(More, check=False)
-    class Request(Filtered):
+    class Request(FilteredRequest):
         pass
 
     @with_options_of(More)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dsearch.attention.blockwise.exact import exact_attention, log_partition
-from dsearch.attention.blockwise.partial import Exact, Partial, merge
+from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge
 from dsearch.attention.database import Answer, Database, similarity
-from dsearch.attention.excitation import Excited, SqueezeExcite
+from dsearch.attention.excitation import GatedValues, SqueezeExcite
 from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
 from dsearch.attention.multihead import MultiHeadAttention, causal_mask
 from dsearch.attention.pooling import (
     POOLINGS,
-    Attended,
+    AttentionResult,
     attend,
     hard,
     normalise,
@@ -34,7 +34,7 @@ from dsearch.attention.retrieval.hops import attend_in_hops, refine
 from dsearch.attention.retrieval.mixture import mix
 from dsearch.attention.retrieval.null_slot import fit_null_slot, null_weights, slot_evidence
 from dsearch.attention.retrieval.topk import TopK, TopKAttention, top_k, top_k_attention
-from dsearch.attention.sampling.estimators import Sampled, sampled_attention, sampled_log_partition
+from dsearch.attention.sampling.estimators import AttentionSample, sampled_attention, sampled_log_partition
 from dsearch.attention.sampling.gumbel import gumbel_top_k, relaxed_top_k
 from dsearch.attention.sampling.sampled import HardSample, SampledHardAttention, reinforce_loss, sample
 from dsearch.attention.scores import (
@@ -59,20 +59,20 @@ __all__ = [
     "SCORES",
     "AdditiveScore",
     "Answer",
-    "Attended",
+    "AttentionResult",
+    "AttentionSample",
     "Certificate",
     "CoveredMass",
     "Database",
-    "Exact",
-    "Excited",
+    "ExactAttention",
+    "GatedValues",
     "GeneralScore",
     "HardSample",
     "KernelScore",
     "MultiHeadAttention",
     "NadarayaWatson",
-    "Partial",
+    "PartialAttention",
     "Prediction",
-    "Sampled",
     "SampledHardAttention",
     "Score",
     "SqueezeExcite",

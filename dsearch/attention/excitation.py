@@ -30,7 +30,7 @@ from dsearch.attention.pooling import pool, uniform
 from dsearch.attention.scores import unit
 
 
-class Excited(NamedTuple):
+class GatedValues(NamedTuple):
     """Gated values, and the gate of each channel; a gate of 1 leaves its channel unchanged."""
 
     values: Float[Tensor, "*batch candidates value_dim"]
@@ -85,10 +85,10 @@ class SqueezeExcite(nn.Module):
         queries: Float[Tensor, "*batch query_dim"],
         values: Float[Tensor, "*batch candidates value_dim"],
         mask: Bool[Tensor, "*batch candidates"] | None = None,
-    ) -> Excited:
+    ) -> GatedValues:
         """Gate the values of each query's candidates; masked candidates do not enter the squeeze."""
         equal = uniform(values.new_zeros(values.shape[:-1]), mask)
         squeezed = pool(equal.unsqueeze(-2), values).squeeze(-2)
         hidden = torch.relu(self.reduce(torch.cat([squeezed, queries], -1)))
         gate = 2.0 * torch.sigmoid(self.expand(hidden))
-        return Excited(values * gate.unsqueeze(-2), gate)
+        return GatedValues(values * gate.unsqueeze(-2), gate)

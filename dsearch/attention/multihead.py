@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from dsearch.attention.pooling import Attended, attend
+from dsearch.attention.pooling import AttentionResult, attend
 from dsearch.errors import InvalidRequest
 
 
@@ -62,7 +62,7 @@ class MultiHeadAttention(nn.Module):
         keys: Float[Tensor, "*batch keys key_dim"] | None = None,
         values: Float[Tensor, "*batch keys value_dim"] | None = None,
         mask: Bool[Tensor, ...] | None = None,
-    ) -> Attended:
+    ) -> AttentionResult:
         """Attend; `keys` None is self-attention, `values` None takes the keys.
 
         Args:
@@ -82,7 +82,7 @@ class MultiHeadAttention(nn.Module):
             self._split(self.value(values)),
             mask=mask,
         )
-        return Attended(self.out(context.transpose(-3, -2).flatten(-2)), weights)
+        return AttentionResult(self.out(context.transpose(-3, -2).flatten(-2)), weights)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:

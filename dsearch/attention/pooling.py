@@ -33,7 +33,7 @@ Weights = Float[Tensor, "*shape"]
 Mask = Bool[Tensor, "*#shape"] | None
 
 
-class Attended(NamedTuple):
+class AttentionResult(NamedTuple):
     """Result of attention: `context [..., m, value_dim]`, pooled by `weights [..., m, n]`."""
 
     context: Tensor
@@ -49,7 +49,7 @@ def attend(
     pooling: str = "soft",
     mask: Bool[Tensor, ...] | None = None,
     temperature: float | Float[Tensor, ...] = 1.0,
-) -> Attended:
+) -> AttentionResult:
     """Attend from every query over all keys and pool their values.
 
     Args:
@@ -73,7 +73,7 @@ def attend(
         raise InvalidRequest(f"pooling={pooling!r}; use one of {', '.join(POOLINGS)}")
     score = score_named(score) if isinstance(score, str) else score
     weights = POOLINGS[pooling](temper(score(queries, keys), temperature), mask)
-    return Attended(pool(weights, keys if values is None else values), weights)
+    return AttentionResult(pool(weights, keys if values is None else values), weights)
 
 
 def pool(

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from dsearch.attention.pooling import Attended, attend, pool
+from dsearch.attention.pooling import AttentionResult, attend, pool
 from dsearch.attention.scores import KernelScore
 
 
@@ -60,11 +60,11 @@ class NadarayaWatson(nn.Module):
         keys: Float[Tensor, "*#batch keys dim"],
         values: Float[Tensor, "*#batch keys value_dim"],
         mask: Bool[Tensor, ...] | None = None,
-    ) -> Attended:
+    ) -> AttentionResult:
         """Predicted values `[..., queries, value_dim]` and the weights of the evidence."""
         centre = values.mean(-2, keepdim=True)
         context, weights = attend(queries, keys, values - centre, score=self.score, mask=mask)
-        return Attended(centre + context, weights)
+        return AttentionResult(centre + context, weights)
 
     def leave_one_out_loss(
         self, keys: Float[Tensor, "keys dim"], values: Float[Tensor, "keys value_dim"]

@@ -15,7 +15,7 @@ import typer
 
 from dsearch.cli.session import say, typed
 from dsearch.errors import InvalidRequest, Unavailable
-from dsearch.types import Confidence, Explanation, Hit, Learned, SearchResult
+from dsearch.types import Confidence, Explanation, Hit, LearnedEffect, SearchResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ def _lines(hit: Hit, *, bold: bool) -> str:
     return "\n".join(lines)
 
 
-def _learned(learned: Learned) -> list[str]:
+def _learned(learned: LearnedEffect) -> list[str]:
     """Describe the effect of training on a hit, and the queries that pulled it."""
     lines = [
         (

@@ -17,7 +17,7 @@ from dsearch.types import Document, Progress
 
 if TYPE_CHECKING:
     from dsearch.client import Client
-    from dsearch.results import CollectionInfo, Task, Written
+    from dsearch.results import CollectionInfo, Task, WriteResult
 
 LONGEST_S = 7 * 24 * 3600.0  # a task goes on as long as it takes
 HOLDER_NAME = "LOCK.holder"  # as engine/home.py writes it, which would load the engine
@@ -92,7 +92,7 @@ def stays_here(locked: HomeLocked, why: str) -> HomeLocked:
 
 def index_by_server(
     client: Client, collection: str, documents: Iterable[Document], creation: dict[str, Any]
-) -> tuple[CollectionInfo, Written]:
+) -> tuple[CollectionInfo, WriteResult]:
     """Store documents, in a collection that is made when it is not there.
 
     Args:
@@ -127,7 +127,7 @@ def refresh_by_server(client: Client, collection: str, **keys: Any) -> dict[str,
 
 
 def compact_by_server(client: Client, collection: str) -> dict[str, Any]:
-    """Compact: `Compacted` as JSON, with `complete`.
+    """Compact: `Compaction` as JSON, with `complete`.
 
     Raises:
         Conflict: it did not come to an end; the message says why.

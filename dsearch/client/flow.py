@@ -54,7 +54,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """Complete HTTP response; the names of `headers` are in lower case."""
 
     status: int
@@ -62,12 +62,12 @@ class Reply:
     content: bytes
 
 
-NOTHING = Reply(0, {}, b"")
-Flow: TypeAlias = Generator[Request | Pause, Reply, T]
+NOTHING = HttpReply(0, {}, b"")
+Flow: TypeAlias = Generator[Request | Pause, HttpReply, T]
 """Yields requests, is sent their answers (those of 400 and more are raised into it), returns a result."""
 
 
-class Waits(Protocol):
+class BlockingRunner(Protocol):
     """Runs a flow and waits for it."""
 
     def run(self, flow: Flow[T]) -> T:
@@ -75,7 +75,7 @@ class Waits(Protocol):
         ...
 
 
-class Awaits(Protocol):
+class AsyncRunner(Protocol):
     """Runs a flow in an event loop."""
 
     async def run(self, flow: Flow[T]) -> T:
@@ -93,9 +93,9 @@ class operation(Generic[P, T]):  # it is read as a decorator
     @overload
     def __get__(self, client: None, owner: Any) -> Callable[Concatenate[Any, P], Flow[T]]: ...
     @overload
-    def __get__(self, client: Waits, owner: Any) -> Callable[P, T]: ...
+    def __get__(self, client: BlockingRunner, owner: Any) -> Callable[P, T]: ...
     @overload
-    def __get__(self, client: Awaits, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: AsyncRunner, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, client: Any, owner: Any) -> Any:
         """The method of `client`; the flow itself of a class."""
         if client is None:

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dsearch.client.flow import NOTHING, Flow, Pause, Reply, Request
+from dsearch.client.flow import NOTHING, Flow, HttpReply, Pause, Request
 from dsearch.client.operations.all import Operations
 from dsearch.client.wire import error_of
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
@@ -90,7 +90,7 @@ class _Connection:
             "timeout": httpx2.Timeout(limit_s, connect=min(limit_s, CONNECT_TIMEOUT_S)),
         }
 
-    def _attempts(self, request: Request) -> Generator[float, Reply | Exception, Reply]:
+    def _attempts(self, request: Request) -> Generator[float, HttpReply | Exception, HttpReply]:
         """Yields how long to pause before each attempt, is sent what became of it, and returns the answer."""
         import httpx2
 
@@ -98,7 +98,7 @@ class _Connection:
         for attempt in range(self.retries + 1):
             outcome = yield pause_s
             last = attempt == self.retries
-            if isinstance(outcome, Reply):
+            if isinstance(outcome, HttpReply):
                 if outcome.status < 400:
                     return outcome
                 later = _retry_after_s(outcome)
@@ -124,8 +124,8 @@ class _Connection:
         return Unavailable(f"{call}: {said}; is the server running? Start one", hint=Command("serve"))
 
 
-def _answer(response: httpx2.Response) -> Reply:
-    return Reply(response.status_code, dict(response.headers), response.content)
+def _answer(response: httpx2.Response) -> HttpReply:
+    return HttpReply(response.status_code, dict(response.headers), response.content)
 
 
 def _pause_s(attempt: int) -> float:
@@ -133,7 +133,7 @@ def _pause_s(attempt: int) -> float:
     return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
 
 
-def _retry_after_s(answer: Reply) -> float | None:
+def _retry_after_s(answer: HttpReply) -> float | None:
     header = answer.headers.get("retry-after", "")
     return float(header) if header.isascii() and header.isdigit() and len(header) < 9 else None
 
@@ -170,7 +170,7 @@ class Client(_Connection, Operations):
         except StopIteration as end:
             return end.value
 
-    def _ask(self, request: Request | Pause) -> Reply:
+    def _ask(self, request: Request | Pause) -> HttpReply:
         import httpx2
 
         if isinstance(request, Pause):
@@ -182,7 +182,7 @@ class Client(_Connection, Operations):
             while True:
                 time.sleep(pause_s)
                 try:
-                    outcome: Reply | Exception = _answer(self._http.request(**arguments))
+                    outcome: HttpReply | Exception = _answer(self._http.request(**arguments))
                 except (httpx2.TransportError, httpx2.InvalidURL) as error:
                     outcome = error
                 pause_s = attempts.send(outcome)
@@ -225,7 +225,7 @@ class AsyncClient(_Connection, Operations):
         except StopIteration as end:
             return end.value
 
-    async def _ask(self, request: Request | Pause) -> Reply:
+    async def _ask(self, request: Request | Pause) -> HttpReply:
         import httpx2
 
         if isinstance(request, Pause):
@@ -237,7 +237,7 @@ class AsyncClient(_Connection, Operations):
             while True:
                 await asyncio.sleep(pause_s)
                 try:
-                    outcome: Reply | Exception = _answer(await self._http.request(**arguments))
+                    outcome: HttpReply | Exception = _answer(await self._http.request(**arguments))
                 except (httpx2.TransportError, httpx2.InvalidURL) as error:
                     outcome = error
                 pause_s = attempts.send(outcome)

@@ -13,10 +13,10 @@ from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from dsearch.client.flow import Reply, Request
+from dsearch.client.flow import HttpReply, Request
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
 from dsearch.hints import Command
-from dsearch.results import Attention, FieldPrediction, Gradients, Proof, Written
+from dsearch.results import Attention, FieldPrediction, Gradients, Proof, WriteResult
 from dsearch.types import Document, SearchResult, Stamp
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def ragged(rows: Any) -> list[Any]:
     return [np.ascontiguousarray(row, np.float64) for row in rows]
 
 
-class Parts:
+class RequestParts:
     """Queries, their vectors, or both, in parts that fit one request each.
 
     Args:
@@ -278,10 +278,10 @@ def _object(document: Document | Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in content.items() if name != "embedding" or value is not None}
 
 
-def added(total: Written, more: Written, before: int) -> Written:
+def added(total: WriteResult, more: WriteResult, before: int) -> WriteResult:
     """The sum of two; `before` documents came before those of `more`."""
     problems = [replace(problem, line=problem.line + before) for problem in more.problems]
-    return Written(
+    return WriteResult(
         more.sequence,
         total.inserted + more.inserted,
         total.updated + more.updated,
@@ -296,7 +296,7 @@ _FACTS = "answer"
 _WRITTEN = "written"
 
 
-def content_of(answer: Reply) -> Any:
+def content_of(answer: HttpReply) -> Any:
     """The JSON of an answer.
 
     Raises:
@@ -364,7 +364,7 @@ def attention(content: bytes) -> Attention:
     )
 
 
-def error_of(answer: Reply) -> DsearchError:
+def error_of(answer: HttpReply) -> DsearchError:
     """The error that a problem document describes: of the class that has its `code`, in this process too.
 
     One whose class belongs to the service alone becomes the nearest that this package has, with its code.

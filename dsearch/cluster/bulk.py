@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dsearch.encoder.batching import length_sorted_batches
-from dsearch.engine.indexing.chunking import Cutting, encode
+from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.indexing.ingest import OnProgress
 from dsearch.errors import InvalidRequest
 from dsearch.store import Store
@@ -45,7 +45,7 @@ class EncodeBlocks:
         for packed in batch["rows"]:
             rows = np.frombuffer(packed, np.int64)
             store = self._collection.store
-            embeddings, further = encode(self._encoder, store.documents(rows), Cutting.of(store))
+            embeddings, further = encode(self._encoder, store.documents(rows), PassageLengths.of(store))
             answers.append(_packed(rows, embeddings, {int(rows[at]): cut for at, cut in further.items()}))
         return {"encoded": answers}
 

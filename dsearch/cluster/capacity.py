@@ -17,7 +17,7 @@ DISK_PER_EMBEDDING = 4  # bytes a number: embeddings are stored in full precisio
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class KeyKind:
     """A kind of keys, measured at 384 dimensions.
 
     Attributes:
@@ -39,10 +39,10 @@ class Kind:
 
 # CPU time of one core of a small cloud machine; ratios carry over, absolute times do not.
 KINDS = (
-    Kind("IVFPQ", 0.972, 506 / 384, 1000 / 7142, 0.5, "1 M keys, 7,142 queries/s a core, 506 bytes each"),
-    Kind("IVFPQ, more probes", 0.99, 506 / 384, 1000 / 3571, 0.5, "half of that rate: an assumption"),
-    Kind("SQ8", 0.994, 1.0, 25.0, 1.0, "1 M keys scanned in 25 ms"),
-    Kind("Flat", 1.0, 4.0, 62.0, 1.0, "1 M keys scanned in 62 ms"),
+    KeyKind("IVFPQ", 0.972, 506 / 384, 1000 / 7142, 0.5, "1 M keys, 7,142 queries/s a core, 506 bytes each"),
+    KeyKind("IVFPQ, more probes", 0.99, 506 / 384, 1000 / 3571, 0.5, "half of that rate: an assumption"),
+    KeyKind("SQ8", 0.994, 1.0, 25.0, 1.0, "1 M keys scanned in 25 ms"),
+    KeyKind("Flat", 1.0, 4.0, 62.0, 1.0, "1 M keys scanned in 62 ms"),
 )
 
 
@@ -64,7 +64,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineResources:
     """Resources of a machine, and the share of them to plan with."""
 
     memory_gb: float = 64.0
@@ -90,7 +90,7 @@ class CapacityPlan:
         encode_hours: time to encode everything once, on all these cores.
     """
 
-    kind: Kind
+    kind: KeyKind
     shards: int
     replicas: int
     shard_documents: int
@@ -111,7 +111,7 @@ def plan(
     recall: float = 0.95,
     shard_ms: int | float = 50.0,
     replicas: int = 2,
-    machine: Machine | None = None,
+    machine: MachineResources | None = None,
     rates: Rates | None = None,
 ) -> CapacityPlan:
     """Plan a cluster.
@@ -140,7 +140,7 @@ def plan(
             raise InvalidRequest(f"{name}={value}; use a number above 0")
     if not 0 < recall <= 1:
         raise InvalidRequest(f"recall={recall}; use a number above 0, at most 1")
-    machine, rates = machine or Machine(), rates or Rates()
+    machine, rates = machine or MachineResources(), rates or Rates()
     kind = min(
         (kind for kind in KINDS if kind.recall >= recall),
         key=lambda kind: _search_ms(kind, min(documents, 1_000_000), dimensions),
@@ -174,6 +174,6 @@ def plan(
     )
 
 
-def _search_ms(kind: Kind, documents: int, dimensions: int) -> float:
+def _search_ms(kind: KeyKind, documents: int, dimensions: int) -> float:
     """CPU time of one query against `documents` keys; proportional to the dimensions."""
     return kind.million_ms * (documents / 1e6) ** kind.grows * dimensions / 384

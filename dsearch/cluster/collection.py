@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.cluster.coordinator import Live
+from dsearch.cluster.coordinator import LiveRelease
 from dsearch.cluster.release.transfer import read_release
 from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
@@ -44,14 +44,16 @@ class Releases:
         open_shards: opens the shards of a release.
     """
 
-    def __init__(self, ask: Callable[[], dict[str, dict[str, Any]]], open_shards: Callable[[Live], Shards]):
+    def __init__(
+        self, ask: Callable[[], dict[str, dict[str, Any]]], open_shards: Callable[[LiveRelease], Shards]
+    ):
         self._ask = ask
         self._open_shards = open_shards
         self._lock = threading.Lock()
-        self._by_name: dict[str, tuple[Live, Any, Shards]] = {}
+        self._by_name: dict[str, tuple[LiveRelease, Any, Shards]] = {}
         self._looked = -1e9
 
-    def live(self, collection: str, *, look: bool = False) -> tuple[Live, Any, Shards] | None:
+    def live(self, collection: str, *, look: bool = False) -> tuple[LiveRelease, Any, Shards] | None:
         """Return the live placement, release and shards of a collection; None if nothing is live.
 
         Args:
@@ -69,9 +71,9 @@ class Releases:
             descriptions = self._ask()
         except Exception:
             return  # the coordinator is being restarted; the cached releases are still valid
-        releases: dict[str, tuple[Live, Any, Shards]] = {}
+        releases: dict[str, tuple[LiveRelease, Any, Shards]] = {}
         for name, described in descriptions.items():
-            live, before = Live(**described), self._by_name.get(name)
+            live, before = LiveRelease(**described), self._by_name.get(name)
             if before is not None and before[0] == live:
                 releases[name] = before
             else:

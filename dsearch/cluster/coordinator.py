@@ -16,7 +16,7 @@ _STATE = b"dsearch:releases"
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveRelease:
     """A live release: its location, digest and, for each shard, the actors of its copies."""
 
     collection: str
@@ -40,7 +40,7 @@ class Coordinator:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         stored: Any = _internal_kv_get(_STATE)
-        self._live = {name: Live(**fields) for name, fields in json.loads(stored or b"{}").items()}
+        self._live = {name: LiveRelease(**fields) for name, fields in json.loads(stored or b"{}").items()}
 
     def live(self) -> dict[str, dict[str, Any]]:
         """Return the live releases by collection."""
@@ -101,7 +101,7 @@ class Coordinator:
             except BaseException:
                 _kill(actors)
                 raise
-            live = Live(release.collection, uri, release.digest, release.generation, actors, number)
+            live = LiveRelease(release.collection, uri, release.digest, release.generation, actors, number)
             with self._lock:
                 before = self._live.get(release.collection)
                 self._live[release.collection] = live
@@ -196,7 +196,7 @@ def free_share(copies: int) -> float:
     return max(0.01, min(1.0, math.floor(80 * free / max(copies, 1)) / 100))
 
 
-def copies_up(live: Live, timeout_s: float = 5.0) -> list[list[bool]]:
+def copies_up(live: LiveRelease, timeout_s: float = 5.0) -> list[list[bool]]:
     """Return, for each shard, which replicas respond now."""
     import ray
     import ray.exceptions

@@ -6,7 +6,7 @@ from dsearch.encoder.automatic.encoder import AutomaticEncoder
 from dsearch.encoder.automatic.folder import encoder_cache
 from dsearch.encoder.automatic.source import EncoderInUse, EncoderSource, encoder_in_use
 from dsearch.encoder.backends import Backend
-from dsearch.encoder.choice import Choice
+from dsearch.encoder.choice import BackendChoice
 from dsearch.encoder.encoder import Encoder, TextEncoder
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.load import choice_of, load_encoder
@@ -27,7 +27,7 @@ __all__ = [
     "DEFAULT_ENCODER",
     "AutomaticEncoder",
     "Backend",
-    "Choice",
+    "BackendChoice",
     "Encoder",
     "EncoderChange",
     "EncoderIdentity",

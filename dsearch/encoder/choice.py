@@ -53,7 +53,7 @@ class MeasuredBackend:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BackendChoice:
     """Result of choosing a back end for `auto`.
 
     Attributes:
@@ -85,7 +85,7 @@ def known_in(cache: Path) -> bool:
     return any(cache.glob("choice-*.json"))
 
 
-def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> Choice | None:
+def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> BackendChoice | None:
     """Read a previous choice; None if there is none for this encoder, version and processor."""
     try:
         stored = json.loads(_file(cache, weights_sha256, dtype).read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> Choice |
         backend = Backend(**stored["backend"])
     except (OSError, ValueError, KeyError, TypeError, DsearchError):
         return None
-    return None if backend.missing() else Choice(backend, measured)
+    return None if backend.missing() else BackendChoice(backend, measured)
 
 
 def choose(
@@ -102,7 +102,7 @@ def choose(
     dtype: str | None,
     load: Callable[[Backend], TextEncoder],
     tell: Callable[[str], None] | None = None,
-) -> Choice:
+) -> BackendChoice:
     """Measure the candidates, store the fastest, and return it.
 
     A candidate that cannot be exported, does not agree, or fails is omitted with its reason; without any,
@@ -130,7 +130,7 @@ def choose(
     measured = [MeasuredBackend(backend.name, backend.dtype, *rates[backend]) for backend in rates]
     measured += [MeasuredBackend(failed.name, failed.dtype, problem=why) for failed, why in problems.items()]
     chosen = _fastest(rates)
-    choice = Choice(chosen, tuple(measured))
+    choice = BackendChoice(chosen, tuple(measured))
     with contextlib.suppress(OSError):  # without a writable cache the next start measures again
         cache.mkdir(parents=True, exist_ok=True)
         file = _file(cache, weights_sha256, dtype)

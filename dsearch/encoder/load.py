@@ -10,7 +10,7 @@ from pathlib import Path
 from dsearch.encoder.automatic.encoder import load_automatic
 from dsearch.encoder.automatic.outcome import preferred
 from dsearch.encoder.backends import AUTO, FLOAT, HALF, INT8, TORCH, Backend, best_dtype, installed
-from dsearch.encoder.choice import Choice, choose, known_in, read_choice
+from dsearch.encoder.choice import BackendChoice, choose, known_in, read_choice
 from dsearch.encoder.encoder import Encoder, TextEncoder, check_device
 from dsearch.encoder.export import Exporting, exported
 from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
@@ -109,7 +109,7 @@ def choice_of(
     dtype: str | None = None,
     measure: bool = False,
     tell: Callable[[str], None] | None = None,
-) -> Choice | None:
+) -> BackendChoice | None:
     """Choice of `auto` on this machine; None if there is no measurement yet and `measure` is not set.
 
     Raises:

@@ -10,10 +10,10 @@ from dsearch.engine.engine import SearchEngine
 from dsearch.engine.evaluate import QueryStates, System, encode_queries, make_run
 from dsearch.engine.indexing.chunking import PassageOptions
 from dsearch.engine.maintenance.backup import Backup
-from dsearch.engine.maintenance.compact import Compacted, compact
-from dsearch.engine.maintenance.migrate import Migrated
+from dsearch.engine.maintenance.compact import Compaction, compact
+from dsearch.engine.maintenance.migrate import Migration
 from dsearch.engine.maintenance.statistics import statistics
-from dsearch.engine.maintenance.verify import Verified
+from dsearch.engine.maintenance.verify import Verification
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.models.retired import retired_part
@@ -43,12 +43,12 @@ __all__ = [
     "Backup",
     "Collection",
     "CollectionLayer",
-    "Compacted",
+    "Compaction",
     "EncodedDocuments",
     "GradientQuery",
     "KeyOptions",
     "LayerOptions",
-    "Migrated",
+    "Migration",
     "PassageOptions",
     "QueryStates",
     "SearchEngine",
@@ -57,7 +57,7 @@ __all__ = [
     "Searchable",
     "Snapshot",
     "System",
-    "Verified",
+    "Verification",
     "attention_parts",
     "compact",
     "encode_queries",

@@ -14,15 +14,15 @@ from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_h
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest
 from dsearch.results import (
-    Changed,
-    Deleted,
+    DeleteResult,
     DocumentPage,
     DraftAdded,
     Facets,
+    MetadataResult,
     Model,
     ModelAdded,
     Models,
-    Promoted,
+    PromotionResult,
     RowsDropped,
 )
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
@@ -73,7 +73,7 @@ def _id_of(cursor: str) -> str:
         ) from None
 
 
-def delete_document(collection: Collection, id: str) -> Deleted:
+def delete_document(collection: Collection, id: str) -> DeleteResult:
     """Delete one document.
 
     Raises:
@@ -84,12 +84,12 @@ def delete_document(collection: Collection, id: str) -> Deleted:
         raise DocumentNotFound(
             f"no document {id[:80]!r} in collection {collection.name!r}; nothing was deleted"
         )
-    return Deleted(receipt.sequence, receipt.deleted)
+    return DeleteResult(receipt.sequence, receipt.deleted)
 
 
 def delete_documents(
     collection: Collection, *, ids: Sequence[str] | None = None, filter: object | None = None
-) -> Deleted:
+) -> DeleteResult:
     """Delete the documents of these ids, or those that match a filter.
 
     Raises:
@@ -99,13 +99,13 @@ def delete_documents(
         selection = "neither ids nor filter" if ids is None else "ids and filter"
         raise InvalidRequest(f"{selection}; give one of the two")
     receipt = collection.delete_matching(filter) if ids is None else collection.delete(ids)
-    return Deleted(receipt.sequence, receipt.deleted, receipt.missing)
+    return DeleteResult(receipt.sequence, receipt.deleted, receipt.missing)
 
 
-def change_metadata(collection: Collection, id: str, changes: object) -> Changed:
+def change_metadata(collection: Collection, id: str, changes: object) -> MetadataResult:
     """Change part of a document's metadata; see `Collection.update_metadata`."""
     receipt = collection.update_metadata(id, changes)
-    return Changed(receipt.sequence, id, collection.store.get(id).metadata)
+    return MetadataResult(receipt.sequence, id, collection.store.get(id).metadata)
 
 
 def count_facets(
@@ -145,18 +145,18 @@ def list_models(collection: Searchable) -> Models:
     return Models(live["search"], models, live["predict"])
 
 
-def promote(collection: Collection, version: str, purpose: Purpose | None = None) -> Promoted:
+def promote(collection: Collection, version: str, purpose: Purpose | None = None) -> PromotionResult:
     """Make a version live for a purpose, its own when None; see `Collection.promote`."""
     purpose = purpose or collection.store.purpose_of(collection.store.model(version).version)
     previous = collection.answering(purpose)
     collection.promote(version, purpose)
-    return Promoted(version, previous, collection.store.sequence, purpose)
+    return PromotionResult(version, previous, collection.store.sequence, purpose)
 
 
-def rollback(collection: Collection, purpose: Purpose = "search") -> Promoted:
+def rollback(collection: Collection, purpose: Purpose = "search") -> PromotionResult:
     """Make the previously live version of a purpose live again; see `Collection.rollback`."""
     previous = collection.answering(purpose)
-    return Promoted(collection.rollback(purpose), previous, collection.store.sequence, purpose)
+    return PromotionResult(collection.rollback(purpose), previous, collection.store.sequence, purpose)
 
 
 def rollback_rows(collection: Collection, sequence: int) -> RowsDropped:

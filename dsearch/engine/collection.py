@@ -20,7 +20,7 @@ from dsearch.encoder import QueryCache, TextEncoder
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import (
-    Ingested,
+    Ingestion,
     OnProgress,
     encode_pending,
     is_given,
@@ -236,7 +236,7 @@ class Collection(CollectionModels):
         obsolete: Callable[[], Sequence[str]] | None = None,
         *,
         second_stage: bool = False,
-    ) -> Ingested:
+    ) -> Ingestion:
         """Index many documents: store them, encode the new ones, build a generation and make it live.
 
         A repeated call with the same documents continues an interrupted one. `obsolete` is called when all
@@ -259,14 +259,14 @@ class Collection(CollectionModels):
             self.refresh(on_progress)
         else:
             self.restore_derived(on_progress)
-        return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started, deleted)
+        return Ingestion(inserted, updated, unchanged, encoded, time.monotonic() - started, deleted)
 
     def _ingest_given(
         self,
         documents: Iterable[Document],
         on_progress: OnProgress | None,
         obsolete: Callable[[], Sequence[str]] | None,
-    ) -> Ingested:
+    ) -> Ingestion:
         """`ingest` of documents that carry their embeddings."""
         started, counts, deleted = time.monotonic(), np.zeros(3, np.int64), 0
         remaining = iter(documents)
@@ -282,7 +282,7 @@ class Collection(CollectionModels):
             self.refresh(on_progress)
         else:
             self.restore_derived(on_progress)
-        return Ingested(inserted, updated, unchanged, 0, time.monotonic() - started, deleted)
+        return Ingestion(inserted, updated, unchanged, 0, time.monotonic() - started, deleted)
 
     def upsert(
         self,

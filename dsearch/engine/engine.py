@@ -19,7 +19,7 @@ from dsearch.engine.indexing.ingest import OnProgress, build_generation, given_i
 from dsearch.engine.indexing.retention import clear, tidy
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
 from dsearch.engine.maintenance.migrate import (
-    Migrated,
+    Migration,
     MigrationOptions,
     PreparedMigration,
     clear_superseded,
@@ -28,7 +28,7 @@ from dsearch.engine.maintenance.migrate import (
     prepare,
     switch,
 )
-from dsearch.engine.maintenance.verify import Recovered, Verified, accept_loss, verify_collection
+from dsearch.engine.maintenance.verify import Recovery, Verification, accept_loss, verify_collection
 from dsearch.engine.options import ENGLISH, KeyOptions, checked_fields, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.searchable import Searchable
@@ -220,7 +220,7 @@ class SearchEngine:
 
     # ---- copies
 
-    def verify(self, name: str) -> Verified:
+    def verify(self, name: str) -> Verification:
         """Verify all data of a collection by its digests, and its index against its store.
 
         Damage is reported, not raised. Others may read and write meanwhile.
@@ -230,7 +230,7 @@ class SearchEngine:
         """
         return verify_collection(self.home.existing(self.aliases().get(name, name)))
 
-    def recover(self, name: str, on_progress: OnProgress | None = None) -> Recovered:
+    def recover(self, name: str, on_progress: OnProgress | None = None) -> Recovery:
         """Continue a collection that lost acknowledged writes with the documents that remain.
 
         Its index is rebuilt. A complete collection is unchanged.
@@ -247,7 +247,7 @@ class SearchEngine:
             collection = self.collection(name)
         if loss is not None:  # the index may have documents that are lost
             collection.refresh(on_progress)
-        return Recovered(name, loss, collection.describe().documents)
+        return Recovery(name, loss, collection.describe().documents)
 
     def backup(self, name: str, path: Path) -> Backup:
         """Copy a collection into the new folder `path`, atomically, while writes and searches continue.
@@ -291,7 +291,7 @@ class SearchEngine:
         language: str | None = None,
         on_progress: OnProgress | None = None,
         cancelled: Callable[[], bool] | None = None,
-    ) -> Migrated:
+    ) -> Migration:
         """Encode a collection with another encoder beside the live one, then replace it at once (migrate.py).
 
         Searches and writes continue; one that runs during the switch may get Unavailable. Trained models are
@@ -326,7 +326,7 @@ class SearchEngine:
 
     def finish_migration(
         self, name: str, prepared: PreparedMigration, close: Callable[[Collection], None] = Collection.close
-    ) -> Migrated | None:
+    ) -> Migration | None:
         """Run the second part: the switch. None if too much has changed since; then prepare it again.
 
         Args:

@@ -24,7 +24,7 @@ DEPTH = 10  # positions that may be swapped
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class RandomPair:
     """Two positions of a page that were left to a coin.
 
     Attributes:
@@ -36,7 +36,9 @@ class Drawn:
     swapped: bool
 
 
-def explored(hits: Sequence[Hit], share: float, generator: random.Random) -> tuple[list[Hit], Drawn | None]:
+def explored(
+    hits: Sequence[Hit], share: float, generator: random.Random
+) -> tuple[list[Hit], RandomPair | None]:
     """Swap two positions at random on a share of the pages.
 
     Half of the pairs are neighbours, which costs the reader little; half are the first position and another
@@ -68,7 +70,7 @@ def explored(hits: Sequence[Hit], share: float, generator: random.Random) -> tup
     if swapped:
         a, b = pair[0] - 1, pair[1] - 1
         page[a], page[b] = replace(page[b], rank=a + 1), replace(page[a], rank=b + 1)
-    return page, Drawn(pair, swapped)
+    return page, RandomPair(pair, swapped)
 
 
 def impression_of(
@@ -76,7 +78,7 @@ def impression_of(
     query_id: str,
     *,
     key: str = "",
-    drawn: Drawn | None = None,
+    drawn: RandomPair | None = None,
     shown_s: float | None = None,
 ) -> Impression:
     """Create the impression of a page, with its first hits.

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float32
 
 from dsearch.corpus import sentences
-from dsearch.engine.indexing.ingest import Built, OnProgress, build_files, is_given
+from dsearch.engine.indexing.ingest import BuiltGeneration, OnProgress, build_files, is_given
 from dsearch.engine.indexing.tuning import TunedKeys, key_queries, retune, retune_in_child
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.state.live import LiveState
@@ -236,7 +236,7 @@ def build_in_child(
     key_projection: np.ndarray | None,
     keys: KeyOptions,
     queries: np.ndarray | None,
-) -> Built:
+) -> BuiltGeneration:
     """Run `build_files` for `run_spawned`, with lower priority than the processes that answer searches."""
     os.nice(5)
     with Store.open(path, readonly=True) as store:

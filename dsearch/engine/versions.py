@@ -13,7 +13,7 @@ from dsearch.encoder import EncoderChange
 from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
-from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.engine.rebuild import Rebuilder, measured_live
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import Conflict, DsearchError
@@ -34,7 +34,7 @@ class CollectionModels(CollectionState):
         parent: str = UNTRAINED,
         encoder: EncoderChange | None = None,
         documents: EncodedDocuments | None = None,
-        lessons: Lessons | None = None,
+        lessons: TrainingInfluences | None = None,
     ) -> str:
         """Store a trained model as a version that is not live yet.
 

@@ -25,7 +25,7 @@ from dsearch.evaluation.qrels import (
     without_pairs,
     without_positives,
 )
-from dsearch.evaluation.report import BetterLeg, Cell, EvaluationReport, Line, build_report
+from dsearch.evaluation.report import BetterLeg, EvaluationReport, ReportCell, ReportLine, build_report
 from dsearch.evaluation.run import Run, read_trec, write_trec
 from dsearch.evaluation.significance import Interval, bootstrap_columns, bootstrap_mean, paired_bootstrap
 
@@ -33,14 +33,14 @@ __all__ = [
     "DEFAULT_MEASURES",
     "Answerability",
     "BetterLeg",
-    "Cell",
     "EvaluationReport",
     "Fold",
     "Interval",
     "JudgedPair",
-    "Line",
     "Pairs",
     "Qrels",
+    "ReportCell",
+    "ReportLine",
     "Run",
     "Values",
     "answerability",

@@ -177,7 +177,7 @@ class Calibration:
             raise CorruptData(f"no calibration: {error}") from error
 
 
-class Answered(NamedTuple):
+class AnsweredQueries(NamedTuple):
     """Rankings of queries with an answer.
 
     Attributes:
@@ -198,7 +198,7 @@ def enough_judged(right: Bool[np.ndarray, " queries"]) -> bool:
 
 
 def calibrate(
-    drawn: Answered, unanswered: Rows, judged: Answered | None = None, *, documents: int
+    drawn: AnsweredQueries, unanswered: Rows, judged: AnsweredQueries | None = None, *, documents: int
 ) -> Calibration:
     """Fit both estimates and the floor.
 

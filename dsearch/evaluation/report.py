@@ -15,7 +15,7 @@ from dsearch.evaluation.significance import Interval, bootstrap_columns, paired_
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ReportCell:
     """One system's mean on one measure and group, and its difference to the baseline (None for that one)."""
 
     mean: float
@@ -23,13 +23,13 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReportLine:
     """One group of queries and one measure, across all systems."""
 
     group: str
     queries: int
     measure: str
-    cells: dict[str, Cell]
+    cells: dict[str, ReportCell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class EvaluationReport:
 
     systems: list[str]
     baseline: str
-    lines: list[Line]
+    lines: list[ReportLine]
     left_out: int = 0
     better_leg: BetterLeg | None = None
 
-    def cell(self, system: str, measure: str, group: str = "all") -> Cell:
+    def cell(self, system: str, measure: str, group: str = "all") -> ReportCell:
         """The cell of one system, measure and group.
 
         Raises:
@@ -144,7 +144,7 @@ def build_report(
     measures = list(systems[baseline])
     order = list(next(iter(systems[baseline].values()), {}))
     _check_same(systems, measures, order)
-    lines: list[Line] = []
+    lines: list[ReportLine] = []
     for group, members in {"all": order, **(groups or {})}.items():
         chosen = set(members)
         queries = [query for query in order if query in chosen]
@@ -186,23 +186,23 @@ def _lines(
     measures: Sequence[str],
     samples: int,
     seed: int,
-) -> list[Line]:
+) -> list[ReportLine]:
     # values: [queries, systems * measures]; one set of draws serves every cell of the group
     values = np.array([[by[m][q] for by in systems.values() for m in measures] for q in queries], dtype=float)
     values = values.reshape(len(queries), len(systems), len(measures))
     base = values[:, [list(systems).index(baseline)]]
     intervals = bootstrap_columns((values - base).reshape(len(queries), -1), samples, seed)
     means = values.mean(axis=0)
-    lines: list[Line] = []
+    lines: list[ReportLine] = []
     for column, measure in enumerate(measures):
         cells = {
-            name: Cell(
+            name: ReportCell(
                 float(means[row, column]),
                 None if name == baseline else intervals[row * len(measures) + column],
             )
             for row, name in enumerate(systems)
         }
-        lines.append(Line(group, len(queries), measure, cells))
+        lines.append(ReportLine(group, len(queries), measure, cells))
     return lines
 
 

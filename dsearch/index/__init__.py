@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsearch.index.build import remove_unfinished
 from dsearch.index.dense.index import DenseIndex
 from dsearch.index.dense.kinds import AUTO, BOUNDS, DENSE_KINDS, DenseKind
-from dsearch.index.dense.tuning import Measured, build_tuned, tuned
+from dsearch.index.dense.tuning import IndexMeasurement, build_tuned, tuned
 from dsearch.index.generation import Generation
 from dsearch.index.keyword.data import checked_weighting
 from dsearch.index.keyword.fresh_texts import TokenizedTexts
@@ -30,9 +30,9 @@ __all__ = [
     "DenseIndex",
     "DenseKind",
     "Generation",
+    "IndexMeasurement",
     "KeywordIndex",
     "Manifest",
-    "Measured",
     "ParsedQuery",
     "PassageTable",
     "TokenizedTexts",

@@ -33,7 +33,7 @@ from dsearch.index.keyword.tokenizer import Tokenizer
 from dsearch.index.manifest import MANIFEST_NAME, Manifest
 from dsearch.index.metadata import FOLDER as FIELDS_FOLDER
 from dsearch.index.metadata import NAME as FIELDS_NAME
-from dsearch.index.metadata import Fields
+from dsearch.index.metadata import MetadataFields
 from dsearch.index.passages import PassageTable
 from dsearch.index.tokens.table import FOLDER as TOKENS_FOLDER
 from dsearch.index.tokens.table import TokenTable
@@ -67,7 +67,7 @@ class Generation:
     """
 
     recut = False
-    fields: Fields | None = None
+    fields: MetadataFields | None = None
     tokens: TokenTable | None = None
     identities: Mapping[str, FileIdentity] = MappingProxyType({})
     unproven: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ class Generation:
         generation.recut = recut
         generation.identities, generation.unproven = identities, unproven
         if f"{FIELDS_FOLDER}/{FIELDS_NAME}" in manifest.files:
-            generation.fields = Fields(folder / FIELDS_FOLDER, len(rows))
+            generation.fields = MetadataFields(folder / FIELDS_FOLDER, len(rows))
         if f"{TOKENS_FOLDER}/offsets.npy" in manifest.files:
             generation.tokens = TokenTable.load(folder / TOKENS_FOLDER, len(rows))
         generation._check()

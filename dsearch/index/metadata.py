@@ -117,7 +117,7 @@ class _Column:
         self.codes.append(code)
 
 
-class Fields:
+class MetadataFields:
     """Fields of a generation's documents, read lazily; safe in many threads."""
 
     def __init__(self, folder: Path, documents: int):

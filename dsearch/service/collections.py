@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
 from dsearch.engine.indexing.ingest import is_given
-from dsearch.engine.maintenance.migrate import Migrated, PreparedMigration
+from dsearch.engine.maintenance.migrate import Migration, PreparedMigration
 from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
 from dsearch.results import AliasSet, CollectionDamaged, CollectionInfo
 
@@ -195,7 +195,7 @@ class Catalogue:
                 self._leaving.discard(name)
                 self._changed.notify_all()
 
-    def finish_migration(self, name: str, prepared: PreparedMigration) -> Migrated | None:
+    def finish_migration(self, name: str, prepared: PreparedMigration) -> Migration | None:
         """Let a prepared edition answer; the replaced one is closed when the last request that holds it is
         done. See `SearchEngine.finish_migration`.
         """

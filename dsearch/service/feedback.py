@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from starlette.requests import Request
 
 from dsearch.engine.episodes import Episodes, TaskOutcome
-from dsearch.engine.feedback import Drawn, explored, impression_of
+from dsearch.engine.feedback import RandomPair, explored, impression_of
 from dsearch.errors import InvalidRequest
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import UnknownQuery
@@ -182,7 +182,7 @@ class Impressions:
 
     def show(
         self, collection: str, result: SearchResult, *, key: str = "", explore: float | None = None
-    ) -> tuple[SearchResult, str, Drawn | None]:
+    ) -> tuple[SearchResult, str, RandomPair | None]:
         """Remember a page: as it is to be shown, its query id, and what was left to a coin.
 
         Args:

@@ -18,7 +18,12 @@ from collections.abc import Sequence
 import uvicorn
 from fastapi import FastAPI
 
-from dsearch.service.middleware.slow_clients import Patience, PatientProtocol, look_after, patient_protocol
+from dsearch.service.middleware.slow_clients import (
+    PatientProtocol,
+    SlowClientLimits,
+    look_after,
+    patient_protocol,
+)
 from dsearch.service.overload.event_loop import event_loop
 from dsearch.service.state import Service
 
@@ -37,7 +42,7 @@ def run_server(
     host: str = "127.0.0.1",
     port: int = 8080,
     sockets: Sequence[socket.socket] | None = None,
-    patience: Patience | None = None,
+    patience: SlowClientLimits | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
@@ -48,7 +53,7 @@ def run_server(
         sockets: that are bound already, in place of host and port.
         patience: with slow clients.
     """
-    protocol = patient_protocol(patience or Patience())
+    protocol = patient_protocol(patience or SlowClientLimits())
     _allow_open_files()
     # The thread that computes holds Python's lock for so long before the event loop gets it; with the usual
     # 5 ms each step of each request may wait that long.

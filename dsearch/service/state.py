@@ -25,7 +25,7 @@ from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady
 from dsearch.service.feedback import Impressions
 from dsearch.service.middleware.deadline import in_time
-from dsearch.service.overload.admission import LONG_S, Admission, Lag
+from dsearch.service.overload.admission import LONG_S, Admission, EventLoopLag
 from dsearch.service.overload.refusal import Refusal
 from dsearch.service.tasks.manager import Tasks
 from dsearch.service.tasks.readonly import OpenEngine, open_default
@@ -109,7 +109,7 @@ class Service:
         self.attachments = Attachments(self.uploads, self.catalogue, self.writing, self.calibrate_soon)
         self.watchers = 0  # of tasks
         self.leaving = False
-        self.lag = Lag()
+        self.lag = EventLoopLag()
         self.admission = Admission(lambda: self.searching.pace_s, self.lag)
         self.refusal = Refusal(self.admission, lambda: self.leaving, self.metrics)
         engine.query_cache.on_encode = self.metrics.encoded
@@ -226,7 +226,11 @@ TheService = Annotated[Service, Depends(_service)]
 
 
 def readings_of(
-    catalogue: Catalogue, cache: QueryCache, workers: Sequence[Worker], lag: Lag, admission: Admission
+    catalogue: Catalogue,
+    cache: QueryCache,
+    workers: Sequence[Worker],
+    lag: EventLoopLag,
+    admission: Admission,
 ) -> list[Reading]:
     """Return queue depths, the cache, and the metrics of every open collection."""
     readings: list[Reading] = [

@@ -12,7 +12,7 @@ feedback/             clicks and their pages, in a separate file
 
 from __future__ import annotations
 
-from dsearch.store.documents.validate import Checked, refusal, validate_name
+from dsearch.store.documents.validate import CheckedDocuments, refusal, validate_name
 from dsearch.store.feedback.records import Event, Impression
 from dsearch.store.feedback.store import FeedbackFull, FeedbackStore, Page, StoredEvents
 from dsearch.store.filters.parse import Filter, parse_filter
@@ -20,14 +20,14 @@ from dsearch.store.folders import collection_names, delete_collection
 from dsearch.store.records import (
     AS_SEARCH,
     BackupReport,
-    Changes,
-    Counts,
+    DocumentCounts,
     GenerationRecord,
     MemoryRow,
     ModelRecord,
     Passages,
     Pending,
     PurgeReport,
+    RowChanges,
     StoreState,
     VerifyReport,
     WriteReceipt,
@@ -37,9 +37,8 @@ from dsearch.store.store import Store
 __all__ = [
     "AS_SEARCH",
     "BackupReport",
-    "Changes",
-    "Checked",
-    "Counts",
+    "CheckedDocuments",
+    "DocumentCounts",
     "Event",
     "FeedbackFull",
     "FeedbackStore",
@@ -52,6 +51,7 @@ __all__ = [
     "Passages",
     "Pending",
     "PurgeReport",
+    "RowChanges",
     "Store",
     "StoreState",
     "StoredEvents",

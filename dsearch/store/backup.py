@@ -19,7 +19,7 @@ from dsearch.store.records import BackupReport
 from dsearch.store.sqlite.connection import ReaderPool, readable_errors
 from dsearch.store.sqlite.schema import FILE_NAME, read_meta, read_state
 from dsearch.store.sqlite.watermark import (
-    Mark,
+    WatermarkEntry,
     check_database,
     create_watermark,
     read_watermark,
@@ -46,7 +46,7 @@ def backup(readers: ReaderPool, path: Path, add_files: AddFiles | None) -> Backu
                 source.backup(copy)
             finally:
                 copy.close()
-        create_watermark(folder, Mark(state.sequence, state.digest))
+        create_watermark(folder, WatermarkEntry(state.sequence, state.digest))
         if add_files is not None:
             add_files(folder)
         sync_all(folder)

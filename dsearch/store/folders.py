@@ -24,8 +24,8 @@ from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, Inval
 from dsearch.store.documents.validate import is_name, validate_name
 from dsearch.store.sqlite.connection import connect, readable_errors
 from dsearch.store.sqlite.digest import add_facts, canonical_json
-from dsearch.store.sqlite.schema import APPLICATION_ID, FILE_NAME, Meta, create_tables
-from dsearch.store.sqlite.watermark import Mark, Watermark, create_watermark, sync_folder
+from dsearch.store.sqlite.schema import APPLICATION_ID, FILE_NAME, CollectionMeta, create_tables
+from dsearch.store.sqlite.watermark import Watermark, WatermarkEntry, create_watermark, sync_folder
 
 MAX_DIMENSION = 16_384
 _ASIDE = ".aside-"
@@ -38,7 +38,7 @@ def collection_names(home: Path) -> list[str]:
     return sorted(path.name for path in home.iterdir() if is_name(path.name) and (path / FILE_NAME).is_file())
 
 
-def create_collection(path: Path, meta: Meta) -> None:
+def create_collection(path: Path, meta: CollectionMeta) -> None:
     """Create an empty collection in folder `path` and sync it; errors as for `Store.create`."""
     validate_name(meta.name)
     if not 1 <= meta.dimension <= MAX_DIMENSION:
@@ -114,7 +114,7 @@ def _sweep(path: Path) -> None:
         os.close(lock)
 
 
-def _fill(folder: Path, meta: Meta) -> None:
+def _fill(folder: Path, meta: CollectionMeta) -> None:
     digest = add_facts(bytes(32), meta.fact)
     with readable_errors(folder):
         connection = connect(folder, writer=True, create=True)
@@ -123,7 +123,7 @@ def _fill(folder: Path, meta: Meta) -> None:
             create_tables(connection, meta, digest)
         finally:
             connection.close()  # the last connection checkpoints the write-ahead log
-    create_watermark(folder, Mark(0, digest))
+    create_watermark(folder, WatermarkEntry(0, digest))
     sync_folder(folder)
 
 

@@ -25,18 +25,18 @@ from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse
 from dsearch.store.proof import StoreProof
 from dsearch.store.records import (
     AS_SEARCH,
-    Changes,
-    Counts,
+    DocumentCounts,
     GenerationRecord,
     MemoryRow,
     ModelRecord,
     Passages,
     Pending,
+    RowChanges,
     StoreState,
     VerifyReport,
 )
 from dsearch.store.sqlite.connection import ReaderPool
-from dsearch.store.sqlite.schema import Meta, read_state
+from dsearch.store.sqlite.schema import CollectionMeta, read_state
 from dsearch.store.verify import verify
 from dsearch.types import Document, Purpose
 
@@ -47,7 +47,7 @@ MAX_FACETS = 1000
 class Reader:
     """A collection open for reading; `Store` adds writing."""
 
-    def __init__(self, path: Path, meta: Meta, readers: ReaderPool) -> None:
+    def __init__(self, path: Path, meta: CollectionMeta, readers: ReaderPool) -> None:
         self.path = path
         self._meta = meta
         self._readers = readers
@@ -94,7 +94,7 @@ class Reader:
             state = read_state(connection)
         return state.sequence, state.digest
 
-    def count(self, filter: object = None) -> Counts:
+    def count(self, filter: object = None) -> DocumentCounts:
         """Number of documents that are live, pending and deleted.
 
         With a filter (JSON or a parsed tree, here and below), only matching documents count, and deletions
@@ -108,7 +108,7 @@ class Reader:
                 return matching.count(connection, tree)
             state = read_state(connection)
             (waiting,) = connection.execute("SELECT count(*) FROM pending").fetchone()
-        return Counts(state.documents, waiting, state.tombstones)
+        return DocumentCounts(state.documents, waiting, state.tombstones)
 
     # ---- integrity
 
@@ -157,7 +157,7 @@ class Reader:
         """Return the searchable rows, ascending; `snapshot` adds the operation."""
         return self.snapshot().rows
 
-    def changes_since(self, sequence: int) -> Changes:
+    def changes_since(self, sequence: int) -> RowChanges:
         """Return rows that became or ceased to be searchable after operation `sequence`."""
         with self._readers.reading() as connection:
             return read.changes_since(connection, sequence)

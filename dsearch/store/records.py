@@ -30,7 +30,7 @@ class WriteReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class DocumentCounts:
     """Live documents, those of them without an embedding yet, and deleted or superseded rows kept."""
 
     documents: int
@@ -68,7 +68,7 @@ class StoreState:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class RowChanges:
     """Changes of the searchable rows after one operation and up to operation `sequence`.
 
     `added` rows are searchable now and were not then; `removed` rows were searchable then and are not now;

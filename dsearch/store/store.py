@@ -42,7 +42,7 @@ from dsearch.store.records import (
 )
 from dsearch.store.sqlite.connection import ReaderPool, readable_errors
 from dsearch.store.sqlite.journal import Journal, Operation
-from dsearch.store.sqlite.schema import FILE_NAME, Meta, read_meta, read_state
+from dsearch.store.sqlite.schema import FILE_NAME, CollectionMeta, read_meta, read_state
 from dsearch.store.sqlite.watermark import DOCUMENTS, check_database, read_watermark
 from dsearch.types import Document, Purpose
 
@@ -53,7 +53,9 @@ class Store(Reader):
     Create one with `Store.create` or `Store.open`.
     """
 
-    def __init__(self, path: Path, meta: Meta, readers: ReaderPool, journal: Journal | None) -> None:
+    def __init__(
+        self, path: Path, meta: CollectionMeta, readers: ReaderPool, journal: Journal | None
+    ) -> None:
         super().__init__(path, meta, readers)
         self._journal = journal
         self._live: tuple[int, dict[Purpose, str]] = (-1, {})  # operation, and versions
@@ -75,7 +77,7 @@ class Store(Reader):
         encoder that is not JSON), Conflict if the folder has other files.
         """
         require_local_disk(path)
-        create_collection(path, Meta(name, encoder, dimension, passages))
+        create_collection(path, CollectionMeta(name, encoder, dimension, passages))
         return cls.open(path)
 
     @classmethod
@@ -376,7 +378,7 @@ class Store(Reader):
         return {place: passages.pack(parts, self.dimension) for place, parts in (by_place or {}).items()}
 
 
-def _read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
+def _read_meta(connection: sqlite3.Connection, path: Path) -> CollectionMeta:
     try:
         return read_meta(connection)
     except (KeyError, ValueError) as error:

@@ -24,7 +24,7 @@ from dsearch.store.sqlite.digest import (
     record_fact,
     tombstone_fact,
 )
-from dsearch.store.sqlite.schema import Meta, State, read_meta, read_state
+from dsearch.store.sqlite.schema import CollectionMeta, State, read_meta, read_state
 
 _MOST_DAMAGES = 1000
 _BLOCK = 256  # rows between two calls of `pace`
@@ -106,7 +106,7 @@ def verify(connection: sqlite3.Connection, pace: Callable[[], object] | None = N
 
 def _state(audit: _Audit) -> State | None:
     try:
-        meta: Meta = read_meta(audit.connection)
+        meta: CollectionMeta = read_meta(audit.connection)
         audit.facts += meta.fact
         return read_state(audit.connection)
     except Exception as error:  # any error of a damaged table is a finding

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsearch.training.data.actions import ACTIONS, Action
-from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages
+from dsearch.training.data.clicks import ClickGrades, ClickOptions, graded_pages
 from dsearch.training.data.examples import (
     Examples,
     examples_from_corpus,
@@ -18,7 +18,7 @@ from dsearch.training.data.writer import QuestionWriter
 from dsearch.training.evaluation import run_evaluation
 from dsearch.training.finetune.feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
-from dsearch.training.finetune.head import Trained, finetune
+from dsearch.training.finetune.head import TrainingResult, finetune
 from dsearch.training.finetune.null_slot import (
     NullSlot,
     learn_null_slot,
@@ -41,7 +41,7 @@ from dsearch.training.options import (
     self_supervised_options,
 )
 from dsearch.training.registry import (
-    Registered,
+    Registration,
     register,
     register_outcomes,
     register_trained,
@@ -69,6 +69,7 @@ __all__ = [
     "Action",
     "Baseline",
     "CheckedData",
+    "ClickGrades",
     "ClickOptions",
     "Comparison",
     "DataReport",
@@ -79,7 +80,6 @@ __all__ = [
     "FullOptions",
     "Gate",
     "GateReport",
-    "Graded",
     "Headroom",
     "JobResult",
     "JudgedLayer",
@@ -87,16 +87,16 @@ __all__ = [
     "Observer",
     "Propensities",
     "QuestionWriter",
-    "Registered",
+    "Registration",
     "Regression",
     "RunFolder",
     "Student",
     "SynthesisResult",
     "TeacherScores",
-    "Trained",
     "TrainedValues",
     "TrainingDiverged",
     "TrainingOptions",
+    "TrainingResult",
     "TunedSearch",
     "ValueExamples",
     "ValueOptions",

@@ -22,7 +22,7 @@ from dsearch.engine.trained_queries import trained_on
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.confidence import (
     FEWEST_JUDGED,
-    Answered,
+    AnsweredQueries,
     Calibration,
     Rows,
     calibrate,
@@ -47,7 +47,7 @@ def ranked(
     texts: Sequence[str],
     states: Float32[np.ndarray, "queries encoder_dim"],
     relevant: Sequence[Int64[np.ndarray, " _"]],
-) -> Answered:
+) -> AnsweredQueries:
     """Rank queries as served, and compare their first hits with the relevant positions."""
     layer = SearchLayer(snapshot, head)
     rows: list[Rows] = []
@@ -63,10 +63,10 @@ def ranked(
             hits = np.isin(output.positions[line, :_TOP], positions)
             right.append(bool(hits[:1].any()))
             scores += of_hits[line, :_TOP][hits].tolist()
-    return Answered(np.concatenate(rows), np.array(right), np.array(scores))
+    return AnsweredQueries(np.concatenate(rows), np.array(right), np.array(scores))
 
 
-def ranked_examples(examples: Examples, head: Head) -> Answered:
+def ranked_examples(examples: Examples, head: Head) -> AnsweredQueries:
     """Rank judged queries that the head has not learned from."""
     relevant = [positions[grades > 0] for positions, grades in examples.relevant]
     return ranked(examples.snapshot, head, examples.texts, examples.states, relevant)
@@ -75,7 +75,7 @@ def ranked_examples(examples: Examples, head: Head) -> Answered:
 def calibration_of(
     collection: Collection,
     head: Head,
-    judged: Answered | None = None,
+    judged: AnsweredQueries | None = None,
     *,
     version: str | None = None,
     seed: int = 0,
@@ -119,7 +119,7 @@ def with_calibration(
     record: Mapping[str, Any],
     collection: Collection,
     head: Head,
-    judged: Answered | None,
+    judged: AnsweredQueries | None,
     change: EncoderChange | None = None,
 ) -> dict[str, Any]:
     """Return a record with the calibration of its head; as it is where there is none.

@@ -49,7 +49,9 @@ class PoolLending:
         self._near = np.concatenate(near)
         self._lending = np.exp((np.concatenate(similar) - LENDING_LEVEL) / LENDING)
 
-    def without_own(self, memory: QueryMemory, states: Float[Tensor, "queries encoder_dim"]) -> Lent:
+    def without_own(
+        self, memory: QueryMemory, states: Float[Tensor, "queries encoder_dim"]
+    ) -> LendingWeights:
         """Lending in `memory` to each pool, without the rows that are nearly the query of the pool."""
         number = np.full(self._snapshot.positions, -1, np.int64)
         judged_at = self._snapshot.positions_of(memory.rows.numpy())
@@ -70,10 +72,10 @@ class PoolLending:
             judged = (own >= 0) & ~alone[own]
             neighbours[query, judged, 0], weights[query, judged] = own[judged], np.eye(1, NEIGHBOURS)
         weights *= (self._pool >= 0)[..., None]
-        return Lent(torch.as_tensor(neighbours), torch.as_tensor(weights))
+        return LendingWeights(torch.as_tensor(neighbours), torch.as_tensor(weights))
 
 
-class Lent(NamedTuple):
+class LendingWeights(NamedTuple):
     """Judged documents that each document of a pool borrows from, and the weights of borrowing."""
 
     neighbours: Int64[Tensor, "queries pool near"]

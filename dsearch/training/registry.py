@@ -11,7 +11,7 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.confidence import RECORDED
-from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.store import MemoryRow
 from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows
@@ -22,12 +22,12 @@ from dsearch.training.remember import with_inserted
 from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:
-    from dsearch.training.finetune.head import Trained
+    from dsearch.training.finetune.head import TrainingResult
     from dsearch.training.values.finetune import TrainedValues
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class Registration:
     """Outcome of registering a training.
 
     Attributes:
@@ -77,12 +77,12 @@ def starting_version(collection: Collection) -> str:
 
 def register_trained(
     collection: Collection,
-    trained: Trained | TrainedValues | TunedSearch,
+    trained: TrainingResult | TrainedValues | TunedSearch,
     *,
     promote: bool = True,
     accept: bool = False,
     parent: str = UNTRAINED,
-) -> Registered:
+) -> Registration:
     """`register` for what a training in this process gave; some heads have fewer parts."""
     return register(
         collection,
@@ -112,9 +112,9 @@ def register(
     parent: str = UNTRAINED,
     encoder: EncoderChange | None = None,
     documents: EncodedDocuments | None = None,
-    lessons: Lessons | None = None,
+    lessons: TrainingInfluences | None = None,
     tuned_head: Head | None = None,
-) -> Registered:
+) -> Registration:
     """Register what was trained; let it answer if it may, else the tuned search if that may.
 
     A memory keeps the queries that were inserted into the live one, until now; the gate has judged without.
@@ -148,10 +148,10 @@ def register(
     )
     if accept or (promote and passed):
         collection.promote(version)
-        return Registered(version, version, parent, reason, said("live" if passed else "accepted"))
+        return Registration(version, version, parent, reason, said("live" if passed else "accepted"))
     tuned = record.get("tuned")
     if not promote or tuned_head is None or tuned is None or tuned["gate"]["verdict"] != "passed":
-        return Registered(version, None, parent, reason, said("kept"))
+        return Registration(version, None, parent, reason, said("kept"))
     why = f"the tuned search does: {tuned['gate']['reason']}"
     live = collection.add_model(
         tuned_head,
@@ -160,12 +160,12 @@ def register(
     )
     collection.promote(live)
     sentence = sentence_of(tuned["gate"], "tuned")
-    return Registered(version, live, parent, f"{reason}; {why}", sentence)
+    return Registration(version, live, parent, f"{reason}; {why}", sentence)
 
 
 def register_outcomes(
-    collection: Collection, rows: Sequence[MemoryRow], record: Mapping[str, Any], registered: Registered
-) -> Registered:
+    collection: Collection, rows: Sequence[MemoryRow], record: Mapping[str, Any], registered: Registration
+) -> Registration:
     """Let rows of feedback answer that passed the gate, unless another version went live meanwhile.
 
     Args:
@@ -179,12 +179,12 @@ def register_outcomes(
         return registered
     reason = f"{registered.reason}; rows of past queries: {record['gate']['reason']}"
     sentence = sentence_of(record["gate"], "remembered")
-    return Registered(registered.version, live, record["live"], reason, sentence)
+    return Registration(registered.version, live, record["live"], reason, sentence)
 
 
 def register_second_stage(
-    collection: Collection, stage: SecondStage, record: Mapping[str, Any], registered: Registered
-) -> Registered:
+    collection: Collection, stage: SecondStage, record: Mapping[str, Any], registered: Registration
+) -> Registration:
     """Register a second stage behind what answers now, and let it answer.
 
     Args:
@@ -205,4 +205,4 @@ def register_second_stage(
     collection.promote(version, after=base)
     reason = f"{registered.reason}; with a second stage: {gate['reason']}"
     sentence = sentence_of(gate, "live")
-    return Registered(registered.version, version, base, reason, sentence)
+    return Registration(registered.version, version, base, reason, sentence)

@@ -16,7 +16,7 @@ from dsearch.attention.retrieval.memory import START_NULL_LEVEL, START_TEMPERATU
 from dsearch.engine import Collection
 from dsearch.engine.state.remembered import JUDGEMENTS
 from dsearch.errors import Conflict
-from dsearch.results import Remembered
+from dsearch.results import MemoryResult
 from dsearch.store import MemoryRow
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.memory import MemorySetting
@@ -33,7 +33,7 @@ def remember(
     *,
     accept: bool = False,
     key: str = "",
-) -> Remembered:
+) -> MemoryResult:
     """Add judged queries to the memory of the live version; every later search has them.
 
     Args:
@@ -57,7 +57,7 @@ def remember(
         live = _begun(collection, live)
     sequence = collection.remembered.add(rows)
     judged = sum(len(row.grades) for row in rows)
-    return Remembered(live, previous, len(rows), judged, examples.left_out, sequence)
+    return MemoryResult(live, previous, len(rows), judged, examples.left_out, sequence)
 
 
 def judged_queries(examples: Examples, key: str) -> list[MemoryRow]:

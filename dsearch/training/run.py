@@ -28,7 +28,7 @@ from dsearch.training.finetune.feedback import (
     finetune_from_feedback,
 )
 from dsearch.training.finetune.full import finetune_full
-from dsearch.training.finetune.head import Trained, finetune
+from dsearch.training.finetune.head import TrainingResult, finetune
 from dsearch.training.finetune.null_slot import NullSlot, unanswerable_queries, with_null_slot
 from dsearch.training.finetune.outcomes import (
     OutcomeMemory,
@@ -51,7 +51,7 @@ from dsearch.training.options import (
     self_supervised_options,
 )
 from dsearch.training.registry import (
-    Registered,
+    Registration,
     register_outcomes,
     register_second_stage,
     register_trained,
@@ -92,7 +92,7 @@ class JobResult:
         outcomes: rows of the query memory that feedback is worth; None without any.
     """
 
-    result: Trained | TrainedValues | TunedSearch
+    result: TrainingResult | TrainedValues | TunedSearch
     parent: str
     examples: int
     left_out: Mapping[str, int]
@@ -100,7 +100,7 @@ class JobResult:
     second_stage: TrainedStage | None = None
     outcomes: OutcomeMemory | None = None
 
-    def register(self, collection: Collection, job: LearningJob) -> Registered:
+    def register(self, collection: Collection, job: LearningJob) -> Registration:
         """Keep it as a version, which answers if the gate lets it; with a second stage, if that may too."""
         registered = register_trained(
             collection, self.result, promote=job.promote, accept=job.accept, parent=self.parent
@@ -113,7 +113,7 @@ class JobResult:
             collection, self.second_stage.stage, self.second_stage.record, registered
         )
 
-    def summary(self, registered: Registered) -> dict[str, Any]:
+    def summary(self, registered: Registration) -> dict[str, Any]:
         """The result as JSON, as tasks show it."""
         stage = None if self.second_stage is None else self.second_stage.record
         return summary(registered, self.result.record, self.left_out, stage)
@@ -261,7 +261,7 @@ class _TrainingRun:
             trained = trained.with_near(stage.record["near"])
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
 
-    def _judged_as_served(self, trained: Trained, judging: Examples) -> Trained:
+    def _judged_as_served(self, trained: TrainingResult, judging: Examples) -> TrainingResult:
         """Refuse a head that learned from the corpus if queries like those of users may lose by it.
 
         Sentences, by which its training was judged, have no keywords beside them; users have. Their like,
@@ -292,7 +292,7 @@ class _TrainingRun:
         record = {**trained.record, "gate": gate.to_dict(), "gate_on_user_queries": report.to_dict()}
         return replace(trained, gate=gate, record=record)
 
-    def _second_stage(self, trained: Trained, examples: Examples) -> TrainedStage | None:
+    def _second_stage(self, trained: TrainingResult, examples: Examples) -> TrainedStage | None:
         """Train a second stage to follow what goes live, if the collection keeps tokens."""
         collection, job = self.collection, self.job
         base = trained.goes_live or ("start" if collection.live_model == self.parent else None)
@@ -305,7 +305,7 @@ class _TrainingRun:
             examples, tokens, folds, base, gate=_gate(job), seed=seed, matrix=matrix, fields=fields
         )
 
-    def _calibrated(self, trained: Trained, examples: Examples) -> Trained:
+    def _calibrated(self, trained: TrainingResult, examples: Examples) -> TrainingResult:
         """Record with the head and with the tuned search how likely their first hits are right."""
         judged = trained.held_out if examples.source == "judgements" else None
         record = with_calibration(trained.record, self.collection, trained.head, judged, trained.encoder)

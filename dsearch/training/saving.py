@@ -30,7 +30,7 @@ from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers, HeldOut
 from dsearch.training.loop.observer import Observer
-from dsearch.training.registry import Registered, register
+from dsearch.training.registry import Registration, register
 from dsearch.training.run import judged_examples
 from dsearch.types import Progress, Purpose
 
@@ -71,7 +71,7 @@ def save_model(
     record: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
     **options: Any,
-) -> Registered:
+) -> Registration:
     """Judge a trained layer by evidence, and keep it as a version, which answers if the gate lets it.
 
     Args:

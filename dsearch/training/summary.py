@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsearch.training.finetune.second_stage import stage_in_words
-from dsearch.training.registry import Registered
+from dsearch.training.registry import Registration
 
 TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
 TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
 
 
 def summary(
-    registered: Registered,
+    registered: Registration,
     record: Mapping[str, Any],
     left_out: Mapping[str, int],
     second_stage: Mapping[str, Any] | None = None,

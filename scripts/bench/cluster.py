@@ -71,7 +71,7 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
     import torch
 
     from dsearch.cluster.connection import NAMESPACE
-    from dsearch.cluster.coordinator import Live, coordinator
+    from dsearch.cluster.coordinator import LiveRelease, coordinator
     from dsearch.cluster.release.split import split
     from dsearch.cluster.search.search import ShardedSearch
     from dsearch.cluster.shards.local import LocalShards
@@ -109,7 +109,7 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
         published = known.publish.remote(
             str(folder / f"release-{shards}"), 1, str(folder / "cache"), 0.1, 0.1
         )
-        live = Live(**ray.get(published))
+        live = LiveRelease(**ray.get(published))
         local = LocalShards(folder / f"release-{shards}")
         alone = _Alone(local)
         for query in asked[:ALONE]:

@@ -33,7 +33,7 @@ from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.corpus.made_queries import nonsense_queries
 from dsearch.engine import Collection, SearchEngine
 from dsearch.evaluation import auroc, brier_score, debiased_calibration_error, read_folds
-from dsearch.evaluation.confidence import Answered
+from dsearch.evaluation.confidence import AnsweredQueries
 from dsearch.training.confidence import calibration_of, ranked
 
 FOLDS = 5
@@ -71,7 +71,7 @@ class Judged:
 
     collection: Collection
     texts: list[str]
-    answered: Answered
+    answered: AnsweredQueries
     folds: np.ndarray
 
 
@@ -184,7 +184,7 @@ def judged_queries(folder: Path, collection: Collection, most: int) -> Judged:
             )
             for at, (text, of, out) in enumerate(zip(texts, relevant, hidden, strict=True))
         ]
-        answered = Answered(*(np.concatenate(column) for column in zip(*parts_of, strict=True)))
+        answered = AnsweredQueries(*(np.concatenate(column) for column in zip(*parts_of, strict=True)))
     else:
         answered = ranked(collection.snapshot, head, texts, states, relevant)
     return Judged(collection, texts, answered, np.array(folds))
@@ -205,7 +205,7 @@ def measured_by(judged: Judged, outside: Mapping[str, Sequence[str]], *, made: b
         refused_far = [fitted.fits(far) < fitted.threshold]
     for fold in sorted({int(fold) for fold in judged.folds if fold >= 0} if not made else ()):
         at = judged.folds == fold
-        rest = Answered(answered.rows[~at], answered.right[~at], answered.right_scores)
+        rest = AnsweredQueries(answered.rows[~at], answered.right[~at], answered.right_scores)
         fitted = calibration_of(collection, head, rest)
         assert fitted is not None
         likely.append(fitted.right(answered.rows[at]))

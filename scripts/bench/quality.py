@@ -60,7 +60,7 @@ from dsearch.evaluation import (
     split_seen,
 )
 from dsearch.jobs import TrainingJob
-from dsearch.training import Trained, run_training
+from dsearch.training import TrainingResult, run_training
 from dsearch.training.tune import head_of
 from dsearch.types import Query
 
@@ -222,7 +222,7 @@ def measured(collection: Collection, case: Case, arguments: argparse.Namespace) 
     registered = learned.register(collection, job)
     cpu_s, peak_mb = time.process_time() - started, resident_mb()
     trained = learned.result
-    assert isinstance(trained, Trained)
+    assert isinstance(trained, TrainingResult)
     queries = [Query(id, case.texts[id]) for id in case.test]
     states = QueryStates(collection, queries).of(UNTRAINED)
     options: dict[str, Any] = {"states": states, "exclude": case.exclude}

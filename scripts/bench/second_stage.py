@@ -33,13 +33,13 @@ import torch
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.corpus import BeirFolder, Problems, python_corpus
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.indexing.chunking import Cutting, encode
+from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.queries import tokens_of
 from dsearch.evaluation import auroc, bootstrap_columns, cross_validation, read_folds, without_pairs
 from dsearch.evaluation.near import NearCalibration
 from dsearch.training import Examples, examples_from_judgements
-from dsearch.training.finetune.lists import Lists, lists_of, near_calibration, near_rows
+from dsearch.training.finetune.lists import CandidateLists, lists_of, near_calibration, near_rows
 from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, chosen_way, fitted
 from dsearch.training.relevant import ndcg_at_10
 
@@ -112,7 +112,9 @@ def row_of(folder: Path, collection: Collection, on: str, most: int, encoded: in
     }
 
 
-def missing_answers(near: NearCalibration | None, judged: Lists, tokens: Sequence[QueryTokens]) -> np.ndarray:
+def missing_answers(
+    near: NearCalibration | None, judged: CandidateLists, tokens: Sequence[QueryTokens]
+) -> np.ndarray:
     """Probabilities of an answer of queries that have one, and of the same ones without it."""
     answered = judged.subset(np.flatnonzero(judged.grades.sum(1) > 0))
     if near is None or not len(answered):
@@ -134,7 +136,7 @@ def difference(after: np.ndarray, before: np.ndarray) -> str:
     return f"{after.mean():.4f} ({of.mean:+.4f} [{of.low:+.4f}, {of.high:+.4f}])"
 
 
-def of_examples(collection: Collection, examples: Examples) -> tuple[Lists, Sequence[QueryTokens]]:
+def of_examples(collection: Collection, examples: Examples) -> tuple[CandidateLists, Sequence[QueryTokens]]:
     tokens = tokens_of(collection, examples.texts, examples.snapshot)
     return lists_of(examples, tokens, collection.head("v0"), range(len(examples))), tokens
 
@@ -184,7 +186,7 @@ def indexing_ratio(collection: Collection, count: int) -> float:
     rows = collection.store.rows()
     spread = rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64)]
     documents = list(collection.store.documents(spread))
-    cutting = Cutting.of(collection.store)
+    cutting = PassageLengths.of(collection.store)
     seconds = np.zeros(2)
     for turn in range(4):
         for which in (0, 1):

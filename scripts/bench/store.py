@@ -38,7 +38,7 @@ import numpy as np
 
 from dsearch.store import Store
 from dsearch.store.sqlite.connection import connect
-from dsearch.store.sqlite.schema import Meta, create_tables
+from dsearch.store.sqlite.schema import CollectionMeta, create_tables
 from dsearch.store.sqlite.watermark import SLOT_BYTES, sync_file
 from dsearch.types import Document
 
@@ -138,7 +138,7 @@ def bare_sqlite(home: Path, batches: list[Batch], dimension: int) -> float:
 def bare_same_rows(home: Path, batches: list[Batch], dimension: int) -> float:
     connection = connect(home, writer=True, create=True)
     digest = bytes(32)
-    create_tables(connection, Meta("c", {}, dimension), digest)
+    create_tables(connection, CollectionMeta("c", {}, dimension), digest)
 
     def write(number: int, rows: range, documents: list[Document], vectors: np.ndarray) -> None:
         connection.executemany(

@@ -63,8 +63,8 @@ from dsearch.training import (
     Examples,
     FullOptions,
     Observer,
-    Trained,
     TrainingOptions,
+    TrainingResult,
     examples_from_judgements,
     finetune,
     finetune_full,
@@ -282,18 +282,18 @@ def run_rows(folder: Path, collection: Collection, arguments: argparse.Namespace
     return results
 
 
-def answering(trained: Trained, run: Run, hybrid: Run, ranked: Callable[..., Run]) -> Run:
+def answering(trained: TrainingResult, run: Run, hybrid: Run, ranked: Callable[..., Run]) -> Run:
     """What answers after the gate: the trained model, the tuned search or the untrained one."""
     if trained.goes_live == "head":
         return run
     return hybrid if trained.tuned is None or trained.goes_live is None else ranked(head=trained.tuned.head)
 
 
-def tell(name: str, trained: Trained) -> None:
+def tell(name: str, trained: TrainingResult) -> None:
     print(f"{name}: {trained.gate.verdict}: {trained.gate.reason}", file=sys.stderr, flush=True)
 
 
-def query_states(collection: Collection, trained: Trained, turn: Turn) -> np.ndarray:
+def query_states(collection: Collection, trained: TrainingResult, turn: Turn) -> np.ndarray:
     """The test queries by the encoder that was trained."""
     assert trained.encoder is not None
     encoder = tuned_encoder(collection.encoder, trained.encoder, collection.encoder.identity)

@@ -36,7 +36,7 @@ README_WORDS = 1_300
 REPEATED_CLASSES = 0
 PARTICIPLES = re.compile("_*(asked|found|given|held|kept|known|made|one|shown|there|told)")
 PARTICIPLE_NAMES = 0
-ANSWER_FIELDS = {"Compacted.kept", "Compacted.held", "PurgeReport.kept"}  # programs read these names
+ANSWER_FIELDS = {"Compaction.kept", "Compaction.held", "PurgeReport.kept"}  # programs read these names
 SHOWN = 8
 
 

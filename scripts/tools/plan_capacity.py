@@ -15,7 +15,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from dsearch.cluster.capacity import KINDS, Machine, Rates, plan
+from dsearch.cluster.capacity import KINDS, MachineResources, Rates, plan
 from dsearch.errors import InvalidRequest
 
 
@@ -29,8 +29,8 @@ def main() -> None:
     parser.add_argument("--recall", type=float, default=0.95, help="recall@10 of the keys")
     parser.add_argument("--latency-ms", type=float, default=50.0, help="the most CPU of a shard for a query")
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--memory-gb", type=float, default=Machine().memory_gb, help="of a machine")
-    parser.add_argument("--cores", type=int, default=Machine().cores, help="of a machine")
+    parser.add_argument("--memory-gb", type=float, default=MachineResources().memory_gb, help="of a machine")
+    parser.add_argument("--cores", type=int, default=MachineResources().cores, help="of a machine")
     parser.add_argument("--encode-query-ms", type=float, default=Rates().encode_query_ms)
     parser.add_argument("--encode-documents", type=float, default=Rates().encode_documents)
     parser.add_argument("--shard-ms", type=float, default=Rates().shard_ms)
@@ -47,7 +47,7 @@ def main() -> None:
                 recall=options.recall,
                 shard_ms=options.latency_ms,
                 replicas=options.replicas,
-                machine=Machine(options.memory_gb, options.cores),
+                machine=MachineResources(options.memory_gb, options.cores),
                 rates=rates,
             )
             for documents in options.documents

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sizes import by_size
 
-from dsearch.cluster.capacity import KINDS, Machine, Rates, plan
+from dsearch.cluster.capacity import KINDS, MachineResources, Rates, plan
 from dsearch.errors import InvalidRequest
 
 
@@ -30,7 +30,7 @@ def test_a_plan_worked_out_by_hand() -> None:
     memory=st.sampled_from([16.0, 64.0, 512.0]),
 )
 def test_plans_fit_and_grow(documents: int, queries: float, recall: float, memory: float) -> None:
-    machine = Machine(memory_gb=memory)
+    machine = MachineResources(memory_gb=memory)
     made = plan(documents, queries_per_s=queries, recall=recall, machine=machine)
     assert made.kind.recall >= recall
     assert made.shards * made.shard_documents >= documents

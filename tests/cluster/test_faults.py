@@ -15,7 +15,7 @@ from support.cluster_checks import WORDS, require_same
 from support.fakes import HashingEncoder
 
 from dsearch.cluster.collection import ClusterEngine, Releases
-from dsearch.cluster.coordinator import Live, coordinator
+from dsearch.cluster.coordinator import LiveRelease, coordinator
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.actor import start
@@ -48,13 +48,13 @@ class Home:
         self.written.ingest([Document(f"d{i}", text) for i, text in enumerate(texts)])
         self.written.refresh()
 
-    def publish(self, shards: int, copies: int, grace_s: float = 3.0) -> Live:
+    def publish(self, shards: int, copies: int, grace_s: float = 3.0) -> LiveRelease:
         generation = self.written.snapshot.generation
         folder = self.folder / f"{generation.number:06d}-{shards}-{time.monotonic_ns()}"
         split(self.written.store, generation, folder, shards)
         cache = str(self.folder / "cache")
         started = self.coordinator.publish.remote(str(folder), copies, cache, CPUS, grace_s)
-        return Live(**ray.get(started, timeout=120))
+        return LiveRelease(**ray.get(started, timeout=120))
 
     def open(self) -> Searchable:
         if self.reader is None:
@@ -244,7 +244,7 @@ def test_a_copy_whose_shard_was_out_of_reach_comes_back(home: Home) -> None:
     place = (str(folder), entry.name, entry.digest, str(home.folder / "cache"))
     copy = start("away", place, num_cpus=CPUS, node=node)
     try:
-        live = Live("food", str(folder), release.digest, generation.number, [["away"]], 1)
+        live = LiveRelease("food", str(folder), release.digest, generation.number, [["away"]], 1)
         shards = RayShards(live, answer_s=60.0)
         asked = {0: GatherRequest(np.array([[7]]), None)}
         with pytest.raises(ShardsLost):

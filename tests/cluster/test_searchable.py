@@ -12,7 +12,7 @@ from support.cluster_checks import WORDS, Packed
 from support.fakes import HashingEncoder
 
 from dsearch.cluster.collection import ClusterEngine, Releases, ShardedCollection
-from dsearch.cluster.coordinator import Live
+from dsearch.cluster.coordinator import LiveRelease
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
 from dsearch.engine import Collection, Searchable, SearchEngine
@@ -36,7 +36,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
         generation = food.snapshot.generation
         split(food.store, generation, folder / "release", 2)
     shards = LocalShards(folder / "release")
-    live = Live("food", str(folder / "release"), shards.release.digest, generation.number, [["a"], ["b"]], 1)
+    live = LiveRelease(
+        "food", str(folder / "release"), shards.release.digest, generation.number, [["a"], ["b"]], 1
+    )
     opened = ClusterEngine(
         folder / "home",
         encoder=HashingEncoder,

@@ -16,7 +16,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.snapshot.filters import matching
 from dsearch.errors import CorruptData
 from dsearch.index import metadata as fields
-from dsearch.index.metadata import Fields, FieldsBuilder
+from dsearch.index.metadata import FieldsBuilder, MetadataFields
 from dsearch.store import Store, parse_filter
 from dsearch.types import Document
 
@@ -71,7 +71,7 @@ def test_both_ways_find_the_same(
         for document in store.documents(rows):
             builder.add(document.metadata)
         builder.save(folder / "kept")
-        kept = Fields(folder / "kept", len(rows))
+        kept = MetadataFields(folder / "kept", len(rows))
         for filter in filters:
             found = matching(parse_filter(filter), kept)
             nul = "\\u0000" in json.dumps(metadata)
@@ -161,7 +161,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     builder.save(tmp_path / "kept")
     np.save(tmp_path / "kept" / "0_codes.npy", np.array([1, 2, 9], np.int32))
     with pytest.raises(CorruptData, match="field 0 does not fit"):
-        Fields(tmp_path / "kept", 3).column(("n",))
+        MetadataFields(tmp_path / "kept", 3).column(("n",))
     (tmp_path / "kept" / "fields.json").write_text("{}")
     with pytest.raises(CorruptData, match="fields"):
-        Fields(tmp_path / "kept", 3)
+        MetadataFields(tmp_path / "kept", 3)

@@ -14,7 +14,7 @@ import pytest
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine, rebuild
-from dsearch.engine.indexing.ingest import Built, build_files
+from dsearch.engine.indexing.ingest import BuiltGeneration, build_files
 from dsearch.errors import Cancelled, InvalidRequest, ProcessDied
 from dsearch.processes import Report
 from dsearch.types import Document, Progress
@@ -101,13 +101,13 @@ def test_it_is_built_in_another_process_and_writes_meanwhile_are_searched_beside
     assert {hit.id for hit in food.search("apple").hits} == {"n1", "n2", "n3", "late"}
 
 
-def build_and_die(report: Report, path: Path, *rest: Any) -> Built:
+def build_and_die(report: Report, path: Path, *rest: Any) -> BuiltGeneration:
     rebuild_original(report, path, *rest)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
 
 
-def build_half_and_die(report: Report, path: Path, *rest: Any) -> Built:
+def build_half_and_die(report: Report, path: Path, *rest: Any) -> BuiltGeneration:
     def die(step: Progress) -> None:
         if step.stage == "keys":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -115,7 +115,7 @@ def build_half_and_die(report: Report, path: Path, *rest: Any) -> Built:
     return rebuild_original(die, path, *rest)
 
 
-def build_slowly(report: Report, path: Path, *rest: Any) -> Built:
+def build_slowly(report: Report, path: Path, *rest: Any) -> BuiltGeneration:
     report(Progress("keys", 0, 1, 0.0))
     threading.Event().wait(60)
     raise AssertionError

@@ -12,7 +12,7 @@ from support.fakes import HashingEncoder
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import SearchEngine
 from dsearch.engine.evaluate import encode_queries
-from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.engine.trained_queries import trained_on
 from dsearch.types import Document, Query
 
@@ -30,7 +30,7 @@ def test_queries_are_recognised_by_text_or_embedding_through_all_ancestors(
         head = Head(encoder_dim=32)
         versions, parent = [], "v0"
         for text in ("The river source", "a boat"):
-            lessons = Lessons(
+            lessons = TrainingInfluences(
                 states=encoder.encode_queries([text]).astype(np.float32),
                 pulls=np.zeros((1, 32), np.float32),
                 owners=np.zeros(1, np.int64),

@@ -12,7 +12,7 @@ from dsearch.evaluation import auroc, brier_score, debiased_calibration_error, e
 from dsearch.evaluation.confidence import (
     EVIDENCE,
     FEWEST_JUDGED,
-    Answered,
+    AnsweredQueries,
     Calibration,
     calibrate,
     evidence_rows,
@@ -77,12 +77,12 @@ def test_chance_is_taken_out_of_the_calibration_error() -> None:
     assert debiased_calibration_error(np.zeros(0), np.zeros(0, bool)) == 0
 
 
-def _answered(count: int, *, seed: int = 0, level: float = 1.0) -> Answered:
+def _answered(count: int, *, seed: int = 0, level: float = 1.0) -> AnsweredQueries:
     draw = np.random.default_rng(seed)
     rows = draw.normal(size=(count, len(EVIDENCE))) * 0.1
     rows[:, 0] += level
     right = draw.uniform(size=count) < 1 / (1 + np.exp(-20 * (rows[:, 1])))
-    return Answered(rows, right, rows[right, 0])
+    return AnsweredQueries(rows, right, rows[right, 0])
 
 
 def test_judgements_give_the_probability_where_they_are_enough() -> None:
@@ -90,9 +90,9 @@ def test_judgements_give_the_probability_where_they_are_enough() -> None:
     unanswered = _answered(40, seed=2, level=0.1).rows
     known = calibrate(made, unanswered, judged, documents=100)
     assert (known.source, known.queries, known.documents) == ("judgements", FEWEST_JUDGED, 100)
-    few = Answered(judged.rows[1:], judged.right[1:], judged.right_scores)
+    few = AnsweredQueries(judged.rows[1:], judged.right[1:], judged.right_scores)
     assert calibrate(made, unanswered, few, documents=100).source == "documents"
-    alike = Answered(judged.rows, np.ones(FEWEST_JUDGED, bool), judged.right_scores)
+    alike = AnsweredQueries(judged.rows, np.ones(FEWEST_JUDGED, bool), judged.right_scores)
     assert calibrate(made, unanswered, alike, documents=100).source == "documents"
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.engine.indexing.chunking import Cutting, spans_of
+from dsearch.engine.indexing.chunking import PassageLengths, spans_of
 from dsearch.types import Document
 
 TOPICS = {
@@ -67,7 +67,7 @@ def test_the_end_of_a_long_document_is_found_when_it_is_cut(
 def test_every_passage_fits_the_window(collections: tuple[Collection, Collection]) -> None:
     cut, _ = collections
     document, encoder = cut.store.get("chronicle"), cut.encoder
-    title, spans = spans_of(encoder, [document], Cutting.of(cut.store))[0]
+    title, spans = spans_of(encoder, [document], PassageLengths.of(cut.store))[0]
     assert len(spans) > 12
     texts = [f"{title} {document.text[start:end]}" for start, end in spans]
     counts = encoder.token_counts(texts)

@@ -17,7 +17,7 @@ import pytest
 import dsearch.store.sqlite.journal as journal
 from dsearch.errors import CorruptData, InsufficientStorage, InvalidDocument, Unavailable
 from dsearch.store import Store
-from dsearch.store.sqlite.watermark import Mark, Watermark, create_watermark, read_watermark
+from dsearch.store.sqlite.watermark import Watermark, WatermarkEntry, create_watermark, read_watermark
 from dsearch.types import Document
 
 FOREVER_S = 10.0**6
@@ -29,7 +29,7 @@ def marks(monkeypatch) -> list[int]:
     written: list[int] = []
     original = Watermark.write
 
-    def note(self: Watermark, mark: Mark) -> None:
+    def note(self: Watermark, mark: WatermarkEntry) -> None:
         original(self, mark)
         written.append(mark.sequence)
 
@@ -74,7 +74,7 @@ def test_nobody_is_acknowledged_before_the_mark(store, monkeypatch):
     seen: list[bool] = []
     original = Watermark.write
 
-    def look(self: Watermark, mark: Mark) -> None:
+    def look(self: Watermark, mark: WatermarkEntry) -> None:
         time.sleep(0.02)
         seen.extend(future.done() for future in futures)
         original(self, mark)
@@ -171,7 +171,7 @@ def test_killed_between_the_commit_of_a_group_and_its_mark_all_of_it_stays(
     store.upsert([Document("a", "a")])
     original = Watermark.write
 
-    def copy_first(self: Watermark, mark: Mark) -> None:
+    def copy_first(self: Watermark, mark: WatermarkEntry) -> None:
         shutil.copytree(folder, tmp_path / "killed", dirs_exist_ok=True)
         original(self, mark)
 
@@ -184,7 +184,7 @@ def test_killed_between_the_commit_of_a_group_and_its_mark_all_of_it_stays(
         assert killed.verify().ok
     for between in (2, 3):  # no commit ended there
         (tmp_path / "killed" / "watermark").unlink()
-        create_watermark(tmp_path / "killed", Mark(between, bytes(32)))
+        create_watermark(tmp_path / "killed", WatermarkEntry(between, bytes(32)))
         # The last commit of `killed` is that of operations 2 to 4.
         with pytest.raises(
             CorruptData, match=r"from operation 1 to 4 in one commit.* not of the same history"

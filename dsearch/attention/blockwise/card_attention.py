@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
 from dsearch.attention.blockwise.card import ALIGNMENT_BYTES, kernels_for
-from dsearch.attention.blockwise.partial import Exact, Partial
+from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention
 
 HEADROOM = 40.0
 _HELD = 60.0  # maximum distance of the largest logit below the reference
@@ -47,7 +47,7 @@ def block_size_on_card(queries: Tensor, keys: Any) -> int | None:
 
 def attend_on_card(
     corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]
-) -> Partial | None:
+) -> PartialAttention | None:
     """Compute the triple of the whole corpus; None if the card does not support it or a sum overflows."""
     halves, wide = _halves(corpus, queries), _wide(queries)
     kernels = None if halves is None else kernels_for("attention", wide)
@@ -58,7 +58,7 @@ def attend_on_card(
 
 def attend(
     kernels: Any, corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]
-) -> Partial | None:
+) -> PartialAttention | None:
     """Compute it with these kernels, for a corpus of the queries' type."""
     factors = (_LOG2_E / temperature).expand(len(queries)).contiguous()
     sums = reference = context = unknown = None
@@ -79,7 +79,7 @@ def attend(
     highest = sums.most.amax(0) / _LOG2_E
     far = unknown & (highest != -math.inf) & (highest < -_HELD)
     finite = mass.isfinite().all() & context.isfinite().all() & ~far.any()
-    return Partial(reference, mass, context) if bool(finite) else None
+    return PartialAttention(reference, mass, context) if bool(finite) else None
 
 
 def attend_on_card_backward(
@@ -87,8 +87,8 @@ def attend_on_card_backward(
     queries: Tensor,
     temperature: Tensor,
     parameters: Sequence[Tensor],
-    total: Partial,
-    grad: Exact,
+    total: PartialAttention,
+    grad: ExactAttention,
     gradients: CorpusGradients,
 ) -> None:
     """Compute `gradients` except the bias's, after `attend_on_card`; `total.context` is finished."""
@@ -105,8 +105,8 @@ def attend_backward(
     queries: Tensor,
     temperature: Tensor,
     parameters: Sequence[Tensor],
-    total: Partial,
-    grad: Exact,
+    total: PartialAttention,
+    grad: ExactAttention,
     gradients: CorpusGradients,
 ) -> None:
     """Compute them with these kernels."""

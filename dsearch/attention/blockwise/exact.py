@@ -2,9 +2,9 @@
 
     l_bj = q_b · k_j / t + bias_bj    p = softmax_j(l)    context_b = Σ_j p_bj v_j    Z_b = Σ_j exp(l_bj)
 
-**Forward.** Blocks of documents are read one after another and merged as `Partial` triples. Nothing of size N
-is kept: the backward reads the corpus again and needs only the triple (Dao et al., 2022, arXiv:2205.14135,
-algorithm 4, there over tiles of fast memory and from log Z alone).
+**Forward.** Blocks of documents are read one after another and merged as `PartialAttention` triples. Nothing
+of size N is kept: the backward reads the corpus again and needs only the triple (Dao et al., 2022,
+arXiv:2205.14135, algorithm 4, there over tiles of fast memory and from log Z alone).
 
 **Backward.** With G the gradient of the context and z that of log Z:
 
@@ -38,8 +38,13 @@ from dsearch.attention.blockwise.card_attention import (
     attend_on_card_backward,
     block_size_on_card,
 )
-from dsearch.attention.blockwise.fused_passes import Use, attend_fused, attend_fused_backward, choose_fused
-from dsearch.attention.blockwise.partial import Exact, Partial, merge
+from dsearch.attention.blockwise.fused_passes import (
+    FusedPasses,
+    attend_fused,
+    attend_fused_backward,
+    choose_fused,
+)
+from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 Bias = Float[Tensor, "#batch documents"] | Callable[..., Tensor]
@@ -56,7 +61,7 @@ def exact_attention(
     temperature: Temperature = 1.0,
     block_size: int | None = None,
     fused: bool | None = None,
-) -> Exact:
+) -> ExactAttention:
     """Softmax attention of every query over every document.
 
     Args:
@@ -131,7 +136,7 @@ def exact_attention(
         values if isinstance(values, Tensor) else None,
         *bias_parameters,
     )
-    return Exact(*result)
+    return ExactAttention(*result)
 
 
 def log_partition(
@@ -172,7 +177,7 @@ class _ExactAttention(torch.autograd.Function):
     def forward(
         ctx: Any,
         corpus: Corpus,
-        use: Use,
+        use: FusedPasses,
         queries: Tensor,
         temperature: Tensor,
         bias: Tensor | None,
@@ -209,15 +214,15 @@ class _ExactAttention(torch.autograd.Function):
             values=torch.zeros_like(values) if need_values else None,
             bias=torch.zeros_like(bias) if need_bias else None,
         )
-        grad = Exact(grad_context, grad_log_partition)
+        grad = ExactAttention(grad_context, grad_log_partition)
         with torch.autocast(queries.device.type, enabled=False):
             served = False
-            total = Partial(maximum, mass, context)
+            total = PartialAttention(maximum, mass, context)
             if ctx.use.backward and ctx.on_card and not need_bias and not learned.wanted:
                 attend_on_card_backward(corpus, queries, temperature, parameters, total, grad, gradients)
                 served = True
             elif ctx.use.backward and not ctx.on_card and not need_bias and not learned.wanted:
-                result = Exact(context, maximum + mass.log())
+                result = ExactAttention(context, maximum + mass.log())
                 served = attend_fused_backward(
                     corpus, queries, temperature, parameters, ctx.use, result, grad, gradients
                 )
@@ -238,17 +243,19 @@ class _ExactAttention(torch.autograd.Function):
         )
 
 
-def _attend(corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]) -> Partial:
+def _attend(
+    corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]
+) -> PartialAttention:
     """The forward, written out: the logits of one block at a time."""
     scaled = queries.to(corpus.dtype) / temperature.reshape(-1, 1)
-    total = Partial(
+    total = PartialAttention(
         max=scaled.new_full((len(queries),), -math.inf),
         sum=scaled.new_zeros(len(queries)),
         context=scaled.new_zeros(len(queries), corpus.value_dim),
     )
     for rows, key_block, value_block in corpus.blocks():
         logits = corpus.logits(scaled, key_block, rows, parameters)
-        total = merge([total, Partial.of(logits, value_block)])
+        total = merge([total, PartialAttention.of(logits, value_block)])
     return total
 
 
@@ -257,8 +264,8 @@ def _attend_backward(
     queries: Tensor,
     temperature: Tensor,
     parameters: Sequence[Tensor],
-    total: Partial,
-    grad: Exact,
+    total: PartialAttention,
+    grad: ExactAttention,
     gradients: CorpusGradients,
     learned: LearnedBias,
 ) -> None:

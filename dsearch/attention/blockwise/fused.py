@@ -1,10 +1,10 @@
 """One block of exact attention by torch's fused operators, without a matrix of logits even within a block.
 
-A fused operator gives a block's context and log Z, which are its triple (`Partial.of_result`), so the running
-merge is that of the written-out path. Backward, given the context and log Z of the *whole* corpus and their
-gradients G and z, it recomputes p_bj = exp(l_bj − log Z_b), this block's share of the global softmax, and
-δ_b = G_b · context_b. The wanted δ_b is G_b · context_b − z_b; a column of 1 beside G, of 0 beside the values
-and of −z beside the context has this effect, and adds nothing to any required gradient.
+A fused operator gives a block's context and log Z, which are its triple (`PartialAttention.of_result`), so
+the running merge is that of the written-out path. Backward, given the context and log Z of the *whole* corpus
+and their gradients G and z, it recomputes p_bj = exp(l_bj − log Z_b), this block's share of the global
+softmax, and δ_b = G_b · context_b. The wanted δ_b is G_b · context_b − z_b; a column of 1 beside G, of 0
+beside the values and of −z beside the context has this effect, and adds nothing to any required gradient.
 
 | device | operator | float types | bias |
 |---|---|---|---|
@@ -29,7 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from dsearch.attention.blockwise.partial import Exact, Partial, merge_stacked
+from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge_stacked
 
 # What the operators for CUDA take: widths and rows of a bias that are multiples of these, and such addresses.
 WIDTH, BIAS_WIDTH, ALIGNMENT_BYTES = 8, 16, 16
@@ -49,7 +49,7 @@ def fused_block(
     values: Float[Tensor, "documents value_dim"],
     bias: Float[Tensor, "#batch documents"] | None = None,
     scale: float = 1.0,
-) -> Partial | None:
+) -> PartialAttention | None:
     """Triple of one block, or None if no fused operator supports its device, types or sizes.
 
     Args:
@@ -77,7 +77,7 @@ def fused_block(
         nothing = log_partition < _floor(queries.dtype) / 2
         log_partition = log_partition.masked_fill(nothing, -torch.inf)
         context = context.masked_fill(nothing.unsqueeze(-1), 0.0)
-    return merge_stacked(Partial.of_result(context, log_partition))
+    return merge_stacked(PartialAttention.of_result(context, log_partition))
 
 
 def fused_block_backward(
@@ -86,8 +86,8 @@ def fused_block_backward(
     values: Float[Tensor, "documents value_dim"],
     bias: Float[Tensor, "#batch documents"] | None,
     scale: float,
-    result: Exact,
-    gradient: Exact,
+    result: ExactAttention,
+    gradient: ExactAttention,
 ) -> BlockGradients | None:
     """Compute one block's part of the gradient, or None if no fused operator supports it.
 

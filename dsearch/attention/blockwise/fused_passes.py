@@ -11,13 +11,13 @@ from torch import Tensor
 
 from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
 from dsearch.attention.blockwise.fused import fused_block, fused_block_backward
-from dsearch.attention.blockwise.partial import Exact, Partial, merge
+from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge
 
 # Where |log Z| is larger, float32 holds it to worse than 1e-5, and with it every weight exp(l − log Z).
 LARGEST_LOG_PARTITION = 100.0
 
 
-class Use(NamedTuple):
+class FusedPasses(NamedTuple):
     """Passes that try the fused operators, and whether bfloat16 inputs stay bfloat16."""
 
     forward: bool
@@ -25,7 +25,9 @@ class Use(NamedTuple):
     native: bool
 
 
-def choose_fused(fused: bool | None, device: torch.device, *, same_width: bool, halves: bool = False) -> Use:
+def choose_fused(
+    fused: bool | None, device: torch.device, *, same_width: bool, halves: bool = False
+) -> FusedPasses:
     """Resolve the `fused` argument of `exact_attention` to the passes that use fused operators.
 
     None on a CPU fuses the forward alone: it takes less time than the unfused one
@@ -39,17 +41,17 @@ def choose_fused(fused: bool | None, device: torch.device, *, same_width: bool, 
     """
     # A traced graph cannot look at log Z to see whether the operator's precision was enough.
     if fused is False or torch.compiler.is_compiling():
-        return Use(forward=False, backward=False, native=False)
+        return FusedPasses(forward=False, backward=False, native=False)
     if fused:
-        return Use(forward=True, backward=True, native=True)
+        return FusedPasses(forward=True, backward=True, native=True)
     if device.type == "cuda":
-        return Use(forward=halves, backward=False, native=True)
-    return Use(forward=same_width and device.type == "cpu", backward=False, native=False)
+        return FusedPasses(forward=halves, backward=False, native=True)
+    return FusedPasses(forward=same_width and device.type == "cpu", backward=False, native=False)
 
 
 def attend_fused(
-    corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor], use: Use
-) -> Partial | None:
+    corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor], use: FusedPasses
+) -> PartialAttention | None:
     """The triple of the whole corpus, or None where no operator serves or float32 does not hold its log Z."""
     fed = _feed(corpus, queries, temperature, use)
     total = None
@@ -68,9 +70,9 @@ def attend_fused_backward(
     queries: Tensor,
     temperature: Tensor,
     parameters: Sequence[Tensor],
-    use: Use,
-    result: Exact,
-    grad: Exact,
+    use: FusedPasses,
+    result: ExactAttention,
+    grad: ExactAttention,
     gradients: CorpusGradients,
 ) -> bool:
     """Fill in `gradients`, all but the bias's; False where no operator serves, and they are not usable."""
@@ -100,7 +102,7 @@ class _Fed(NamedTuple):
     native: bool
 
 
-def _feed(corpus: Corpus, queries: Tensor, temperature: Tensor, use: Use) -> _Fed:
+def _feed(corpus: Corpus, queries: Tensor, temperature: Tensor, use: FusedPasses) -> _Fed:
     """As bfloat16 where everything is that, so that no input is rounded; otherwise in float32 or 64."""
     tensors = (queries, corpus.keys, corpus.values, corpus.bias)
     halves = all(
@@ -119,7 +121,7 @@ def _bias(fed: _Fed, rows: slice, parameters: Sequence[Tensor]) -> Tensor | None
     return bias.to(fed.corpus.dtype).expand(batch, rows.stop - rows.start)
 
 
-def _holds(total: Partial) -> bool:
+def _holds(total: PartialAttention) -> bool:
     """True if log Z is small enough for its precision; −inf (nothing attended) is exact."""
     log_partition = total.finish().log_partition
     small = log_partition.abs() <= LARGEST_LOG_PARTITION

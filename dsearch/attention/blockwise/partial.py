@@ -23,7 +23,7 @@ from torch import Tensor
 from dsearch.errors import InvalidRequest
 
 
-class Exact(NamedTuple):
+class ExactAttention(NamedTuple):
     """Attention over a whole corpus: `context [..., value_dim]` and `log_partition [...]` = log Σ exp(l)."""
 
     context: Tensor
@@ -31,7 +31,7 @@ class Exact(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
+class PartialAttention:
     """The (max, sum, context) triple of one block or shard; of an empty one it is (−∞, 0, 0).
 
     `context` is not yet divided by `sum`. A loss on merged shards reaches the inputs of every shard.
@@ -44,7 +44,7 @@ class Partial:
     @classmethod
     def of(
         cls, logits: Float[Tensor, "*batch documents"], values: Float[Tensor, "documents value_dim"]
-    ) -> Partial:
+    ) -> PartialAttention:
         """The triple of these logits and values; −inf logits contribute nothing."""
         if logits.shape[-1] == 0:
             maximum = torch.full(logits.shape[:-1], -math.inf, dtype=logits.dtype, device=logits.device)
@@ -56,22 +56,22 @@ class Partial:
     @classmethod
     def of_result(
         cls, context: Float[Tensor, "*batch value_dim"], log_partition: Float[Tensor, "*batch"]
-    ) -> Partial:
+    ) -> PartialAttention:
         """Triple of a finished result, with gradients; a shard that ran `exact_attention` passes it on.
 
         Float32 holds a log Z of 1e4 to 1e-3 only; below 100 it is good to 1e-5.
         """
         return cls(log_partition, (log_partition != -math.inf).to(context.dtype), context)
 
-    def finish(self) -> Exact:
+    def finish(self) -> ExactAttention:
         """Context and log partition function; zero and −∞ where nothing was attended."""
         empty = self.sum == 0
         total = self.sum.masked_fill(empty, 1.0)
         log_partition = (_finite(self.max) + total.log()).masked_fill(empty, -math.inf)
-        return Exact(self.context / total.unsqueeze(-1), log_partition)
+        return ExactAttention(self.context / total.unsqueeze(-1), log_partition)
 
 
-def merge(partials: Sequence[Partial]) -> Partial:
+def merge(partials: Sequence[PartialAttention]) -> PartialAttention:
     """Merge disjoint parts into the triple of their union; associative and commutative up to rounding.
 
     Args:
@@ -83,7 +83,7 @@ def merge(partials: Sequence[Partial]) -> Partial:
     if not partials:
         raise InvalidRequest("partials=[]; give at least one, an empty shard's if need be")
     return merge_stacked(
-        Partial(
+        PartialAttention(
             torch.stack([part.max for part in partials]),
             torch.stack([part.sum for part in partials]),
             torch.stack([part.context for part in partials]),
@@ -91,12 +91,12 @@ def merge(partials: Sequence[Partial]) -> Partial:
     )
 
 
-def merge_stacked(parts: Partial) -> Partial:
+def merge_stacked(parts: PartialAttention) -> PartialAttention:
     """The same for parts that lie along the first dimension of one triple, at least one."""
     # The reference that exponents are taken from cancels out of the result, so it carries no gradient.
     maximum = parts.max.detach().amax(0)
     scale = torch.exp(parts.max - _finite(maximum))
-    return Partial(maximum, (parts.sum * scale).sum(0), (parts.context * scale.unsqueeze(-1)).sum(0))
+    return PartialAttention(maximum, (parts.sum * scale).sum(0), (parts.context * scale.unsqueeze(-1)).sum(0))
 
 
 def _finite(maximum: Tensor) -> Tensor:

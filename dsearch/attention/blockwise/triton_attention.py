@@ -188,7 +188,7 @@ def _slope(
         slope_tiles.store([row, start], slopes.to(slope_tiles.dtype))
 
 
-class Sums(NamedTuple):
+class AttentionSums(NamedTuple):
     """Sums that `weigh` adds to, `[parts, batch]` each.
 
     Attributes:
@@ -202,7 +202,7 @@ class Sums(NamedTuple):
     most: Tensor
 
     @classmethod
-    def room(cls, queries: Tensor, bias: Tensor | None) -> Sums:
+    def room(cls, queries: Tensor, bias: Tensor | None) -> AttentionSums:
         """Those of no documents, for a bias of this kind."""
         _, parts = _programs(len(queries), _rows(len(queries), bias), queries.device)
         none = torch.zeros(parts, len(queries), dtype=torch.float32, device=queries.device)
@@ -210,7 +210,12 @@ class Sums(NamedTuple):
 
 
 def weigh(
-    queries: Tensor, keys: Tensor, factors: Tensor, references: Tensor, bias: Tensor | None, sums: Sums
+    queries: Tensor,
+    keys: Tensor,
+    factors: Tensor,
+    references: Tensor,
+    bias: Tensor | None,
+    sums: AttentionSums,
 ) -> Tensor:
     """Weights `[batch, documents]`; `sums` grow by theirs."""
     batch, documents = len(queries), len(keys)

@@ -267,7 +267,7 @@ def group_maxima(queries: Tensor, keys: Tensor, plan: Any) -> tuple[Tensor, Tens
     return maxima, tile_maxima
 
 
-class Best(NamedTuple):
+class BestKeys(NamedTuple):
     """Best keys of some queries: scores and rows `[batch, k]`, or `ordered` if they are not sorted.
 
     Attributes:
@@ -293,7 +293,7 @@ def best_keys(
     *,
     listed: Tensor | None = None,
     sort: bool = True,
-) -> Best:
+) -> BestKeys:
     """The best keys, from the k + 1 best tiles of each query or from `listed` groups `[batch, groups]`.
 
     `capacity` groups of a query can be listed; a power of two.
@@ -307,7 +307,7 @@ def best_keys(
     if listed is not None:
         groups[:, : listed.shape[1]] = listed
         counts = torch.full_like(unsure, listed.shape[1])
-    best = Best(
+    best = BestKeys(
         scores=maxima.new_empty(batch, k),
         rows=tiles.new_empty(batch, k),
         ordered=tiles.new_empty(batch, width),

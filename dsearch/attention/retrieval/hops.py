@@ -14,7 +14,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dsearch.attention.pooling import Attended, attend, pool
+from dsearch.attention.pooling import AttentionResult, attend, pool
 from dsearch.attention.scores import Score, length, unit
 from dsearch.errors import InvalidRequest
 
@@ -54,7 +54,7 @@ def attend_in_hops(
     score: str | Score = "dot",
     mask: Bool[Tensor, ...] | None = None,
     temperature: float | Float[Tensor, ...] = 1.0,
-) -> Attended:
+) -> AttentionResult:
     """Attend, refine and attend again over fixed keys, `hops` times in all; `hops=1` is `attend`.
 
     Raises:

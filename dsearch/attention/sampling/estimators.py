@@ -32,7 +32,7 @@ from dsearch.attention.softmax import masked_softmax
 Rest = int | Int[Tensor, "*#batch"]
 
 
-class Sampled(NamedTuple):
+class AttentionSample(NamedTuple):
     """Attention over candidates and sample; `weights` are of both, candidates first, and sum to 1."""
 
     context: Float[Tensor, "*batch value_dim"]
@@ -66,7 +66,7 @@ def sampled_attention(
     sampled_logits: Float[Tensor, "*batch samples"],
     sampled_values: Float[Tensor, "*batch samples value_dim"],
     rest: Rest,
-) -> Sampled:
+) -> AttentionSample:
     """Attention over the corpus, from its candidates and an importance-corrected sample of the rest.
 
     Arguments as in `sampled_log_partition`. The context is a ratio of two unbiased estimates
@@ -75,7 +75,7 @@ def sampled_attention(
     logits = _corrected(candidate_logits, sampled_logits, rest)
     weights = masked_softmax(logits)
     context = pool(weights.unsqueeze(-2), torch.cat([candidate_values, sampled_values], -2)).squeeze(-2)
-    return Sampled(context, sampled_log_partition(candidate_logits, sampled_logits, rest), weights)
+    return AttentionSample(context, sampled_log_partition(candidate_logits, sampled_logits, rest), weights)
 
 
 def _corrected(candidate_logits: Tensor, sampled_logits: Tensor, rest: Rest) -> Tensor:

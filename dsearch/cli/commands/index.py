@@ -16,12 +16,12 @@ from dsearch.cli.output import tell_waiting
 from dsearch.cli.remote import index_by_server, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
-from dsearch.results import CollectionDamaged, CollectionInfo, Written
+from dsearch.results import CollectionDamaged, CollectionInfo, WriteResult
 
 if TYPE_CHECKING:
     from dsearch.cli.folders import Folders
     from dsearch.engine import Collection, SearchEngine
-    from dsearch.engine.indexing.ingest import Ingested
+    from dsearch.engine.indexing.ingest import Ingestion
 
 
 def index(
@@ -206,7 +206,7 @@ def _calibrate(target: Collection) -> None:
 
 def _show(
     info: CollectionInfo,
-    written: Written | Ingested,
+    written: WriteResult | Ingestion,
     deleted: int,
     folders: Folders,
     refused: int,
@@ -232,7 +232,7 @@ def _show(
         )
     folders.tell(info.name)
     rate = ""
-    if not isinstance(written, Written):
+    if not isinstance(written, WriteResult):
         speed = f" ({written.encoded / written.elapsed_s:.0f} documents/s)" if written.encoded else ""
         rate = f", {written.encoded} encoded in {written.elapsed_s:.1f} s{speed}"
     left_out = problems.count + refused

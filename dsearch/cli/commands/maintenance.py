@@ -176,7 +176,7 @@ def described_keys(keys: dict[str, Any] | None) -> str:
 
 
 def _compacted(collection: str, home: Path | None, threads: int | None) -> dict[str, Any]:
-    """`Compacted` as JSON, with `complete`."""
+    """`Compaction` as JSON, with `complete`."""
     try:
         with opened_engine(home, readonly=False, threads=threads) as (engine, _):
             from dsearch.engine.maintenance.compact import compact

@@ -23,7 +23,7 @@ from dsearch.hints import Command
 if TYPE_CHECKING:
     from dsearch.config import Settings
     from dsearch.engine import Collection, SearchEngine
-    from dsearch.engine.indexing.ingest import Ingested, OnProgress
+    from dsearch.engine.indexing.ingest import Ingestion, OnProgress
     from dsearch.types import Document
 
 
@@ -204,13 +204,13 @@ def start(
 def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
     """Show the shards of each collection and the replicas that do not respond."""
     from dsearch.cluster.connection import connect
-    from dsearch.cluster.coordinator import Live, coordinator, copies_up, outcome
+    from dsearch.cluster.coordinator import LiveRelease, coordinator, copies_up, outcome
 
     connect(ray)
     live_shards = outcome(coordinator().live.remote())
     report: list[dict[str, Any]] = []
     for name, described in sorted(live_shards.items()):
-        live = Live(**described)
+        live = LiveRelease(**described)
         report.append(
             {
                 "collection": name,
@@ -299,7 +299,7 @@ def ingest_on_ray(
     workers: int,
     on_progress: OnProgress,
     obsolete: Callable[[], Sequence[str]] | None = None,
-) -> Ingested:
+) -> Ingestion:
     """`Collection.ingest`, with the embeddings computed by a cluster whose machines see the home.
 
     Raises:

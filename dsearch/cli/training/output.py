@@ -14,7 +14,7 @@ from dsearch.types import Purpose
 
 if TYPE_CHECKING:
     from dsearch.jobs import TrainingJob
-    from dsearch.training import JobResult, Registered
+    from dsearch.training import JobResult, Registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def leg_lines(record: Mapping[str, Any]) -> list[str]:
     return [f"{line} against {scores['untuned']:.4f}"]
 
 
-def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered: Registered) -> Outcome:
+def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered: Registration) -> Outcome:
     """The outcome of a training in this process."""
     lines = (
         _lines_of_values(collection, job.field, learned, registered)
@@ -101,11 +101,11 @@ def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered
     return Outcome(live, {**about, **learned.result.record}, lines)
 
 
-def _lines_of_ranking(collection: str, learned: JobResult, registered: Registered) -> list[str]:
-    from dsearch.training import Trained
+def _lines_of_ranking(collection: str, learned: JobResult, registered: Registration) -> list[str]:
+    from dsearch.training import TrainingResult
 
     trained = learned.result
-    assert isinstance(trained, Trained)
+    assert isinstance(trained, TrainingResult)
     served = _served(trained.share, trained.keyword_factor)
     lines = [
         verdict_line(collection, registered.sentence, live=registered.live is not None),
@@ -136,7 +136,7 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registere
     return [*lines, answers_now(collection, registered.live, registered.parent)]
 
 
-def _lines_of_values(collection: str, field: str, learned: JobResult, registered: Registered) -> list[str]:
+def _lines_of_values(collection: str, field: str, learned: JobResult, registered: Registration) -> list[str]:
     from dsearch.training import TrainedValues
 
     trained, version = learned.result, registered.model

@@ -24,7 +24,7 @@ def task_over_shards(collection: Collection, address: str, options: TrainingOpti
         InvalidRequest, NotInCluster: options or documents that do not train over shards.
     """
     from dsearch.cluster.connection import connect
-    from dsearch.cluster.coordinator import Live, coordinator, outcome
+    from dsearch.cluster.coordinator import LiveRelease, coordinator, outcome
     from dsearch.cluster.release.transfer import read_release
     from dsearch.cluster.shards.remote import RayShards
     from dsearch.cluster.training.finetune import over, require_same_documents, require_trainable
@@ -38,7 +38,7 @@ def task_over_shards(collection: Collection, address: str, options: TrainingOpti
             f"the cluster at {address} has no shards of {collection.name}; start them",
             hint=Command("cluster start", ("-c", collection.name, "--ray", address)),
         )
-    live = Live(**described)
+    live = LiveRelease(**described)
     corpus = ShardedCorpus(read_release(live.uri), RayShards(live, answer_s=ANSWER_S))
     require_same_documents(corpus, collection)
     return over(corpus)

@@ -14,7 +14,7 @@ from dsearch.engine import PassageOptions, SearchEngine, calls, statistics
 from dsearch.engine.episodes import Episodes
 from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest
-from dsearch.store import Checked
+from dsearch.store import CheckedDocuments
 from dsearch.types import Document, EmbeddedDocument
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class LocalDocuments:
         documents: Iterable[Document | Mapping[str, Any]],
         *,
         embeddings: Vectors | None = None,
-    ) -> results.Written:
+    ) -> results.WriteResult:
         """Insert documents, or replace those of the same ids; durable and searchable on return."""
         opened = self.engine.collection(collection)
         if embeddings is not None:
@@ -107,7 +107,7 @@ class LocalDocuments:
         seen: dict[str, int] = {}
         numbered = iter(enumerate(documents, start=1))
         while batch := list(islice(numbered, BATCH_DOCUMENTS)):
-            good, lines = Checked(), list[int]()
+            good, lines = CheckedDocuments(), list[int]()
             for number, item in batch:
                 try:
                     _add(good, item, number, seen)
@@ -132,7 +132,7 @@ class LocalDocuments:
                 f"none of {refused} documents can be stored; the first: {problems[0].detail}"
             )
         sequence = opened.store.sequence
-        return results.Written(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
+        return results.WriteResult(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
 
     def get(self, collection: str, id: str, *, episode: str | None = None) -> Document:
         """One document, read for the task `episode` if one is named."""
@@ -141,17 +141,17 @@ class LocalDocuments:
             self.episodes.add_reading("", episode, collection, id)
         return document
 
-    def delete(self, collection: str, id: str) -> results.Deleted:
+    def delete(self, collection: str, id: str) -> results.DeleteResult:
         """Delete one document; gone from every later search on return."""
         return calls.delete_document(self.engine.collection(collection), id)
 
     def delete_many(
         self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
-    ) -> results.Deleted:
+    ) -> results.DeleteResult:
         """Delete the documents of these ids, or those that a filter finds."""
         return calls.delete_documents(self.engine.collection(collection), ids=ids, filter=filter)
 
-    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> results.Changed:
+    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> results.MetadataResult:
         """Change part of a document's metadata (JSON Merge Patch, RFC 7396)."""
         return calls.change_metadata(self.engine.collection(collection), id, changes)
 
@@ -192,7 +192,9 @@ def _document(source: Document | Mapping[str, Any], embedding: list[float] | Non
     return EmbeddedDocument(**content)
 
 
-def _add(good: Checked, item: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> None:
+def _add(
+    good: CheckedDocuments, item: Document | Mapping[str, Any], number: int, seen: dict[str, int]
+) -> None:
     """Take a document into the batch that is stored next.
 
     Raises:

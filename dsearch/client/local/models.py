@@ -255,11 +255,13 @@ class LocalModels:
         """Every version with what is known of it; v0 is the untrained one."""
         return calls.list_models(self.engine.collection(collection))
 
-    def promote(self, collection: str, version: str, purpose: Purpose | None = None) -> results.Promoted:
+    def promote(
+        self, collection: str, version: str, purpose: Purpose | None = None
+    ) -> results.PromotionResult:
         """Let a version answer from now on; to undo it promote `previous`."""
         return calls.promote(self.engine.collection(collection), version, purpose)
 
-    def rollback(self, collection: str, purpose: Purpose = "search") -> results.Promoted:
+    def rollback(self, collection: str, purpose: Purpose = "search") -> results.PromotionResult:
         """Let the version answer again for a purpose that did before the live one."""
         return calls.rollback(self.engine.collection(collection), purpose)
 
@@ -274,7 +276,7 @@ class LocalModels:
         judgements: Mapping[str, Mapping[str, float]],
         *,
         accept: bool = False,
-    ) -> results.Remembered:
+    ) -> results.MemoryResult:
         """Add judged queries to the live version's memory, without training."""
         from dsearch.training import remember
 

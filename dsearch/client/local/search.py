@@ -27,7 +27,14 @@ from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.training import ACTIONS
-from dsearch.types import DrawResult, OwnJudgements, QueriesToJudge, Recorded, RewardResult, SearchResult
+from dsearch.types import (
+    DrawResult,
+    FeedbackResult,
+    OwnJudgements,
+    QueriesToJudge,
+    RewardResult,
+    SearchResult,
+)
 
 if TYPE_CHECKING:
     from dsearch.client.wire import Rows, Vectors
@@ -97,7 +104,7 @@ class LocalSearch:
         opened = self.engine.collection(collection)
         return calls.count_facets(opened, fields, filter=filter, limit=limit)
 
-    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> Recorded:
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> FeedbackResult:
         """Tell what people clicked or judged, by `user_query`: pages are remembered by servers alone."""
         return record_feedback(self.engine.collection(collection), events)
 
@@ -132,7 +139,7 @@ class LocalSearch:
         useful_ids: Sequence[str] = (),
         success: bool,
         client_id: str = "",
-    ) -> Recorded:
+    ) -> FeedbackResult:
         """Record how a task ended, named by `episode` in its searches and in `get`."""
         opened = self.engine.collection(collection)
         outcome, now_s = TaskOutcome(useful_ids, success), time.time()
@@ -140,7 +147,7 @@ class LocalSearch:
             "", episode, collection, outcome, client_id=client_id, now_s=now_s
         )
         recorded = opened.feedback.record(pages, events)
-        return Recorded(recorded.events, recorded.repeated)
+        return FeedbackResult(recorded.events, recorded.repeated)
 
     def _remember(self, collection: str, pages: Sequence[SearchResult], options: FindOptions) -> None:
         if episode := options.get("episode"):
@@ -246,7 +253,7 @@ def _without_feedback(options: FindOptions) -> Any:
 _NAMES = ("action_name", "object_id", "user_query", "client_id", "event_id", "timestamp")
 
 
-def record_feedback(collection: Collection, events: Sequence[Mapping[str, Any]]) -> Recorded:
+def record_feedback(collection: Collection, events: Sequence[Mapping[str, Any]]) -> FeedbackResult:
     """Write events, all or none; durable on return. Sent to a server, the same events have the same ids.
 
     Raises:
@@ -259,7 +266,7 @@ def record_feedback(collection: Collection, events: Sequence[Mapping[str, Any]])
     records = [_event_of(number, event, collection.feedback, now) for number, event in enumerate(events)]
     pages = {page.query_id: page for page, _ in records}
     recorded = collection.feedback.record([*pages.values()], [event for _, event in records])
-    return Recorded(recorded.events, recorded.repeated)
+    return FeedbackResult(recorded.events, recorded.repeated)
 
 
 def _event_of(

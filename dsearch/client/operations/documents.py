@@ -11,7 +11,7 @@ from dsearch.client.flow import NDJSON, TENSORS, Flow, Request, operation
 from dsearch.client.options import Filter
 from dsearch.client.wire import added, batches, json_of, path_of, question, quoted, tensor_batches
 from dsearch.errors import InvalidDocument
-from dsearch.results import AliasSet, Changed, CollectionInfo, Deleted, DocumentPage, Written
+from dsearch.results import AliasSet, CollectionInfo, DeleteResult, DocumentPage, MetadataResult, WriteResult
 from dsearch.types import Document
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class DocumentOperations:
         documents: Iterable[Document | Mapping[str, Any]],
         *,
         embeddings: Vectors | None = None,
-    ) -> Flow[Written]:
+    ) -> Flow[WriteResult]:
         """Insert documents, or replace those of the same ids; durable and searchable on return.
 
         `documents` may be an iterator of any length: it is read as it is sent, in batches of at most 1000
@@ -122,7 +122,7 @@ class DocumentOperations:
             embeddings: of all documents, [documents, dimension], sent as tensors; a batch with one that
                 cannot be stored is then refused as a whole.
         """
-        total = Written(0, 0, 0, 0, 0, [])
+        total = WriteResult(0, 0, 0, 0, 0, [])
         parts, kind = batches(documents), NDJSON
         if embeddings is not None:
             parts, kind = tensor_batches(documents, embeddings), TENSORS
@@ -134,7 +134,7 @@ class DocumentOperations:
                 content = wire.written_before(error)
                 if content is None:
                     raise
-            total = added(total, wire.parse(Written, content), before)
+            total = added(total, wire.parse(WriteResult, content), before)
         if total.refused and not total.inserted + total.updated + total.unchanged:
             raise InvalidDocument(
                 f"none of {total.refused} documents can be stored; the first: {total.problems[0].detail}"
@@ -149,26 +149,26 @@ class DocumentOperations:
         return wire.parse(Document, wire.content_of(answer))
 
     @operation
-    def delete(self, collection: str, id: str) -> Flow[Deleted]:
+    def delete(self, collection: str, id: str) -> Flow[DeleteResult]:
         """Delete one document; gone from every later search on return. `DELETE …/documents/{id}`"""
         answer = yield Request("DELETE", path_of(collection, "documents", id), writes=True)
-        return wire.parse(Deleted, wire.content_of(answer))
+        return wire.parse(DeleteResult, wire.content_of(answer))
 
     @operation
     def delete_many(
         self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
-    ) -> Flow[Deleted]:
+    ) -> Flow[DeleteResult]:
         """Delete the documents of these ids, or those that match a filter. `POST …/documents/delete`"""
         selection = {"ids": None if ids is None else list(ids), "filter": filter}
         answer = yield replace(question(collection, "documents/delete", selection), writes=True)
-        return wire.parse(Deleted, wire.content_of(answer))
+        return wire.parse(DeleteResult, wire.content_of(answer))
 
     @operation
-    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> Flow[Changed]:
+    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> Flow[MetadataResult]:
         """Change part of a document's metadata (JSON Merge Patch, RFC 7396). `PATCH …/documents/{id}`"""
         body = json_of({"metadata": changes})
         answer = yield Request("PATCH", path_of(collection, "documents", id), {}, body, writes=True)
-        return wire.parse(Changed, wire.content_of(answer))
+        return wire.parse(MetadataResult, wire.content_of(answer))
 
     @operation
     def documents(

@@ -9,7 +9,7 @@ from typing import Any
 from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.wire import head_file, path_of, question
-from dsearch.results import DraftAdded, ModelAdded, Models, Promoted, Remembered, RowsDropped
+from dsearch.results import DraftAdded, MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped
 from dsearch.types import Purpose
 
 
@@ -23,7 +23,7 @@ class ModelOperations:
         return wire.parse(Models, wire.content_of(answer))
 
     @operation
-    def promote(self, collection: str, version: str, purpose: Purpose | None = None) -> Flow[Promoted]:
+    def promote(self, collection: str, version: str, purpose: Purpose | None = None) -> Flow[PromotionResult]:
         """Make a version live; to undo it promote `previous`. `POST …/promote`
 
         Args:
@@ -34,14 +34,14 @@ class ModelOperations:
         chosen = {} if purpose is None else {"purpose": purpose}
         path = path_of(collection, "models", version, "promote")
         answer = yield Request("POST", path, chosen, writes=True)
-        return wire.parse(Promoted, wire.content_of(answer))
+        return wire.parse(PromotionResult, wire.content_of(answer))
 
     @operation
-    def rollback(self, collection: str, purpose: Purpose = "search") -> Flow[Promoted]:
+    def rollback(self, collection: str, purpose: Purpose = "search") -> Flow[PromotionResult]:
         """Make the version live again that answered before for a purpose. `POST …/models/rollback`"""
         path = path_of(collection, "models", "rollback")
         answer = yield Request("POST", path, {"purpose": purpose}, writes=True, repeatable=False)
-        return wire.parse(Promoted, wire.content_of(answer))
+        return wire.parse(PromotionResult, wire.content_of(answer))
 
     @operation
     def rollback_rows(self, collection: str, sequence: int) -> Flow[RowsDropped]:
@@ -63,7 +63,7 @@ class ModelOperations:
         judgements: Mapping[str, Mapping[str, float]],
         *,
         accept: bool = False,
-    ) -> Flow[Remembered]:
+    ) -> Flow[MemoryResult]:
         """Add judged queries to the live version's memory, without training. `POST …/models/remember`
 
         Args:
@@ -75,7 +75,7 @@ class ModelOperations:
         body = {"queries": queries, "judgements": judgements, "accept": accept}
         posted = question(collection, "models/remember", body)
         answer = yield replace(posted, repeatable=False, writes=True)
-        return wire.parse(Remembered, wire.content_of(answer))
+        return wire.parse(MemoryResult, wire.content_of(answer))
 
     @operation
     def delete_model(self, collection: str, version: str) -> Flow[None]:

@@ -11,7 +11,7 @@ from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import (
-    Parts,
+    RequestParts,
     joined,
     joined_gradients,
     json_of,
@@ -31,9 +31,9 @@ from dsearch.results import (
 )
 from dsearch.types import (
     DrawResult,
+    FeedbackResult,
     OwnJudgements,
     QueriesToJudge,
-    Recorded,
     RewardResult,
     SearchResult,
     Stamp,
@@ -111,7 +111,7 @@ class SearchOperations:
         return wire.parse(Facets, wire.content_of(answer))
 
     @operation
-    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> Flow[Recorded]:
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> Flow[FeedbackResult]:
         """Record clicks and judgements, all of them or none. `POST …/feedback`
 
         Each event has `action_name` (click, purchase, thumbs_up, …), `object_id`, and `query_id` of a
@@ -119,7 +119,7 @@ class SearchOperations:
         """
         body = json_of([dict(event) for event in events])
         answer = yield Request("POST", f"{path_of(collection)}/feedback", {}, body, writes=True)
-        return wire.parse(Recorded, wire.content_of(answer))
+        return wire.parse(FeedbackResult, wire.content_of(answer))
 
     @operation
     def own_judgements(self, collection: str, *, client_id: str | None = None) -> Flow[OwnJudgements]:
@@ -159,7 +159,7 @@ class SearchOperations:
         useful_ids: Sequence[str] = (),
         success: bool,
         client_id: str = "",
-    ) -> Flow[Recorded]:
+    ) -> Flow[FeedbackResult]:
         """Record how a task ended, named by `episode` in its searches and in `get`. `POST …/outcomes`
 
         Args:
@@ -173,7 +173,7 @@ class SearchOperations:
             {"episode": episode, "useful_ids": list(useful_ids), "success": success, "client_id": client_id}
         )
         answer = yield Request("POST", f"{path_of(collection)}/outcomes", {}, body, writes=True)
-        return wire.parse(Recorded, wire.content_of(answer))
+        return wire.parse(FeedbackResult, wire.content_of(answer))
 
     @operation
     def attend(
@@ -201,7 +201,7 @@ class SearchOperations:
             options: how they attend.
         """
         body = {**plain(options), "include": list(include), "certify": certify}
-        parts, answers = Parts(queries, vectors), list[Attention]()
+        parts, answers = RequestParts(queries, vectors), list[Attention]()
         for part in parts:
             try:
                 answer = yield question(collection, "attend", {**body, **part}, TENSORS)
@@ -247,7 +247,7 @@ class SearchOperations:
             "grad_weights": None if weights is None else ragged(weights),
             "grad_scores": None if scores is None else ragged(scores),
         }
-        parts, answers = Parts(queries, vectors), list[Gradients]()
+        parts, answers = RequestParts(queries, vectors), list[Gradients]()
         for part in parts:
             gradients = {name: rows[parts.place] for name, rows in request.items() if rows is not None}
             try:

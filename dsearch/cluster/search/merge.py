@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention import POOLINGS, Partial, merge, mix, temper
+from dsearch.attention import POOLINGS, PartialAttention, merge, mix, temper
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.attention.scores import keyword_part
@@ -257,5 +257,5 @@ def pooled(parts: list[PoolResult], like: Float[Tensor, "batch heads encoder_dim
     """Compute Σ_d a_h(q, d) e_d of each head from the triples of the shards; zeros without candidates."""
     if not parts:
         return torch.zeros_like(like)
-    triples = [Partial(*map(torch.tensor, (part.max, part.sum, part.context))) for part in parts]
+    triples = [PartialAttention(*map(torch.tensor, (part.max, part.sum, part.context))) for part in parts]
     return merge(triples).finish().context

@@ -19,7 +19,7 @@ from dsearch.cluster.wire.messages import QueryText, RescoreRequest, RescoreResu
 from dsearch.engine.ranking.second_stage import (
     CandidateEvidence,
     FirstStage,
-    Terms,
+    StageTerms,
     best_columns,
     chosen_stages,
     neutral,
@@ -101,7 +101,7 @@ class ShardedReranker:
     ):
         self._ask, self._stage, self._query, self._weighting = ask, stage, query, weighting
 
-    def terms(self, first: FirstStage, owners: Int64[np.ndarray, "batch candidates"]) -> Terms:
+    def terms(self, first: FirstStage, owners: Int64[np.ndarray, "batch candidates"]) -> StageTerms:
         """The term of each candidate; `owners` has the shard of each.
 
         Raises:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsearch.cluster.connection import NAMESPACE
-from dsearch.cluster.coordinator import Live
+from dsearch.cluster.coordinator import LiveRelease
 from dsearch.cluster.errors import NotOpen, ShardsLost
 from dsearch.cluster.wire.packing import pack, unpack
 from dsearch.errors import DsearchError
@@ -29,7 +29,7 @@ class RayShards:
         answer_s: timeout of a copy, after which another one is called.
     """
 
-    def __init__(self, live: Live, *, answer_s: float = ANSWER_S):
+    def __init__(self, live: LiveRelease, *, answer_s: float = ANSWER_S):
         import ray
         import ray.exceptions
 

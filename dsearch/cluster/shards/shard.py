@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
-from dsearch.attention import Partial
+from dsearch.attention import PartialAttention
 from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.cluster.release.release import FREQUENCIES_NAME, ROWS_NAME, ShardManifest
 from dsearch.cluster.shards import second_stage
@@ -26,7 +26,6 @@ from dsearch.cluster.wire.messages import (
     HitPreview,
     HitRequest,
     MemoryContent,
-    Part,
     PoolRequest,
     PoolResult,
     Proposal,
@@ -34,10 +33,11 @@ from dsearch.cluster.wire.messages import (
     RescoreRequest,
     RescoreResult,
     ShardAttendRequest,
+    ShardAttention,
+    ShardGradients,
     ShardHit,
-    Upstream,
 )
-from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.coverage import whole_log_partition
 from dsearch.engine.search.arrangement import text_name
 from dsearch.engine.search.hits import highlighter
@@ -117,7 +117,7 @@ class Shard:
                 past = self._memories.of(question.past, state)
                 if past is None:
                     return _without_memory(question, state)
-            legs = Legs(
+            legs = SearchLegs(
                 state,
                 question.texts,
                 mode=question.mode,
@@ -164,7 +164,7 @@ class Shard:
             )
             for query in range(batch):
                 for head in range(heads):
-                    part = Partial.of(logits[query, head], values[query, head])
+                    part = PartialAttention.of(logits[query, head], values[query, head])
                     maximum[query, head], total[query, head] = part.max, part.sum
                     context[query, head] = part.context
             return PoolResult(maximum.numpy(), total.numpy(), context.numpy())
@@ -189,11 +189,11 @@ class Shard:
             entries.append(ShardHit(document, self._passage(keys[number], document), terms, highlights))
         return entries
 
-    def attend(self, request: ShardAttendRequest) -> Part:
+    def attend(self, request: ShardAttendRequest) -> ShardAttention:
         """Compute attention over every document, for training; see `training.py`."""
         return shard_training.attend(self.state, request)
 
-    def attend_backward(self, upstream: Upstream) -> shard_training.Gradient:
+    def attend_backward(self, upstream: ShardGradients) -> shard_training.Gradient:
         """Return the shard's part of the gradient."""
         return shard_training.attend_backward(self.state, upstream)
 
@@ -285,7 +285,7 @@ def _without_memory(question: ProposalRequest, state: Snapshot) -> Proposal:
 
 
 def _partition(
-    state: Snapshot, question: ProposalRequest, legs: Legs, past: RecalledHere | None
+    state: Snapshot, question: ProposalRequest, legs: SearchLegs, past: RecalledHere | None
 ) -> Float32[np.ndarray, "batch heads"]:
     weight = question.keyword_weight
     return whole_log_partition(

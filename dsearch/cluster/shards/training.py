@@ -6,24 +6,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsearch.attention import Exact, exact_attention
+from dsearch.attention import ExactAttention, exact_attention
 from dsearch.attention.scores import keyword_part
-from dsearch.cluster.wire.messages import GatherRequest, GatherResult, Part, ShardAttendRequest, Upstream
+from dsearch.cluster.wire.messages import (
+    GatherRequest,
+    GatherResult,
+    ShardAttendRequest,
+    ShardAttention,
+    ShardGradients,
+)
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import NotInCluster
 
 Gradient = tuple[np.ndarray, np.ndarray, np.ndarray]  # of folded queries, keyword weight and temperature
 
 
-def attend(state: Snapshot, request: ShardAttendRequest) -> Part:
+def attend(state: Snapshot, request: ShardAttendRequest) -> ShardAttention:
     """Compute context and log partition function over every document of `state`."""
     with torch.no_grad():
         partial = _exact(state, request, *_leaves(request))
     shape = request.folded.shape
-    return Part(partial.context.reshape(shape).numpy(), partial.log_partition.reshape(shape[:2]).numpy())
+    return ShardAttention(
+        partial.context.reshape(shape).numpy(), partial.log_partition.reshape(shape[:2]).numpy()
+    )
 
 
-def attend_backward(state: Snapshot, upstream: Upstream) -> Gradient:
+def attend_backward(state: Snapshot, upstream: ShardGradients) -> Gradient:
     """Compute the loss's gradients from its gradients with respect to the result of `attend`."""
     leaves = [leaf.requires_grad_() for leaf in _leaves(upstream.request)]
     with torch.enable_grad():  # a shard in the caller's process runs inside a backward pass
@@ -52,7 +60,7 @@ def _leaves(request: ShardAttendRequest) -> tuple[Tensor, Tensor, Tensor]:
 
 def _exact(
     state: Snapshot, request: ShardAttendRequest, folded: Tensor, keyword_weight: Tensor, temperature: Tensor
-) -> Exact:
+) -> ExactAttention:
     if state.passages is not None:
         raise NotInCluster("documents with several passages do not train over shards; train in one process")
     bias = None

@@ -18,12 +18,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dsearch.attention import Exact, Partial, merge
+from dsearch.attention import ExactAttention, PartialAttention, merge
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Shards
-from dsearch.cluster.wire.messages import GatherRequest, Part, ShardAttendRequest, Upstream
+from dsearch.cluster.wire.messages import GatherRequest, ShardAttendRequest, ShardAttention, ShardGradients
 
 
 class ShardedCorpus:
@@ -46,7 +46,7 @@ class ShardedCorpus:
         keyword_weight: Float[Tensor, " heads"],
         temperature: Float[Tensor, ""],
         weighting: tuple[float, float] | None = None,
-    ) -> Exact:
+    ) -> ExactAttention:
         """Compute Σ_d a_h(q, d) e_d and log Σ_d exp(l_h(q, d)) over every document, as one process would.
 
         Args:
@@ -65,7 +65,9 @@ class ShardedCorpus:
             "tuple[Tensor, Tensor]",
             _AskShards.apply(self, words, weighting, folded, keyword_weight, temperature),
         )
-        parts = [Partial.of_result(context, z) for context, z in zip(contexts, partitions, strict=True)]
+        parts = [
+            PartialAttention.of_result(context, z) for context, z in zip(contexts, partitions, strict=True)
+        ]
         return merge(parts).finish()
 
     def gather(
@@ -166,7 +168,7 @@ def retention(
     documents = corpus.gather(positions[:, None], None)[0][:, 0]
     start = torch.tensor(START_TEMPERATURE)
 
-    def attended(folded: Tensor) -> Exact:
+    def attended(folded: Tensor) -> ExactAttention:
         unworded = torch.zeros(folded.shape[1])
         return corpus.attend(folded, None, keyword_weight=unworded, temperature=start)
 
@@ -195,7 +197,7 @@ class _AskShards(torch.autograd.Function):
         request = ShardAttendRequest(
             folded.detach().numpy(), texts, keyword_weight.detach().numpy(), float(temperature), weighting
         )
-        parts = cast("list[Part]", corpus.ask("attend", request))
+        parts = cast("list[ShardAttention]", corpus.ask("attend", request))
         ctx.corpus, ctx.request = corpus, request
         return (
             torch.stack([torch.tensor(part.context) for part in parts]),
@@ -206,7 +208,7 @@ class _AskShards(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, contexts: Tensor, partitions: Tensor) -> tuple[Any, ...]:  # pyright: ignore
         upstream = {
-            number: Upstream(ctx.request, context.numpy(), partition.numpy())
+            number: ShardGradients(ctx.request, context.numpy(), partition.numpy())
             for number, (context, partition) in enumerate(zip(contexts, partitions, strict=True))
         }
         gradients = ctx.corpus.each("attend_backward", upstream)

@@ -259,7 +259,7 @@ class ShardAttendRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardAttention:
     """Reply to `ShardAttendRequest`: context and log partition of this shard; 0 and −inf of an empty one."""
 
     context: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -267,8 +267,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
-    """The gradients of a loss with respect to a shard's `Part`."""
+class ShardGradients:
+    """The gradients of a loss with respect to a shard's `ShardAttention`."""
 
     request: ShardAttendRequest
     context: Float32[np.ndarray, "batch heads encoder_dim"]

@@ -18,7 +18,7 @@ from dsearch.store.filters import parse
 from dsearch.types import Document, Highlight, Passage
 
 _CLASSES = (
-    *(messages.ShardAttendRequest, messages.Part, messages.Upstream),
+    *(messages.ShardAttendRequest, messages.ShardAttention, messages.ShardGradients),
     *(messages.ProposalRequest, messages.Proposal, messages.HitPreview),
     *(messages.HitRequest, messages.ShardHit, messages.PoolRequest, messages.PoolResult),
     *(messages.MemoryContent, messages.PastQueries, messages.QueryText, messages.MeaningRequest),

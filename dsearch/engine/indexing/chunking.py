@@ -32,7 +32,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Cutting:
+class PassageLengths:
     """Passage lengths of a collection, fixed when it is created.
 
     Attributes:
@@ -48,7 +48,7 @@ class Cutting:
         return asdict(self)
 
     @classmethod
-    def of(cls, store: Store) -> Cutting | None:
+    def of(cls, store: Store) -> PassageLengths | None:
         """Read the cutting of a collection; None if documents are not cut."""
         stored = store.cutting
         return None if stored is None else cls(int(stored["tokens"]), int(stored["overlap"]))
@@ -68,7 +68,7 @@ class PassageOptions:
     overlap: int | None = None
     none: bool = False
 
-    def cutting(self, encoder: TextEncoder) -> Cutting | None:
+    def cutting(self, encoder: TextEncoder) -> PassageLengths | None:
         """Return the cutting of a new collection.
 
         Raises:
@@ -98,7 +98,7 @@ class PassageOptions:
             raise InvalidRequest(
                 f"an overlap of {overlap} tokens; use 0 to {(tokens - 1) // 2}, less than half a passage"
             )
-        return Cutting(tokens, overlap)
+        return PassageLengths(tokens, overlap)
 
     def require(self, store: Store) -> None:
         """Check that the options equal those of an existing collection.
@@ -106,7 +106,7 @@ class PassageOptions:
         Raises:
             Conflict: its documents are cut differently, or not at all; the message names the remedy.
         """
-        present = Cutting.of(store)
+        present = PassageLengths.of(store)
         if present is None:
             differs = self.tokens is not None or self.overlap is not None
         else:
@@ -142,7 +142,9 @@ class Pieces:
     cut: dict[int, tuple[str, list[Span]]]
 
     @classmethod
-    def of(cls, encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None) -> Pieces:
+    def of(
+        cls, encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
+    ) -> Pieces:
         """Cut documents."""
         cut = spans_of(encoder, documents, cutting)
         texts: list[str] = []
@@ -173,7 +175,7 @@ class Pieces:
 
 
 def encode(
-    encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
+    encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
 ) -> tuple[Float32[np.ndarray, "documents encoder_dim"], dict[int, Passages]]:
     """Encode documents; also return the further passages of long ones by place in `documents`.
 
@@ -184,7 +186,7 @@ def encode(
 
 
 def spans_of(
-    encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
+    encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
 ) -> dict[int, tuple[str, list[Span]]]:
     """Return title and passage spans of each long document, by place in `documents`."""
     if cutting is None or not isinstance(encoder, TokenCounter):
@@ -205,7 +207,9 @@ def spans_of(
     return cut
 
 
-def _cut(counter: TokenCounter, document: Document, cutting: Cutting, marks: int) -> tuple[str, list[Span]]:
+def _cut(
+    counter: TokenCounter, document: Document, cutting: PassageLengths, marks: int
+) -> tuple[str, list[Span]]:
     def count(texts: Sequence[str]) -> list[int]:
         return [tokens - marks for tokens in counter.token_counts(texts)]
 

@@ -22,7 +22,7 @@ from jaxtyping import Float32, Int64
 
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.encoder.batching import length_sorted_batches
-from dsearch.engine.indexing.chunking import Cutting, PassageOptions, encode, passage_table
+from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions, encode, passage_table
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.options import (
     KeyOptions,
@@ -49,7 +49,7 @@ _CUT_AT_A_TIME = 1024  # rows a block of passages; a document may have a thousan
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
+class Ingestion:
     """Result of an indexing run."""
 
     inserted: int
@@ -95,7 +95,7 @@ def encode_pending(
 
     `tokens`: keeps those of the documents, if the collection has a second stage.
     """
-    pending, cutting = store.pending(), Cutting.of(store)
+    pending, cutting = store.pending(), PassageLengths.of(store)
     started, done = time.monotonic(), 0
     for batch in length_sorted_batches(pending.lengths, _ENCODED_AT_A_TIME):
         for part in [batch] if cutting is None else _of_bounded_length(batch, pending.lengths):
@@ -123,7 +123,7 @@ def _of_bounded_length(
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltGeneration:
     """A generation whose files are complete, before it is registered."""
 
     number: int
@@ -166,7 +166,7 @@ def build_files(
     search_fields: Sequence[str] | None = None,
     queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
-) -> Built:
+) -> BuiltGeneration:
     """Build the files of the next generation; `store` is only read, so another process can do it.
 
     Args:
@@ -206,10 +206,10 @@ def build_files(
     record: dict[str, Any] = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
     if searched:
         record["search_fields"] = list(searched)
-    return Built(number, manifest.digest, len(state.rows), state.sequence, record)
+    return BuiltGeneration(number, manifest.digest, len(state.rows), state.sequence, record)
 
 
-def publish(store: Store, built: Built) -> None:
+def publish(store: Store, built: BuiltGeneration) -> None:
     """Register a generation and make it live.
 
     Raises:

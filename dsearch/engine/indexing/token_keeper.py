@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from dsearch.encoder import TextEncoder
-from dsearch.engine.indexing.chunking import Cutting, encode
+from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.indexing.tokens import Encoded, TokenMaker
 from dsearch.engine.options import language_of, tokenizer_for
 from dsearch.index import Manifest
@@ -68,13 +68,13 @@ class TokenKeeper:
         rows = np.concatenate([self._store.rows(), self._store.pending().rows])
         spread = rows[np.linspace(0, len(rows) - 1, min(_FIRST, len(rows))).astype(np.int64)]
         documents = list(self._store.documents(spread)) if len(rows) else []
-        self.maker().begin(encoder, documents, Cutting.of(self._store))
+        self.maker().begin(encoder, documents, PassageLengths.of(self._store))
 
     def encode(
         self, encoder: TextEncoder, documents: Sequence[Document]
     ) -> tuple[Encoded, list[DocumentTokens] | None]:
         """Embed documents; with their tokens, by one pass, if the collection has a second stage."""
-        cutting = Cutting.of(self._store)
+        cutting = PassageLengths.of(self._store)
         if not self.on or not documents:
             return encode(encoder, documents, cutting), None
         return self.maker().encode(encoder, documents, cutting)

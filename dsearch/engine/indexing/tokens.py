@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from dsearch.encoder import TextEncoder, TextTokens, TokenEncoder
-from dsearch.engine.indexing.chunking import Cutting, Pieces
+from dsearch.engine.indexing.chunking import PassageLengths, Pieces
 from dsearch.errors import EncoderUnavailable
 from dsearch.guide import guide
 from dsearch.index.tokens.codec import TokenCodec
@@ -32,7 +32,7 @@ _PARAGRAPHS = 48
 _COMPARED = 256  # earlier tokens that one is compared with
 
 Encoded = tuple[Float32[np.ndarray, "documents encoder_dim"], dict[int, Passages]]
-Encode = Callable[[TextEncoder, Sequence[Document], Cutting | None], Encoded]
+Encode = Callable[[TextEncoder, Sequence[Document], PassageLengths | None], Encoded]
 
 
 class RawTokens(NamedTuple):
@@ -57,7 +57,7 @@ def token_encoder(encoder: TextEncoder) -> TokenEncoder:
 
 
 def encode_with_tokens(
-    encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
+    encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
 ) -> tuple[Encoded, list[RawTokens]]:
     """As `chunking.encode`, with the tokens of each document, by one pass of the encoder.
 
@@ -115,7 +115,9 @@ class TokenMaker:
         self.spool = spool
         self._stop_words = frozenset(stop_words)
 
-    def begin(self, encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None) -> None:
+    def begin(
+        self, encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
+    ) -> None:
         """Fit the projection to documents; to paragraphs of the guide too where those have few tokens.
 
         Raises:
@@ -130,7 +132,7 @@ class TokenMaker:
         self.spool.begin(TokenCodec.fit(np.concatenate(states), dims=dims, bits=BITS))
 
     def encode(
-        self, encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
+        self, encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
     ) -> tuple[Encoded, list[DocumentTokens]]:
         """Embeddings as `chunking.encode` gives them, and tokens, by one pass; after `begin`."""
         encoded, raw = encode_with_tokens(encoder, documents, cutting)

@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class Compaction:
     """Result of compacting a collection.
 
     Attributes:
@@ -65,12 +65,12 @@ def compact(
     spawned: bool | None = None,
     patience_s: float = 0.0,
     cancelled: Callable[[], bool] | None = None,
-) -> Compacted:
+) -> Compaction:
     """Build a generation of the present documents, retire all others, and remove the database's free space.
 
     What had been deleted or replaced before is then in none of the files. A reader that holds an older
     generation, or is in the middle of reading, prevents that, and so does a model of scope `full`, which has
-    the documents of its training: `Compacted.complete` tells. Feedback and backups are not looked at.
+    the documents of its training: `Compaction.complete` tells. Feedback and backups are not looked at.
 
     Searches and writes go on; while the database is written anew, writes wait.
 
@@ -106,7 +106,7 @@ def _compact(
     spawned: bool | None,
     patience_s: float,
     cancelled: Callable[[], bool] | None,
-) -> Compacted:
+) -> Compaction:
     store = collection.store
     requested, before = store.sequence, folder_bytes(store.path)
     if rebuild or collection.stale or store.count().tombstones:
@@ -133,7 +133,7 @@ def _compact(
         if on_progress is not None:
             on_progress(Progress("purge", 1, 1, time.monotonic() - started))
     later = min(generation.snapshot for generation in store.generations()) >= requested
-    return Compacted(
+    return Compaction(
         before,
         folder_bytes(store.path),
         collection.snapshot.generation.number,

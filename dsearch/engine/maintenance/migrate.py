@@ -23,7 +23,7 @@ from typing import Any, TypedDict
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.home import Home
-from dsearch.engine.indexing.chunking import Cutting, PassageOptions
+from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending, require_encoder
 from dsearch.engine.indexing.leases import alone_with
 from dsearch.engine.options import KeyOptions, language_of, search_fields_of, tokenizer_for
@@ -46,7 +46,7 @@ class MigrationOptions(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Migrated:
+class Migration:
     """Result of a migration.
 
     Attributes:
@@ -106,7 +106,7 @@ def migrate(
     language: str | None = None,
     on_progress: OnProgress | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> Migrated:
+) -> Migration:
     """Encode a collection with another encoder and replace the old one; see `SearchEngine.migrate`."""
     prepared = PreparedMigration(0, 0)
     options: MigrationOptions = {"passages": passages, "language": language}
@@ -173,7 +173,7 @@ def switch(
     prepared: PreparedMigration,
     *,
     passages: PassageOptions | None = None,
-) -> Migrated | None:
+) -> Migration | None:
     """Replace the present edition by the prepared one; writers wait for the last changes.
 
     Returns None if there are too many of them; nothing was changed, and it must be prepared again.
@@ -198,7 +198,7 @@ def switch(
             source.store.stop_writing()
     models = tuple(model.version for model in source.store.models())
     name, elapsed_s = encoder.identity.name, time.monotonic() - prepared.started
-    return Migrated(documents, encoded, models, name, folder, elapsed_s)
+    return Migration(documents, encoded, models, name, folder, elapsed_s)
 
 
 def clear_superseded(home: Home) -> list[Path]:
@@ -222,7 +222,7 @@ def _target(folder: Path, source: Store, encoder: TextEncoder, passages: Passage
     if folder.exists():
         try:
             target = Store.open(folder)
-            made_for = (target.name, target.encoder, Cutting.of(target))
+            made_for = (target.name, target.encoder, PassageLengths.of(target))
             if made_for == (source.name, identity.to_dict(), cutting):
                 return target
             target.close()

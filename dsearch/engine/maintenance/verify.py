@@ -24,7 +24,7 @@ _AT_A_TIME = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Verification:
     """Result of verifying a collection.
 
     Attributes:
@@ -66,7 +66,7 @@ class Verified:
         }
 
 
-def verify_collection(path: Path) -> Verified:
+def verify_collection(path: Path) -> Verification:
     """Verify the collection in folder `path`; damage is reported, not raised. Others may write meanwhile.
 
     Raises:
@@ -80,7 +80,7 @@ def verify_collection(path: Path) -> Verified:
         try:
             store = Store.open(path, readonly=True, accept_loss=True)
         except DsearchError:
-            return Verified(path.name, 0, 0, (), (), tuple(problems))
+            return Verification(path.name, 0, 0, (), (), tuple(problems))
     with store:
         report = store.verify()
         problems += map(CorruptData, report.damage)
@@ -103,7 +103,7 @@ def verify_collection(path: Path) -> Verified:
             )
         if problem := FeedbackStore(path).problem():
             problems.append(problem)
-        return Verified(
+        return Verification(
             store.name,
             report.documents,
             report.embeddings,
@@ -198,7 +198,7 @@ def _rows_as_of(store: Store, sequence: int) -> np.ndarray | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovery:
     """Result of a recovery.
 
     Attributes:

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from dsearch.encoder import EncoderIdentity
-from dsearch.engine.indexing.chunking import Cutting, encode, passage_table
+from dsearch.engine.indexing.chunking import PassageLengths, encode, passage_table
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
 from dsearch.engine.options import KeyOptions, keyword_texts, language_of, tokenizer_for
 from dsearch.engine.snapshot.fresh import Fresh
@@ -205,7 +205,7 @@ class ModelDocuments:
         self, version: str, state: _State, rows: Int64[np.ndarray, " fresh"], keyword: KeywordIndex
     ) -> Fresh:
         new = [row for row in rows.tolist() if row not in state.embeddings]
-        cutting = Cutting.of(self._store)
+        cutting = PassageLengths.of(self._store)
         for start in range(0, len(new), _ENCODED_AT_A_TIME):
             some = new[start : start + _ENCODED_AT_A_TIME]
             documents = self._store.documents(some)

@@ -27,7 +27,7 @@ from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, wri
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
 from dsearch.engine.models.memory import MEMORY_NAME, memory_bytes, memory_from_bytes, memory_record
 from dsearch.engine.models.retired import require_served, retired_part, served_version
-from dsearch.engine.models.training_record import LESSONS_NAME, Lessons
+from dsearch.engine.models.training_record import LESSONS_NAME, TrainingInfluences
 from dsearch.errors import Conflict, InvalidRequest, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.index import Manifest
@@ -62,7 +62,7 @@ def save_model(
     parent: str,
     encoder: EncoderChange | None = None,
     documents: EncodedDocuments | None = None,
-    lessons: Lessons | None = None,
+    lessons: TrainingInfluences | None = None,
 ) -> str:
     """Write a trained head durably, register it, and return its version. It is not live yet.
 
@@ -176,7 +176,7 @@ def load_head(store: Store, version: str) -> Head:
     return head.eval()
 
 
-def load_lessons(store: Store, version: str) -> Lessons | None:
+def load_lessons(store: Store, version: str) -> TrainingInfluences | None:
     """Load the record of a model's training queries; None if it was not stored.
 
     Raises:
@@ -188,7 +188,9 @@ def load_lessons(store: Store, version: str) -> Lessons | None:
     files: dict[str, dict[str, str]] = store.model(version).record["files"]
     if LESSONS_NAME not in files:
         return None
-    return Lessons.from_bytes(verified(store, version, LESSONS_NAME, files[LESSONS_NAME]["sha256"]))
+    return TrainingInfluences.from_bytes(
+        verified(store, version, LESSONS_NAME, files[LESSONS_NAME]["sha256"])
+    )
 
 
 def way_back(store: Store, purpose: Purpose = "search") -> list[str]:

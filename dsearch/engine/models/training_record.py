@@ -1,4 +1,4 @@
-"""Records of the queries that a model was trained on: `QueryDrift` and `Lessons`.
+"""Records of the queries that a model was trained on: `QueryDrift` and `TrainingInfluences`.
 
 `QueryDrift` measures how far recent queries lie from the training queries. When people begin to ask about
 another topic nothing fails; answers only stop gaining from training. The distance between the two means shows
@@ -12,9 +12,9 @@ unbiased (Gretton et al. 2012, "A Kernel Two-Sample Test", lemma 6), in units of
 variance: 0 if both come from one source, 1 if the means lie as far apart as a training query from its own
 mean. Differences that leave the mean unchanged are not detected.
 
-`Lessons` records the training queries of a head, each with the direction of its gradient. With the bilinear
-score s(q, d) = e_q · M e_d, the gradient of a listwise loss of training query i, at the head that training
-started from, is
+`TrainingInfluences` records the training queries of a head, each with the direction of its gradient. With the
+bilinear score s(q, d) = e_q · M e_d, the gradient of a listwise loss of training query i, at the head that
+training started from, is
 
     −t ∂L_i/∂M = e_i ⊗ r_i        r_i = w_i Σ_d (p_i(d) − a_i(d)) e_d
 
@@ -44,7 +44,7 @@ from safetensors.numpy import load, save
 
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData
-from dsearch.types import Lesson
+from dsearch.types import TrainingInfluence
 
 HALF_LIFE = 500  # queries after which one counts half
 LEAST = 30  # queries below which nothing is said
@@ -141,7 +141,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class TrainingInfluences:
     """Training queries of a head, and their gradients.
 
     Attributes:
@@ -169,7 +169,7 @@ class Lessons:
         state: Float32[np.ndarray, " encoder_dim"],
         embedding: Float32[np.ndarray, " encoder_dim"],
         row: int,
-    ) -> list[Lesson]:
+    ) -> list[TrainingInfluence]:
         """Return the queries that moved a document most for a query, the strongest first, at most five.
 
         Args:
@@ -186,7 +186,7 @@ class Lessons:
         texts = self.texts
         strongest: list[int] = np.argsort(-np.abs(effects), kind="stable")[:SHOWN].tolist()
         return [
-            Lesson(
+            TrainingInfluence(
                 query=None if texts is None else texts[at],
                 grade=judged.get(at),
                 share=float(effects[at]) / total,
@@ -207,7 +207,7 @@ class Lessons:
         return save(tensors, None if self.texts is None else {"texts": json.dumps(self.texts)})
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Lessons:
+    def from_bytes(cls, content: bytes) -> TrainingInfluences:
         """Read the output of `to_bytes`.
 
         Raises:

@@ -21,7 +21,7 @@ from dsearch.types import Mode
 SCORES_AT_ONCE = 1 << 21  # 8 MB
 
 
-class Legs:
+class SearchLegs:
     """The legs of one search for some queries, in one round or several.
 
     Args:
@@ -138,8 +138,8 @@ def propose(
     mode: Mode,
     candidates: int,
 ) -> Int64[np.ndarray, "batch found"]:
-    """The candidates of a search of one round; see `Legs`."""
-    return Legs(snapshot, texts, mode=mode, candidates=candidates).propose(folded)
+    """The candidates of a search of one round; see `SearchLegs`."""
+    return SearchLegs(snapshot, texts, mode=mode, candidates=candidates).propose(folded)
 
 
 def _few(snapshot: Snapshot, queries: int) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dsearch.attention import log_partition
 from dsearch.attention.scores import keyword_part
-from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, Legs
+from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, SearchLegs
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scoring import Scoring
@@ -38,7 +38,7 @@ def covered_mass(
     if width and width >= snapshot.documents == (output.positions != NONE).sum(1).min():
         return torch.ones(len(output.positions))
     if output.recalled is not None and snapshot.documents > COVERAGE_DOCUMENTS:
-        legs = Legs(snapshot, texts, mode=layer.mode, candidates=layer.candidates)
+        legs = SearchLegs(snapshot, texts, mode=layer.mode, candidates=layer.candidates)
         scoring = Scoring(snapshot, head, layer.score)
         remembered = partial(layer.memory.scores, output.recalled)
         folded = output.folded
@@ -97,7 +97,7 @@ def whole_log_partition(
         mode: which parts logits have.
         keyword_weight: w_h; None leaves the keyword part out.
         temperature: t.
-        dense_of_all: what every position scores where it is known, without gradients (see `Legs`).
+        dense_of_all: what every position scores where it is known, without gradients (see `SearchLegs`).
         keyword_of_all: likewise.
         memory_of_all: γ M of every position; None without a query memory.
     """

@@ -28,7 +28,7 @@ from dsearch.attention.retrieval.ranking import partition_by_head
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.types import Explanation, Learned, PastQuery
+from dsearch.types import Explanation, LearnedEffect, PastQuery
 
 SHOWN = 5  # past queries of a hit
 Explain = Callable[[int, int], Explanation]
@@ -38,7 +38,7 @@ def explainer(
     output: SearchOutput,
     layer: SearchLayer,
     texts: Sequence[str] | None,
-    learned: Callable[[int, int], Learned | None] | None = None,
+    learned: Callable[[int, int], LearnedEffect | None] | None = None,
 ) -> Explain:
     """Return a function that explains a candidate's score, given the candidate's row and column in `output`.
 

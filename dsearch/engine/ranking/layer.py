@@ -23,7 +23,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import Recalled
 from dsearch.attention.scores import keyword_part
 from dsearch.attention_options import CANDIDATES, OVER, Over
-from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.ranking.output import SearchOutput
@@ -254,14 +254,14 @@ class SearchLayer(nn.Module):
         texts: Sequence[str] | None,
         further: Int64[np.ndarray, "batch further"] | None,
         embed: EmbedRows | None = None,
-    ) -> tuple[Legs, Scoring]:
+    ) -> tuple[SearchLegs, Scoring]:
         """Return what proposes candidates, and what scores them."""
         matches = None
         if self.match is not None:
             assert texts is not None
             self.match.require(self.snapshot.positions)
             matches = self.match.of_all(texts)
-        legs = Legs(
+        legs = SearchLegs(
             self.snapshot,
             texts,
             mode=self.mode,
@@ -310,7 +310,7 @@ class SearchLayer(nn.Module):
         self,
         queries: Float[Tensor, "batch heads key_dim"],
         folded: Float[Tensor, "batch heads encoder_dim"],
-        legs: Legs,
+        legs: SearchLegs,
         scoring: Scoring,
         recalled: Recalled | None,
     ) -> Whole:
@@ -332,7 +332,7 @@ class SearchLayer(nn.Module):
     def _hop(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
-        legs: Legs,
+        legs: SearchLegs,
         scoring: Scoring,
         recalled: Recalled | None,
     ) -> Float[Tensor, "batch heads key_dim"]:
@@ -351,7 +351,7 @@ class SearchLayer(nn.Module):
     def _attend(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
-        legs: Legs,
+        legs: SearchLegs,
         scoring: Scoring,
         recalled: Recalled | None,
         values: Float[Tensor, "positions value_dim"] | None = None,

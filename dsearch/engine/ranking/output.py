@@ -41,7 +41,7 @@ class SearchOutput(NamedTuple):
         ids_of: gives the ids at positions, without padding; None for a layer without a collection.
         texts: of each query's candidates, if they were asked for.
         dense_of_all, keyword_of_all: scores of every position, if candidate generation computed them; see
-            `Legs`. Without gradients.
+            `SearchLegs`. Without gradients.
     """
 
     context: Float[Tensor, "batch value_dim"]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.engine.ranking.second_stage import Terms
+from dsearch.engine.ranking.second_stage import StageTerms
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.types import Mode
@@ -53,7 +53,7 @@ def rows_at(
 
 
 def by_score_then_position(
-    scores: Float[Tensor, "batch candidates"], second: Terms | None
+    scores: Float[Tensor, "batch candidates"], second: StageTerms | None
 ) -> Int64[Tensor, "batch candidates"]:
     """The order of hits: by score, ties by position; of equals those first that a second stage looked at.
 

@@ -22,7 +22,7 @@ from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, temper
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
-from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.resident import ResidentEmbeddings
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
@@ -30,7 +30,7 @@ from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 EmbedRows = Callable[[Int64[np.ndarray, "batch candidates"]], Float[Tensor, "batch candidates encoder_dim"]]
 
 
-class Scored(NamedTuple):
+class CandidateScores(NamedTuple):
     """The scores of candidates, and what they were computed from.
 
     Attributes:
@@ -53,7 +53,7 @@ class Scored(NamedTuple):
             return None
         return self.beside.keys(positions, self.taken.cpu().numpy())
 
-    def pooled(self, weighed: Weighed) -> Float[Tensor, "batch encoder_dim"]:
+    def pooled(self, weighed: CandidateWeights) -> Float[Tensor, "batch encoder_dim"]:
         """Σ w e over the candidates; each head pools the passages that it took."""
         assert self.embeddings is not None
         shares = weighed.mixed
@@ -87,14 +87,14 @@ class Scoring(NamedTuple):
     def scores_of_legs(
         self,
         folded: Float[Tensor, "batch heads encoder_dim"],
-        legs: Legs,
+        legs: SearchLegs,
         positions: Int64[np.ndarray, "batch candidates"],
-    ) -> Scored | None:
+    ) -> CandidateScores | None:
         """The scores where finding the candidates told them, so that no embedding is read; else None."""
         if self.bias is not None:
             return None
         if self.score is None:
-            return Scored(folded.new_zeros(*folded.shape[:2], positions.shape[1]))
+            return CandidateScores(folded.new_zeros(*folded.shape[:2], positions.shape[1]))
         every = legs.dense_of_all
         if every is None or not ranks_by_inner_product(self.score):
             return None
@@ -102,14 +102,14 @@ class Scoring(NamedTuple):
             return None
         dense = np.take_along_axis(every, positions[:, None], 2)
         dense[np.broadcast_to((positions == NONE)[:, None], dense.shape)] = 0.0
-        return Scored(torch.as_tensor(dense).to(folded))
+        return CandidateScores(torch.as_tensor(dense).to(folded))
 
     def best_keys(
         self,
         folded: Float[Tensor, "batch heads encoder_dim"],
         positions: Int64[np.ndarray, "batch candidates"],
     ) -> Int64[np.ndarray, "batch heads candidates"] | None:
-        """The keys that `scores_of_legs` took of candidates, as `Scored.keys` names them."""
+        """The keys that `scores_of_legs` took of candidates, as `CandidateScores.keys` names them."""
         beside = None if self.score is None else passages_beside(self.snapshot, positions, folded)
         if beside is None:
             return None
@@ -123,7 +123,7 @@ class Scoring(NamedTuple):
         queries: Float[Tensor, "batch heads key_dim"],
         folded: Float[Tensor, "batch heads encoder_dim"],
         positions: Int64[np.ndarray, "batch candidates"],
-    ) -> Scored:
+    ) -> CandidateScores:
         """The scores by the candidates' embeddings, which gradients reach.
 
         Args:
@@ -133,16 +133,16 @@ class Scoring(NamedTuple):
         """
         embeddings, beside = self._embeddings(positions, queries), None
         if self.matches is not None:
-            return Scored(self._biased(self._matched(positions, queries), positions), embeddings)
+            return CandidateScores(self._biased(self._matched(positions, queries), positions), embeddings)
         if self.embed is None and self.score is not None:
             beside = passages_beside(self.snapshot, positions, queries)
         if beside is not None:
             embeddings = torch.cat([embeddings, beside.embeddings], dim=1)
         dense = self._dense(queries, folded, embeddings)
         if beside is None:
-            return Scored(self._biased(dense, positions), embeddings)
+            return CandidateScores(self._biased(dense, positions), embeddings)
         taken = best_passages(dense, beside.owners, positions.shape[1])
-        return Scored(self._biased(dense.gather(2, taken), positions), embeddings, beside, taken)
+        return CandidateScores(self._biased(dense.gather(2, taken), positions), embeddings, beside, taken)
 
     def keys(
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
@@ -156,7 +156,7 @@ class Scoring(NamedTuple):
         positions: Int64[np.ndarray, "batch candidates"],
         like: Tensor,
     ) -> Float[Tensor, "batch heads candidates key_dim"]:
-        """The keys that each head took of the documents at these positions, as `Scored.keys` names them."""
+        """The keys that each head took of the documents at these positions, as in `CandidateScores.keys`."""
         taken = torch.as_tensor(self.snapshot.key_embeddings(keys)).to(like)
         return self.head.keys(taken)
 
@@ -241,7 +241,7 @@ class PassagesBeside(NamedTuple):
         return np.where(positions[:, None] == NONE, NONE, keys)
 
 
-class Weighed(NamedTuple):
+class CandidateWeights(NamedTuple):
     """Weights that follow from the scores of candidates.
 
     Attributes:
@@ -282,7 +282,7 @@ class Weighing(NamedTuple):
         raw: Float[Tensor, "batch heads candidates"],
         mask: Bool[Tensor, "batch candidates"] | None,
         first: Float[Tensor, "batch heads candidates"] | None = None,
-    ) -> Weighed:
+    ) -> CandidateWeights:
         """The weights of candidates by their scores.
 
         `first`: their scores before a second stage, by which the null slot decides; it was fitted to those.
@@ -305,7 +305,7 @@ class Weighing(NamedTuple):
             by_head = by_head * (1 - nothing)[:, None, None]
         alone = self.head.heads == 1 and not torch.is_grad_enabled()  # its share is 1
         mixed = by_head[:, 0] if alone else mix(by_head, self.mixture)
-        return Weighed(by_head, mixed, nothing, self.mixture)
+        return CandidateWeights(by_head, mixed, nothing, self.mixture)
 
     def scores(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None

@@ -95,7 +95,7 @@ class CandidateEvidence(NamedTuple):
     fields: Float[Tensor, "reranked fields"] | None = None
 
 
-class Terms(NamedTuple):
+class StageTerms(NamedTuple):
     """Terms of the candidates of some queries.
 
     Attributes:
@@ -175,7 +175,7 @@ class Reranker:
     stage: SecondStage
     candidates: int = RERANK_CANDIDATES
 
-    def terms(self, queries: Sequence[QueryTokens], first: FirstStage) -> Terms:
+    def terms(self, queries: Sequence[QueryTokens], first: FirstStage) -> StageTerms:
         """The term of each candidate."""
         with_features = self.stage.has_features or torch.is_grad_enabled()
         matched: list[Matches] = []
@@ -230,7 +230,7 @@ def terms(
     first: FirstStage,
     best: Sequence[Int64[np.ndarray, " _"]],
     evidence: Callable[[int, Int64[np.ndarray, " reranked"]], CandidateEvidence],
-) -> Terms:
+) -> StageTerms:
     """The term of each candidate.
 
     Args:
@@ -254,7 +254,7 @@ def terms(
             features = features_of(first, row, at, of)
         term = stage.term(of.matches, features, of.fields).to(raw)
         rows.append(spread(term, at, raw, first.positions[row] != NONE))
-    return Terms(torch.stack(rows) if rows else torch.zeros_like(first.scores), inside)
+    return StageTerms(torch.stack(rows) if rows else torch.zeros_like(first.scores), inside)
 
 
 def monotone_features(

@@ -2,9 +2,10 @@
 
     w_h(d) = exp(l_h(d) − Z_h)        Z_h = log Σ_d exp(l_h(d))        context = W_V Σ_h m_h Σ_d w_h(d) e_d
 
-Every visible document is scored by the code that scores candidates, in blocks that are merged as `Partial`
-triples, so memory does not grow with the collection, apart from one keyword score a query and document. With
-gradients each block is computed again in the backward (checkpointing), so nothing of it is stored.
+Every visible document is scored by the code that scores candidates, in blocks that are merged as
+`PartialAttention` triples, so memory does not grow with the collection, apart from one keyword score a query
+and document. With gradients each block is computed again in the backward (checkpointing), so nothing of it is
+stored.
 
 The same logits give covered mass, the share of this attention that the candidates of a search hold.
 """
@@ -23,11 +24,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from dsearch.attention import POOLINGS, mix, null_weights, temper
-from dsearch.attention.blockwise.partial import Partial, merge
+from dsearch.attention.blockwise.partial import PartialAttention, merge
 from dsearch.attention.retrieval.ranking import ranking_score
-from dsearch.engine.ranking.candidates import Legs, distinct
+from dsearch.engine.ranking.candidates import SearchLegs, distinct
 from dsearch.engine.ranking.scores import ranks_by_inner_product
-from dsearch.engine.ranking.scoring import Scored, Scoring, Weighed, Weighing
+from dsearch.engine.ranking.scoring import CandidateScores, CandidateWeights, Scoring, Weighing
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.index.exact import best_above
 from dsearch.search_options import COVERAGE_DOCUMENTS
@@ -72,7 +73,7 @@ class Whole:
         self,
         scoring: Scoring,
         weighing: Weighing,
-        legs: Legs,
+        legs: SearchLegs,
         queries: Float[Tensor, "batch heads key_dim"],
         folded: Float[Tensor, "batch heads encoder_dim"],
         remembered: Remembered | None,
@@ -93,7 +94,7 @@ class Whole:
         total, reached = None, np.zeros(len(self._folded), np.int64)
         for rows in self._blocks():
             maximum, mass, context, seen = self._computed(partial(self._partial, rows, values))
-            part = Partial(maximum, mass, context)
+            part = PartialAttention(maximum, mass, context)
             total = part if total is None else merge([total, part])
             reached += seen.cpu().numpy()
         batch, heads, dim = self._folded.shape
@@ -122,7 +123,7 @@ class Whole:
         raw: Float[Tensor, "batch heads candidates"],
         mask: Bool[Tensor, "batch candidates"] | None,
         everything: WholeOutput,
-    ) -> Weighed:
+    ) -> CandidateWeights:
         """Return the weights of listed documents among all."""
         allowed = torch.ones_like(raw[:, 0], dtype=torch.bool) if mask is None else mask
         if self._hard:
@@ -136,7 +137,7 @@ class Whole:
             nothing = null_weights(head.null_slot, raw, allowed, temperature, self._weighing.mixture)
             by_head = by_head * (1 - nothing)[:, None, None]
         mixture = self._weighing.mixture
-        return Weighed(by_head, mix(by_head, mixture), nothing, mixture)
+        return CandidateWeights(by_head, mix(by_head, mixture), nothing, mixture)
 
     def scores(
         self,
@@ -216,19 +217,19 @@ class Whole:
         logits = self._logits(raw)
         reached = (raw != -math.inf).any(1).sum(1)
         if values is not None:
-            part = Partial.of(logits, values[torch.as_tensor(rows).to(values.device)].to(logits))
+            part = PartialAttention.of(logits, values[torch.as_tensor(rows).to(values.device)].to(logits))
             return part.max, part.sum, part.context, reached
         assert scored.embeddings is not None
         pooled = scored.embeddings[0]
         if scored.taken is not None:  # each head pools the passages that it took
             every = logits.new_full((*logits.shape[:2], len(pooled)), -math.inf)
             logits = every.scatter(2, scored.taken.reshape(logits.shape), logits)
-        part = Partial.of(logits, pooled)
+        part = PartialAttention.of(logits, pooled)
         return part.max, part.sum, part.context, reached
 
     def _raw(
         self, rows: Int64[np.ndarray, " rows"], *, embeddings: bool = False
-    ) -> tuple[Float[Tensor, "batch heads rows"], Scored]:
+    ) -> tuple[Float[Tensor, "batch heads rows"], CandidateScores]:
         """Scores of documents for all queries, and what they were computed from."""
         scoring, (batch, heads, _) = self._scoring, self._folded.shape
         every = self._legs.dense_of_all
@@ -236,7 +237,7 @@ class Whole:
         reusable = reusable and scoring.bias is None
         if reusable and scoring.score is not None and ranks_by_inner_product(scoring.score):
             assert every is not None
-            scored = Scored(torch.as_tensor(every[:, :, rows]).to(self._folded))
+            scored = CandidateScores(torch.as_tensor(every[:, :, rows]).to(self._folded))
         else:
             queries, folded = (of.flatten(0, 1).unsqueeze(0) for of in (self._queries, self._folded))
             scored = scoring.scored(queries, folded, rows[None])

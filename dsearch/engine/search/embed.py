@@ -26,7 +26,7 @@ from dsearch.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class EmbedResult:
     """Unit vectors of texts.
 
     Attributes:
@@ -47,7 +47,7 @@ def embed(
     *,
     model: str | None = None,
     dimensions: int | None = None,
-) -> Embedded:
+) -> EmbedResult:
     """Embed texts by the query or document side of a model. Texts beyond the encoder's window are cut.
 
     Args:
@@ -79,16 +79,16 @@ def embed(
         vectors = encoder.encode_documents(texts)
     if dimensions is not None and dimensions < longest:
         vectors = unit(torch.as_tensor(vectors[:, :dimensions])).numpy()
-    return Embedded(vectors.astype(np.float32, copy=False), token_count(encoder, texts), version)
+    return EmbedResult(vectors.astype(np.float32, copy=False), token_count(encoder, texts), version)
 
 
 @dataclass(frozen=True, slots=True)
-class Reranked:
+class RelevanceResult:
     """Similarity of texts to a query, 0 to 1.
 
     Attributes:
         scores: (1 + cosine) / 2, one a text.
-        tokens: as for `Embedded`, of the query and all texts.
+        tokens: as for `EmbedResult`, of the query and all texts.
         model: version that they are of.
     """
 
@@ -99,7 +99,7 @@ class Reranked:
 
 def rerank(
     collection: CollectionState, query: str, texts: Sequence[str], *, model: str | None = None
-) -> Reranked:
+) -> RelevanceResult:
     """Compare a query with texts, which need not be in the collection, as a model compares it with documents.
 
     Raises:
@@ -108,7 +108,7 @@ def rerank(
     query_side = embed(collection, [query], "query", model=model)
     document_side = embed(collection, texts, "document", model=query_side.model)
     cosines = document_side.vectors @ query_side.vectors[0]
-    return Reranked(
+    return RelevanceResult(
         np.clip((1 + cosines) / 2, 0, 1), query_side.tokens + document_side.tokens, query_side.model
     )
 

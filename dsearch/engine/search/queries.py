@@ -34,7 +34,7 @@ Turn = Callable[[Float[Tensor, "batch encoder_dim"]], Float[Tensor, "batch encod
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryBatch:
     """Queries that share one layer.
 
     Attributes:
@@ -65,7 +65,7 @@ def resolve_queries(
     turn: Turn | None = None,
     vectors: Float[Tensor, "batch encoder_dim"] | None = None,
     typos: bool = False,
-) -> tuple[list[Asked], Stamp]:
+) -> tuple[list[QueryBatch], Stamp]:
     """Group queries by the layer that answers them, all in one state, with the stamp of the answers.
 
     Args:
@@ -105,7 +105,7 @@ def resolve_queries(
         mode = "dense" if mode == "hybrid" else mode
         layer = collection.layers.over(state, head, _with_mode(options, mode))
         states = queries if turn is None else turn(queries)
-        return [Asked([*range(len(states))], layer, states, None)], pinned
+        return [QueryBatch([*range(len(states))], layer, states, None)], pinned
     groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
     own = vectors is not None or turn is not None
     twice = not own and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2
@@ -120,7 +120,7 @@ def resolve_queries(
         if mode != "keyword" and pinned.model == live:
             collection.drift.note(live, states.numpy())
     states = states if turn is None else turn(states)
-    parsed: list[Asked] = []
+    parsed: list[QueryBatch] = []
     for group in groups:
         layer = collection.layers.over(state.holding(group.phrases), head, _with_mode(options, group.mode))
         of_group = states if len(groups) == 1 else states[group.numbers]
@@ -130,7 +130,7 @@ def resolve_queries(
         texts = group.texts
         if typos and texts is not None:
             texts = [state.keyword.respelt(text, state.fresh.texts) for text in texts]
-        parsed.append(Asked(group.numbers, layer, of_group, texts, tokens))
+        parsed.append(QueryBatch(group.numbers, layer, of_group, texts, tokens))
     return parsed, pinned
 
 

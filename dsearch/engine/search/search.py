@@ -17,7 +17,13 @@ from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.highlights.meaning import meaning_highlighter
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
-from dsearch.engine.search.queries import Asked, checked_questions, layer_options, resolve_queries, tokens_of
+from dsearch.engine.search.queries import (
+    QueryBatch,
+    checked_questions,
+    layer_options,
+    resolve_queries,
+    tokens_of,
+)
 from dsearch.engine.search.training_effect import learned
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
@@ -66,7 +72,7 @@ def search(
 
 def answered(
     collection: CollectionState,
-    group: Asked,
+    group: QueryBatch,
     stamp: Stamp,
     chosen: SearchOptions,
     *,

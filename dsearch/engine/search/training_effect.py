@@ -19,9 +19,9 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
-from dsearch.types import Learned
+from dsearch.types import LearnedEffect
 
-Tell = Callable[[int, int], Learned | None]
+Tell = Callable[[int, int], LearnedEffect | None]
 
 
 def learned(
@@ -68,7 +68,7 @@ def learned(
     now_dense, now_keyword = _parts(output, layer)
     then_dense, then_keyword = _parts(before, parent)
 
-    def tell(query: int, column: int) -> Learned:
+    def tell(query: int, column: int) -> LearnedEffect:
         position = output.positions[query, column]
         then = int(np.flatnonzero(before.positions[query] == position)[0])  # the same candidates
         pulled = None
@@ -77,7 +77,7 @@ def learned(
             embedding = layer.snapshot.embeddings(at)[0, 0]
             row = int(layer.snapshot.rows(at)[0, 0])
             pulled = lessons.of(states[query].detach().cpu().numpy(), embedding, row)
-        return Learned(
+        return LearnedEffect(
             parent=ancestor,
             score=float(before.scores[query, then]),
             weight=float(before.weights[query, then]),

@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Bool
 
 from dsearch.engine.snapshot.snapshot import Snapshot
-from dsearch.index.metadata import FieldColumn, Fields
+from dsearch.index.metadata import FieldColumn, MetadataFields
 from dsearch.store import Store, parse_filter
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
-from dsearch.store.filters.parse import All, Compares, Equals, Exists, Filter, Not, Scalar, Some
+from dsearch.store.filters.parse import AllOf, AnyOf, Compares, Equals, Exists, Filter, Negation, Scalar
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
@@ -31,21 +31,21 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def matching(tree: Filter, fields: Fields) -> Bool[np.ndarray, " documents"] | None:
+def matching(tree: Filter, fields: MetadataFields) -> Bool[np.ndarray, " documents"] | None:
     """Return a mask of the documents that match a filter; None if it uses a field that is not indexed.
 
     Raises:
         CorruptData: the files of a field are inconsistent.
     """
     match tree:
-        case All(parts) | Some(parts):
+        case AllOf(parts) | AnyOf(parts):
             masks = [matching(part, fields) for part in parts]
             exact = [mask for mask in masks if mask is not None]
             if len(exact) < len(masks):
                 return None
-            join = np.logical_and if isinstance(tree, All) else np.logical_or
+            join = np.logical_and if isinstance(tree, AllOf) else np.logical_or
             return join.reduce(exact)
-        case Not(part):
+        case Negation(part):
             mask = matching(part, fields)
             return None if mask is None else ~mask
         case Exists(keys):

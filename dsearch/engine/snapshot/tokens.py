@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.table import DocumentTokens, Gathered, TokenTable
+from dsearch.index.tokens.table import DocumentTokens, GatheredTokens, TokenTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,14 +39,14 @@ class SnapshotTokens:
         assert table is not None
         return table.codec
 
-    def gather(self, positions: Int64[np.ndarray, " candidates"]) -> Gathered:
+    def gather(self, positions: Int64[np.ndarray, " candidates"]) -> GatheredTokens:
         """The tokens of candidates, in their order; none for a document that has none, and at −1."""
         in_built = (positions >= 0) & (positions < self.documents)
         if self.built is not None and (self.fresh is None or not (positions >= self.documents).any()):
             return self.built.gather(np.where(in_built, positions, -1))
         parts = [self._document(position) for position in positions.tolist()]
         table = TokenTable.of(self.codec, parts)
-        return Gathered(table.codes, np.diff(table.offsets), table.present)
+        return GatheredTokens(table.codes, np.diff(table.offsets), table.present)
 
     def document(self, position: int) -> DocumentTokens | None:
         """The tokens of one document with their places; None if they are not known."""

@@ -18,7 +18,7 @@ from jaxtyping import Float32
 
 from dsearch.engine.indexing.chunking import passage_table
 from dsearch.engine.indexing.clean_close import CleanClose
-from dsearch.engine.indexing.ingest import Built, generation_folder, publish
+from dsearch.engine.indexing.ingest import BuiltGeneration, generation_folder, publish
 from dsearch.engine.indexing.integrity import IntegrityProof
 from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release
 from dsearch.engine.indexing.retention import tidy
@@ -160,11 +160,11 @@ class LiveState:
         with torch.inference_mode():
             return _foldable(head.key_projection().numpy())
 
-    def opened(self, built: Built) -> Generation:
+    def opened(self, built: BuiltGeneration) -> Generation:
         """Check and open a build; safe beside all other work."""
         return open_leased(generation_folder(self._store, built.number), built.manifest_digest)
 
-    def publish(self, built: Built, generation: Generation) -> None:
+    def publish(self, built: BuiltGeneration, generation: Generation) -> None:
         """Make a built generation live for every process, and release old ones.
 
         Raises:

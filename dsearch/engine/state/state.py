@@ -36,7 +36,7 @@ from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
 from dsearch.engine.models.nearest import index_keys
 from dsearch.engine.models.retired import live_problem, served_version
-from dsearch.engine.models.training_record import Lessons, QueryDrift
+from dsearch.engine.models.training_record import QueryDrift, TrainingInfluences
 from dsearch.engine.options import LayerOptions, language_of, search_fields_of
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.filters import NarrowedStates
@@ -50,7 +50,7 @@ from dsearch.errors import Conflict, CorruptData, DocumentNotFound, Gone, Unsupp
 from dsearch.hints import Command
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
-from dsearch.types import Mode, Purpose, Stamp, Waiting
+from dsearch.types import Mode, PendingDocuments, Purpose, Stamp
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class CollectionState:
         self._heads: dict[str, Head] = {}
         self.remembered = RememberedRows(store, self._writing, self._live)
         self.drafts, self.draws = DraftHeads(), Draws()
-        self._lessons: tuple[str, Lessons | None] | None = None
+        self._lessons: tuple[str, TrainingInfluences | None] | None = None
         self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store, suggest=True)
         self.kept_documents = KeptDocuments(store)
@@ -179,10 +179,10 @@ class CollectionState:
         return {"state": proof.state, "problem": proof.problem}
 
     @property
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> PendingDocuments | None:
         """Documents that an interrupted run left without an embedding, and the command that goes on."""
         pending = self._live.pending
-        return Waiting(pending, Command("index", ("-c", self.name))) if pending else None
+        return PendingDocuments(pending, Command("index", ("-c", self.name))) if pending else None
 
     @property
     def stale(self) -> bool:
@@ -382,7 +382,7 @@ class CollectionState:
         """
         return self._encoders.identity_of(version)
 
-    def lessons_of(self, version: str) -> Lessons | None:
+    def lessons_of(self, version: str) -> TrainingInfluences | None:
         """Return a model's training queries and their gradients; cached for one model. None if not stored.
 
         Raises:

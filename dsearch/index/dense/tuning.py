@@ -36,7 +36,7 @@ _BLOCK = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class IndexMeasurement:
     """Measured recall, speed and size of an index.
 
     Attributes:
@@ -65,12 +65,12 @@ def tuned(
     projection: Float[np.ndarray, "key_dim dim"] | None = None,
     queries: Float[np.ndarray, "queries key_dim"] | None = None,
     target: float = RECALL_TARGET,
-) -> tuple[DenseIndex, Measured | None]:
+) -> tuple[DenseIndex, IndexMeasurement | None]:
     """Tune `index` to the cheapest parameters whose recall@10 reaches `target`, and measure it with them.
 
-    If none reaches it, the smallest parameters close to the best recall are used; `Measured` shows the
-    difference. An index that compares every key has no parameters and is only measured, an exact one with few
-    queries. The measurement is None without keys.
+    If none reaches it, the smallest parameters close to the best recall are used; `IndexMeasurement` shows
+    the difference. An index that compares every key has no parameters and is only measured, an exact one with
+    few queries. The measurement is None without keys.
 
     Args:
         index: index of `keys`, or of their projections.
@@ -88,7 +88,7 @@ def tuned(
     truth = exact_neighbours(keys, queries, projection)
     if index.parameters:
         index = index.using(_search(index, queries, truth, target))
-    measured = Measured(
+    measured = IndexMeasurement(
         recall_at_10=round(recall(index, queries, truth), 4),
         queries_per_s=round(queries_per_s(index, queries), 1),
         bytes_per_document=round(index.stored_bytes() / len(index), 1),
@@ -107,7 +107,7 @@ def build_tuned(
     target: float = RECALL_TARGET,
     memory_bytes: int | None = None,
     on_block: Callable[[int], None] | None = None,
-) -> tuple[DenseIndex, Measured | None]:
+) -> tuple[DenseIndex, IndexMeasurement | None]:
     """Build an index and tune it; "auto" chooses the fastest kind that fits and reaches the target.
 
     Args:
@@ -122,7 +122,7 @@ def build_tuned(
     if not 0 < target <= 1:
         raise InvalidRequest(f"recall target {target}; use a number above 0, up to 1")
     dim = keys.shape[1] if projection is None else len(projection)
-    best: tuple[DenseIndex, Measured | None] | None = None
+    best: tuple[DenseIndex, IndexMeasurement | None] | None = None
     for name in candidates_for(kind, len(keys), dim, memory_bytes):
         index = DenseIndex.build(keys, name, projection=projection, on_block=on_block)
         index, measured = tuned(index, keys, projection=projection, queries=queries, target=target)

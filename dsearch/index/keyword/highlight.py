@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dsearch.index.keyword.tokenizer import SPLITTERS, Cutters, Tokenizer, normal_form
+from dsearch.index.keyword.tokenizer import SPLITTERS, Tokenizer, TokenizerCaches, normal_form
 
 _STRETCH = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+|[\x00-\x7f]+?(?=[\x00-\x7f][^\x00-\x7f]|\Z)", re.DOTALL)
 
@@ -29,7 +29,7 @@ def highlights(tokenizer: Tokenizer, query: str, text: str) -> list[tuple[int, i
     if not wanted:
         return []
     normal = normal_form(text)
-    cutter = Cutters(tokenizer).of(normal)
+    cutter = TokenizerCaches(tokenizer).of(normal)
     spans: list[tuple[int, int]] = []
     for match in SPLITTERS[tokenizer.splitter].words.finditer(normal):
         word = cutter[match.group()]

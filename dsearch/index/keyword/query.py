@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool
 
-from dsearch.index.keyword.tokenizer import Tokenizer, Word
+from dsearch.index.keyword.tokenizer import TokenizedWord, Tokenizer
 
 _ITEM = re.compile(r'(?<!\S)([+-]?)["“”]([^"“”]*)["“”](?=[\s.,;:!?)]|$)|(?<!\S)([+-])(?=[^\W\d])(\S+)')
 
@@ -90,7 +90,7 @@ class Phrase:
         return [phrase for phrase in phrases if phrase is not None]
 
     @classmethod
-    def _of_words(cls, words: Sequence[Word]) -> Phrase | None:
+    def _of_words(cls, words: Sequence[TokenizedWord]) -> Phrase | None:
         leaves = tuple(leaf for word in words for leaf in word.leaves)
         if not leaves:
             return None

@@ -158,7 +158,7 @@ _SILENT = " "  # begins the symbol of a silent word: no term begins with a blank
 _REBUILD = "build the generation again"
 
 
-class Word(NamedTuple):
+class TokenizedWord(NamedTuple):
     """Tokenized word.
 
     Attributes:
@@ -220,16 +220,16 @@ class Tokenizer:
         stemmer, stop_words = stemmer_and_stop_words(language)
         return cls(stop_words=stop_words, stemmer=stemmer)
 
-    def words(self, texts: Iterable[str]) -> Iterator[list[Word]]:
+    def words(self, texts: Iterable[str]) -> Iterator[list[TokenizedWord]]:
         """Yield the words of each text, in order; lazy, so a corpus can be streamed."""
         find = SPLITTERS[self.splitter].words.findall
-        cutters = Cutters(self)  # each distinct word is split and stemmed once per call and language
+        cutters = TokenizerCaches(self)  # each distinct word is split and stemmed once per call and language
         for text in texts:
             normal = normal_form(text)
             cutter = cutters.of(normal)
             yield [cutter[word] for word in find(normal)]
 
-    def query_words(self, query: str) -> list[Word]:
+    def query_words(self, query: str) -> list[TokenizedWord]:
         """The words of a query, in order, with their variants; those of a document without several languages.
 
         A word that is too frequent in the most probable language has no term in the others. Identifiers have
@@ -241,11 +241,11 @@ class Tokenizer:
             for word, *same in zip(first, *others, strict=True)
         ]
 
-    def readings(self, query: str) -> list[list[Word]]:
+    def readings(self, query: str) -> list[list[TokenizedWord]]:
         """The words of a query in each language that it may have, the most probable first, each once."""
         normal = normal_form(query)
         names = SPLITTERS[self.splitter].words.findall(normal)
-        readings = [[cutter[name] for name in names] for cutter in Cutters(self).plausible(normal)]
+        readings = [[cutter[name] for name in names] for cutter in TokenizerCaches(self).plausible(normal)]
         return [reading for place, reading in enumerate(readings) if reading not in readings[:place]]
 
     def terms(self, texts: Iterable[str]) -> Iterator[list[str]]:
@@ -304,7 +304,7 @@ class Tokenizer:
         return hashlib.sha256("\n".join([*digest, *terms]).encode()).hexdigest()
 
 
-class Cutters:
+class TokenizerCaches:
     """Caches of tokenized words, one for each language of a tokenizer. For one thread only."""
 
     def __init__(self, tokenizer: Tokenizer):
@@ -332,7 +332,7 @@ class Cutters:
         return cutter
 
 
-class WordCutter(dict[str, Word]):
+class WordCutter(dict[str, TokenizedWord]):
     """Cache: normalised word → tokenized word. For one thread only, as PyStemmer requires."""
 
     def __init__(self, tokenizer: Tokenizer):
@@ -343,7 +343,7 @@ class WordCutter(dict[str, Word]):
         # A character of a run is a term; a single letter or digit is none.
         self._single = _IDEOGRAPH.match if tokenizer.splitter == "scripts" else _never
 
-    def __missing__(self, word: str) -> Word:
+    def __missing__(self, word: str) -> TokenizedWord:
         terms: list[str] = []
         spans: list[tuple[int, int]] = []
         leaves: list[str] = []
@@ -358,7 +358,7 @@ class WordCutter(dict[str, Word]):
             if leaf:
                 leaves.append(symbol)
         whole = terms[0] if terms and len(pieces) > 1 and spans[0] == (0, len(word)) else None
-        self[word] = cut = Word(tuple(terms), tuple(spans), tuple(leaves), whole)
+        self[word] = cut = TokenizedWord(tuple(terms), tuple(spans), tuple(leaves), whole)
         return cut
 
 
@@ -366,7 +366,7 @@ def _never(_: str) -> bool:
     return False
 
 
-def _variants(word: Word, others: list[Word]) -> tuple[str, ...]:
+def _variants(word: TokenizedWord, others: list[TokenizedWord]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(term for other in others for term in other.terms if term not in word.terms))
 
 

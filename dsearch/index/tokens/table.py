@@ -48,7 +48,7 @@ def content_of(title: str, text: str) -> str:
     return f"{title} {text}"
 
 
-class Gathered(NamedTuple):
+class GatheredTokens(NamedTuple):
     """The tokens of some documents in one array.
 
     Attributes:
@@ -114,11 +114,11 @@ class TokenTable:
             np.concatenate([self.present, more.present]),
         )
 
-    def gather(self, positions: Int64[np.ndarray, " documents"]) -> Gathered:
+    def gather(self, positions: Int64[np.ndarray, " documents"]) -> GatheredTokens:
         """The tokens of documents at these positions; −1 is a document that is not present."""
         if not len(self):
             nothing = np.zeros(len(positions), np.int64)
-            return Gathered(self.codes[:0], nothing, nothing.astype(bool))
+            return GatheredTokens(self.codes[:0], nothing, nothing.astype(bool))
         at = np.maximum(positions, 0)
         present = (positions >= 0) & self.present[at]
         starts = self.offsets[at]
@@ -128,7 +128,7 @@ class TokenTable:
             for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
             if count
         ]
-        return Gathered(np.concatenate([self.codes[:0], *pieces]), counts, present)
+        return GatheredTokens(np.concatenate([self.codes[:0], *pieces]), counts, present)
 
     @classmethod
     def load(cls, folder: Path, documents: int) -> TokenTable:

@@ -20,7 +20,7 @@ from dsearch.service.errors import BodyTooLarge
 from dsearch.service.schemas.search import DocumentGiven
 from dsearch.service.wire import json as strict_json
 from dsearch.service.wire.problems import field_errors, in_body
-from dsearch.store import Checked
+from dsearch.store import CheckedDocuments
 
 BLOCK_LINES = 256
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -32,7 +32,7 @@ Line = tuple[int, bytes]
 
 
 @dataclass(slots=True)
-class Ingest:
+class StreamCounts:
     """Counts of the lines of one stream so far: stored and refused."""
 
     catalogue: Catalogue
@@ -47,7 +47,7 @@ class Ingest:
 
     def take(self, lines: Sequence[Line]) -> None:
         """Store a block: durable and searchable on return."""
-        documents, numbers = Checked(), list[int]()
+        documents, numbers = CheckedDocuments(), list[int]()
         for number, line in lines:
             try:
                 self._add(number, line, documents)
@@ -79,11 +79,11 @@ class Ingest:
         return self.refused > 0 and self.inserted + self.updated + self.unchanged == 0
 
     def written(self) -> dict[str, Any]:
-        """`Written`, as JSON; the sequence is null if no block was stored before an error."""
+        """`WriteResult`, as JSON; the sequence is null if no block was stored before an error."""
         counts = ("sequence", "inserted", "updated", "unchanged", "refused", "problems")
         return {name: getattr(self, name) for name in counts}
 
-    def _add(self, number: int, line: bytes, documents: Checked) -> None:
+    def _add(self, number: int, line: bytes, documents: CheckedDocuments) -> None:
         document = DocumentGiven.model_validate(strict_json.parse(line)).document()
         if document.id in self._lines:
             raise _twice(document.id, self._lines[document.id])

@@ -31,7 +31,7 @@ Result = TypeVar("Result", covariant=True)
 T = TypeVar("T")
 
 
-class Work(Protocol[Item, Result]):
+class BatchWork(Protocol[Item, Result]):
     """A computation on many items. Jobs whose works are equal are computed together."""
 
     @property
@@ -57,7 +57,7 @@ class _Once:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    work: Work[Any, Any]
+    work: BatchWork[Any, Any]
     item: Any
     answer: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
@@ -149,7 +149,7 @@ class Worker:
         """Jobs that wait."""
         return len(self._queue)
 
-    async def submit(self, work: Work[Item, Result], item: Item, *, characters: int = 0) -> Result:
+    async def submit(self, work: BatchWork[Item, Result], item: Item, *, characters: int = 0) -> Result:
         """The result of `work` for `item`, computed together with equal work that waits.
 
         A caller that is cancelled while its job waits, or whose deadline passes, costs nothing.

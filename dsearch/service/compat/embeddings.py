@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dsearch.encoder.encoder import Role
 from dsearch.engine import calls
-from dsearch.engine.search.embed import Embedded, embed, text_of_tokens
+from dsearch.engine.search.embed import EmbedResult, embed, text_of_tokens
 from dsearch.errors import (
     CollectionNotFound,
     DsearchError,
@@ -33,7 +33,7 @@ from dsearch.service.compat.named_models import ModelName, NamedModel
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.state import TheService
-from dsearch.service.wire.fields import Given, allowed, repr_of
+from dsearch.service.wire.fields import RequestModel, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 
@@ -58,7 +58,7 @@ Inputs = (
 )
 
 
-class EmbeddingsRequest(Given):
+class EmbeddingsRequest(RequestModel):
     """Texts to embed."""
 
     model_config = ConfigDict(
@@ -185,7 +185,7 @@ def _embed(
     inputs: list[str | list[int]],
     side: Role,
     dimensions: int | None,
-) -> Embedded:
+) -> EmbedResult:
     with catalogue.whole(model.collection, encoder=True) as collection:
         texts = [
             item if isinstance(item, str) else text_of_tokens(collection.encoder, item) for item in inputs

@@ -20,7 +20,7 @@ from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRout
 from dsearch.service.state import TheService
 from dsearch.service.uploads.attaching import detach_everywhere
 from dsearch.service.uploads.files import MAX_FILES, UploadedFile, Uploads
-from dsearch.service.wire.fields import Given, allowed, repr_of
+from dsearch.service.wire.fields import RequestModel, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 
@@ -108,7 +108,7 @@ class FileDeleted(BaseModel):
     deleted: bool = Field(description="always true")
 
 
-class FileListParameters(Given):
+class FileListParameters(RequestModel):
     """Options of a list of files."""
 
     after: FileId | None = Field(

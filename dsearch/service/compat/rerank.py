@@ -9,7 +9,7 @@ import numpy as np
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from dsearch.engine.search.embed import Reranked, rerank
+from dsearch.engine.search.embed import RelevanceResult, rerank
 from dsearch.errors import InvalidRequest
 from dsearch.service.collections import Catalogue
 from dsearch.service.compat.embeddings import QUESTIONS
@@ -17,7 +17,7 @@ from dsearch.service.compat.named_models import ModelName, NamedModel
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.search import QueryText
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer, new_id
 
 MAX_DOCUMENTS = 1000
@@ -25,7 +25,7 @@ MAX_DOCUMENTS = 1000
 router = APIRouter(tags=["compatible"], route_class=StrictRoute)
 
 
-class RerankRequest(Given):
+class RerankRequest(RequestModel):
     """A query, and texts to order by it."""
 
     model_config = ConfigDict(
@@ -148,6 +148,6 @@ def _text(number: int, document: str | dict[str, Any], fields: list[str] | None)
     return text
 
 
-def _compare(catalogue: Catalogue, model: NamedModel, query: str, texts: list[str]) -> Reranked:
+def _compare(catalogue: Catalogue, model: NamedModel, query: str, texts: list[str]) -> RelevanceResult:
     with catalogue.whole(model.collection, encoder=True) as collection:
         return rerank(collection, query, texts, model=model.version)

@@ -27,11 +27,11 @@ from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.feedback import EventGiven, Name
 from dsearch.service.schemas.search import MAX_QUERIES, QueryText
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import FeedbackFull
-from dsearch.types import Hit, Recorded
+from dsearch.types import FeedbackResult, Hit
 
 MAX_TOP = 100
 MAX_REWARDS = 1000
@@ -48,7 +48,7 @@ CollectionParameter = Annotated[
 ]
 
 
-class RetrieveRequest(Given):
+class RetrieveRequest(RequestModel):
     """Queries of an agent."""
 
     model_config = ConfigDict(
@@ -86,7 +86,7 @@ class RetrieveAnswer(BaseModel):
     query_ids: list[str] = Field(description="one for each query, for /reward")
 
 
-class RewardGiven(Given):
+class RewardGiven(RequestModel):
     """Reward of an episode for what one query brought."""
 
     model_config = ConfigDict(strict=True)
@@ -107,7 +107,7 @@ class RewardGiven(Given):
         return self
 
 
-class RewardRequest(Given):
+class RewardRequest(RequestModel):
     """Rewards of episodes."""
 
     model_config = ConfigDict(
@@ -152,7 +152,7 @@ def _row(hit: Hit, scored: bool) -> dict[str, Any]:
 
 @router.post(
     "/reward",
-    response_model=Recorded,
+    response_model=FeedbackResult,
     responses=_BODIES | documented(Conflict, CorruptData, Overloaded, FeedbackFull, InsufficientStorage),
 )
 async def reward(

@@ -22,14 +22,14 @@ from dsearch.service.compat.vector_stores import FileCounts
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.state import TheService
 from dsearch.service.uploads.attaching import AttachedBatch
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 
 router = APIRouter(prefix="/v1/vector_stores", tags=["compatible"], route_class=StrictRoute)
 
 
-class BatchFile(Given):
+class BatchFile(RequestModel):
     """A file of a batch."""
 
     model_config = ConfigDict(strict=True)
@@ -41,7 +41,7 @@ class BatchFile(Given):
     )
 
 
-class BatchCreate(Given):
+class BatchCreate(RequestModel):
     """Uploaded files to store in a collection: `file_ids`, or `files` with attributes of their own."""
 
     model_config = ConfigDict(

@@ -38,7 +38,7 @@ from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.state import TheService
 from dsearch.service.uploads.attaching import Attachment, detach, ids_of
 from dsearch.service.uploads.reading import FIELD
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.types import Document
@@ -64,7 +64,7 @@ WRITES = documented(CollectionNotFound, NotFound, InvalidRequest, InvalidJson, B
 )
 
 
-class FileAttach(Given):
+class FileAttach(RequestModel):
     """An uploaded file to store in a collection."""
 
     model_config = ConfigDict(
@@ -81,7 +81,7 @@ class FileAttach(Given):
     )
 
 
-class FileChange(Given):
+class FileChange(RequestModel):
     """Attributes of a file to set."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"attributes": {"year": 2018}}]})
@@ -192,7 +192,7 @@ class StoredFileDeleted(BaseModel):
     deleted: bool = Field(description="always true")
 
 
-class StoredFilesParameters(Given):
+class StoredFilesParameters(RequestModel):
     """Options of a list of files."""
 
     after: FileId | None = Field(

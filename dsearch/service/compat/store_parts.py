@@ -17,7 +17,7 @@ from dsearch.service.schemas.documents import MAX_PASSAGE_TOKENS
 from dsearch.service.state import Service
 from dsearch.service.uploads.attaching import AttachedBatch
 from dsearch.service.uploads.reading import FIELD
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.types import Document, Hit
 
 MAX_BATCH = 500  # files
@@ -25,7 +25,7 @@ PATIENCE_S = 20.0  # of an answer: files that take longer are in progress
 _MARGIN_S = 1.0  # before the request's deadline
 
 
-class StaticChunks(Given):
+class StaticChunks(RequestModel):
     """Passages of a new vector store."""
 
     model_config = ConfigDict(strict=True)
@@ -38,7 +38,7 @@ class StaticChunks(Given):
     ] = Field(description="maximum tokens shared with the previous passage", examples=[32])
 
 
-class Chunking(Given):
+class Chunking(RequestModel):
     """Passages: lengths of the parts of documents that are embedded."""
 
     model_config = ConfigDict(strict=True)

@@ -24,7 +24,7 @@ from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.search import QueryText
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import Given, allowed, repr_of
+from dsearch.service.wire.fields import RequestModel, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import parse_filter
@@ -39,7 +39,7 @@ _DEPTH = 16
 router = APIRouter(prefix="/v1/vector_stores", tags=["compatible"], route_class=StrictRoute)
 
 
-class HybridWeights(Given):
+class HybridWeights(RequestModel):
     """Shares of meaning and words."""
 
     model_config = ConfigDict(strict=True)
@@ -48,7 +48,7 @@ class HybridWeights(Given):
     text_weight: Annotated[float, Field(ge=0, le=1e6), allowed("a number of at least 0")]
 
 
-class RankingOptions(Given):
+class RankingOptions(RequestModel):
     """Order of results."""
 
     model_config = ConfigDict(strict=True)
@@ -64,7 +64,7 @@ class RankingOptions(Given):
     )
 
 
-class VectorStoreSearch(Given):
+class VectorStoreSearch(RequestModel):
     """Queries to a vector store."""
 
     model_config = ConfigDict(
@@ -204,7 +204,7 @@ async def list_vector_stores(service: TheService) -> Response:
     return json_answer({"object": "list", "data": data, **ends, "has_more": False})
 
 
-class VectorStoreCreate(Given):
+class VectorStoreCreate(RequestModel):
     """A vector store to make."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"name": "papers"}]})

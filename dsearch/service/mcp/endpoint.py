@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from dsearch.errors import MissingExtra
-from dsearch.service.mcp.tools import Caller
+from dsearch.service.mcp.tools import ToolCaller
 from dsearch.service.middleware.strict_route import MAX_BODY_BYTES
 from dsearch.service.state import Service
 from dsearch.service.wire.problems import problem
@@ -110,11 +110,13 @@ class _Named:
     path = PATH
 
 
-def caller_of(context: ServerRequestContext[Any, Any]) -> Caller:
+def caller_of(context: ServerRequestContext[Any, Any]) -> ToolCaller:
     """Caller by what `Access` noted about the request."""
     request = context.request
     if request is None:
-        return Caller("read")
+        return ToolCaller("read")
     state = request.state
     address = f"{request.url.scheme}://{request.headers.get('host', '')}"
-    return Caller(getattr(state, "key_scope", None) or "admin", getattr(state, "key_id", None) or "", address)
+    return ToolCaller(
+        getattr(state, "key_scope", None) or "admin", getattr(state, "key_id", None) or "", address
+    )

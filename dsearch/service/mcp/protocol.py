@@ -20,7 +20,7 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from dsearch.errors import DsearchError, InvalidRequest, ScopeTooNarrow
-from dsearch.service.mcp.tools import TOOLS, AgentTool, Caller
+from dsearch.service.mcp.tools import TOOLS, AgentTool, ToolCaller
 from dsearch.service.state import Service
 from dsearch.service.wire.fields import repr_of
 from dsearch.service.wire.problems import field_errors
@@ -33,7 +33,7 @@ _INSTRUCTIONS = (
 )
 _log = logging.getLogger(__name__)
 
-CallerOf = Callable[[ServerRequestContext[Any, Any]], Caller]
+CallerOf = Callable[[ServerRequestContext[Any, Any]], ToolCaller]
 
 
 def protocol_server(service: Service, caller_of: CallerOf) -> Server[Any]:
@@ -74,7 +74,7 @@ def protocol_server(service: Service, caller_of: CallerOf) -> Server[Any]:
     )
 
 
-async def _call(service: Service, name: str, arguments: dict[str, Any], caller: Caller) -> BaseModel:
+async def _call(service: Service, name: str, arguments: dict[str, Any], caller: ToolCaller) -> BaseModel:
     """Check and call a tool.
 
     Raises:

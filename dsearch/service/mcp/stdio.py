@@ -6,7 +6,7 @@ import asyncio
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import MissingExtra
-from dsearch.service.mcp.tools import Caller
+from dsearch.service.mcp.tools import ToolCaller
 from dsearch.service.state import Service
 
 
@@ -33,7 +33,7 @@ def run_stdio(engine: SearchEngine, *, writes: bool = False) -> None:
     async def run() -> None:
         service = Service(engine)
         service.start()
-        caller = Caller("write" if writes else "read", is_owner=True)
+        caller = ToolCaller("write" if writes else "read", is_owner=True)
         server = protocol_server(service, lambda _: caller)
         try:
             async with stdio_server() as (reading, writing):

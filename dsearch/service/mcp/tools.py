@@ -25,7 +25,7 @@ from dsearch.service.collections import Catalogue
 from dsearch.service.feedback import record_outcome
 from dsearch.service.schemas.search import DocumentGiven, EpisodeName, QueryText
 from dsearch.service.state import Service
-from dsearch.service.wire.fields import Given, allowed, repr_of
+from dsearch.service.wire.fields import RequestModel, allowed, repr_of
 from dsearch.types import Document, Hit
 
 MAX_FOUND = 50
@@ -39,7 +39,7 @@ CollectionGiven = Annotated[
 ResultId = Annotated[str, Field(min_length=3, max_length=1024), allowed("the id of a result of search")]
 
 
-class SearchInput(Given):
+class SearchInput(RequestModel):
     """Arguments of the tool `search`."""
 
     model_config = ConfigDict(strict=True)
@@ -70,7 +70,7 @@ class FoundDocuments(BaseModel):
     results: list[FoundDocument] = Field(description="best first")
 
 
-class FetchInput(Given):
+class FetchInput(RequestModel):
     """Arguments of the tool `fetch`."""
 
     model_config = ConfigDict(strict=True)
@@ -89,7 +89,7 @@ class FetchedDocument(BaseModel):
     metadata: dict[str, Any]
 
 
-class NoInput(Given):
+class NoInput(RequestModel):
     """Arguments of a tool that takes none."""
 
     model_config = ConfigDict(strict=True)
@@ -110,7 +110,7 @@ class CollectionsListed(BaseModel):
     collections: list[CollectionListed]
 
 
-class AddInput(Given):
+class AddInput(RequestModel):
     """Arguments of the tool `add_documents`."""
 
     model_config = ConfigDict(strict=True)
@@ -129,7 +129,7 @@ class DocumentsAdded(BaseModel):
     unchanged: int
 
 
-class OutcomeInput(Given):
+class OutcomeInput(RequestModel):
     """Arguments of the tool `report_outcome`."""
 
     model_config = ConfigDict(strict=True)
@@ -148,7 +148,7 @@ class OutcomeRecorded(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ToolCaller:
     """Caller of a tool.
 
     Attributes:
@@ -181,15 +181,15 @@ class AgentTool:
     name: str
     title: str
     description: str
-    arguments: type[Given]
+    arguments: type[RequestModel]
     answer: type[BaseModel]
-    run: Callable[[Service, Any, Caller], Awaitable[BaseModel]]
+    run: Callable[[Service, Any, ToolCaller], Awaitable[BaseModel]]
     scope: Scope = "read"
     writes: bool = False
     replaces: bool = False
 
 
-async def _search(service: Service, call: SearchInput, caller: Caller) -> FoundDocuments:
+async def _search(service: Service, call: SearchInput, caller: ToolCaller) -> FoundDocuments:
     names = [call.collection] if call.collection is not None else await service.read(service.catalogue.names)
     if not names:
         raise InvalidRequest("there is no collection yet; make one with: dsearch index FILES")
@@ -219,7 +219,7 @@ async def _search(service: Service, call: SearchInput, caller: Caller) -> FoundD
     return FoundDocuments(results=[item for item in in_turn if item is not None][: call.limit])
 
 
-async def _fetch(service: Service, call: FetchInput, caller: Caller) -> FetchedDocument:
+async def _fetch(service: Service, call: FetchInput, caller: ToolCaller) -> FetchedDocument:
     name, _, id = call.id.partition("/")
     if not id:
         raise InvalidRequest(f"id={repr_of(call.id)}; use the id of a result of search, such as papers/d17")
@@ -235,7 +235,7 @@ async def _fetch(service: Service, call: FetchInput, caller: Caller) -> FetchedD
     )
 
 
-async def _report_outcome(service: Service, call: OutcomeInput, caller: Caller) -> OutcomeRecorded:
+async def _report_outcome(service: Service, call: OutcomeInput, caller: ToolCaller) -> OutcomeRecorded:
     useful: dict[str, list[str]] = {}
     for each in call.useful_ids:
         name, _, id = each.partition("/")
@@ -263,7 +263,7 @@ def _stored(catalogue: Catalogue, name: str, id: str) -> Document:
         return collection.store.get(id)
 
 
-async def _list_collections(service: Service, _: NoInput, caller: Caller) -> CollectionsListed:
+async def _list_collections(service: Service, _: NoInput, caller: ToolCaller) -> CollectionsListed:
     described = await service.read(service.catalogue.describe_all)
     listed = [
         CollectionListed(name=item.name, documents=item.documents, model=item.model, language=item.language)
@@ -273,7 +273,7 @@ async def _list_collections(service: Service, _: NoInput, caller: Caller) -> Col
     return CollectionsListed(collections=listed)
 
 
-async def _add_documents(service: Service, call: AddInput, caller: Caller) -> DocumentsAdded:
+async def _add_documents(service: Service, call: AddInput, caller: ToolCaller) -> DocumentsAdded:
     documents = [item.document() for item in call.documents]
     characters = sum(len(item.text) + len(item.title) for item in documents)
     store = partial(_store, service.catalogue, call.collection, documents)
@@ -294,7 +294,7 @@ def _title(document: Document | Hit) -> str:
     return line if len(line) <= _TITLE_CHARACTERS else line[: _TITLE_CHARACTERS - 1] + "…"
 
 
-def _url(collection: str, document: Document | Hit, caller: Caller) -> str:
+def _url(collection: str, document: Document | Hit, caller: ToolCaller) -> str:
     """The address that the document's metadata give, or where the service has it."""
     address = document.metadata.get("url")
     if isinstance(address, str) and address:

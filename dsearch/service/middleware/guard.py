@@ -24,7 +24,7 @@ from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
 from dsearch.service.overload.refusal import Refusal
 from dsearch.service.telemetry import logs
 from dsearch.service.telemetry.metrics import Metrics
-from dsearch.service.telemetry.tracing import Spans
+from dsearch.service.telemetry.tracing import RequestSpans
 from dsearch.service.wire.json import new_id
 from dsearch.service.wire.problems import add_headers, problem, problem_of
 
@@ -67,7 +67,7 @@ class Guard:
         self._metrics = metrics or Metrics()
         self._leaving = leaving
         self._known_hosts: set[str] = set()
-        self._spans = Spans()
+        self._spans = RequestSpans()
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""`Patience`: timeouts for slow clients, and the closing of their connections.
+"""`SlowClientLimits`: timeouts for slow clients, and the closing of their connections.
 
 A client that opens many connections and sends almost nothing (slow headers, slow bodies, an answer that is
 never read) would otherwise hold them all forever. Time in which the server itself does not read, because it
@@ -29,7 +29,7 @@ _STATE = "dsearch.connection"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class SlowClientLimits:
     """The limits.
 
     Attributes:
@@ -59,7 +59,7 @@ class Patience:
         return min(1.0, self.header_s / 4, self.window_s / 4)
 
 
-def patient_protocol(patience: Patience) -> type[PatientProtocol]:
+def patient_protocol(patience: SlowClientLimits) -> type[PatientProtocol]:
     """uvicorn's HTTP protocol, with connections that are closed if their clients are too slow."""
     return type("Patient", (PatientProtocol,), {"patience": patience, "connections": set()})
 
@@ -74,7 +74,7 @@ class PatientProtocol(asyncio.Protocol):
             last answer (which uvicorn's own timeout ends).
     """
 
-    patience: ClassVar[Patience]
+    patience: ClassVar[SlowClientLimits]
     connections: ClassVar[set[PatientProtocol]]
     transport: Any = None
 
@@ -203,7 +203,7 @@ class _Request:
         self._read = not message.get("more_body", False)
         return message
 
-    def too_slow(self, patience: Patience, now: float) -> bool:
+    def too_slow(self, patience: SlowClientLimits, now: float) -> bool:
         """Return True if too little came while more was waited for."""
         if self._read:
             return False

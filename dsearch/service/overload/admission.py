@@ -1,4 +1,4 @@
-"""Admission control: `Admission` bounds the searches in progress, `Lag` measures the event loop's delay.
+"""Admission control: `Admission` bounds searches in progress, `EventLoopLag` measures the loop's delay.
 
 `Admission` decides before anything else is done for a request. The queue of searches is bounded only after
 parsing: a flood would be parsed just to be rejected, at half the cost of an answer. Here a search costs a
@@ -10,9 +10,10 @@ of its answers late. So the bound is generous until it is reached, and tight fro
 computed and one that waits. It stays tight until no request was rejected for a second, but for a minute at
 most. Then the generous bound applies again; under a persistent load it is soon reached again.
 
-`Lag` detects an overload that occurs before any request reaches a queue: when reading, routing and writing
-requests exceeds the capacity of one thread. A late timer reveals an overloaded event loop. New requests are
-then rejected with a probability that grows with the delay and stays below 1, so the loop never goes idle.
+`EventLoopLag` detects an overload that occurs before any request reaches a queue: when reading, routing and
+writing requests exceeds the capacity of one thread. A late timer reveals an overloaded event loop. New
+requests are then rejected with a probability that grows with the delay and stays below 1, so the loop never
+goes idle.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Admission:
         clock: seconds.
     """
 
-    def __init__(self, pace_s: Callable[[], float], lag: Lag, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, pace_s: Callable[[], float], lag: EventLoopLag, clock: Callable[[], float] = time.monotonic
+    ):
         self.searches = 0
         self.requests = 0
         self._pace_s = pace_s
@@ -133,7 +136,7 @@ _LOOK_EVERY_S = 0.02
 _FADING = 0.7
 
 
-class Lag:
+class EventLoopLag:
     """Measures one event loop, from `start` to `stop`."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`Rounds`: while searches are rejected, the event loop handles arrivals in rounds, not one by one.
+"""`PacedSelector`: while searches are rejected, the event loop handles arrivals in rounds, not one by one.
 
 A rejection takes some forty microseconds in an idle server, and several times that if it interrupts an
 encoder: the thread is switched to, finds the caches filled with other data, and is switched from again.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 ROUND_S = 0.01  # below a batch of any encoder, so that what computes does not wait for what hands over
 
 
-class Rounds(selectors.DefaultSelector):
+class PacedSelector(selectors.DefaultSelector):
     """A selector that looks again when a round is over; until then whoever would wait rests.
 
     Args:
@@ -59,4 +59,4 @@ def event_loop(crowded: Callable[[], bool]) -> asyncio.AbstractEventLoop:
     """A new event loop that looks in rounds while `crowded`; the usual one where that has no selector."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
-    return asyncio.SelectorEventLoop(Rounds(crowded))
+    return asyncio.SelectorEventLoop(PacedSelector(crowded))

@@ -26,8 +26,8 @@ from dsearch.errors import (
     InvalidDocument,
     InvalidRequest,
 )
-from dsearch.results import Changed, Deleted, DocumentPage, Written
-from dsearch.service.batching.ingest import Ingest, blocks
+from dsearch.results import DeleteResult, DocumentPage, MetadataResult, WriteResult
+from dsearch.service.batching.ingest import StreamCounts, blocks
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
@@ -43,7 +43,7 @@ from dsearch.service.middleware.strict_route import (
 from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body, problem_of
 from dsearch.service.wire.tensor_documents import documents_of_tensors, with_vectors
@@ -79,7 +79,7 @@ _BODY = {
 }
 
 
-class ListParameters(Given):
+class ListParameters(RequestModel):
     """Options of a list of documents."""
 
     limit: Limit = 100
@@ -93,7 +93,7 @@ class ListParameters(Given):
 
 @router.put(
     "",
-    response_model=Written,
+    response_model=WriteResult,
     openapi_extra={"requestBody": _BODY},
     responses=documented(
         CollectionNotFound, InvalidDocument, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType
@@ -132,7 +132,7 @@ async def upsert_documents(collection: str, request: Request, service: TheServic
 
 
 async def _upsert_stream(collection: str, request: Request, service: Service) -> Response:
-    ingest = Ingest(service.catalogue, collection)
+    ingest = StreamCounts(service.catalogue, collection)
     try:
         async for block in blocks(limited(request, MAX_STREAM_BYTES)):
             await service.writing.run(
@@ -187,7 +187,7 @@ async def get_document(
 
 @router.delete(
     "/{id:path}",
-    response_model=Deleted,
+    response_model=DeleteResult,
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest, Conflict, Overloaded),
 )
 async def delete_document(collection: str, id: str, service: TheService) -> Response:
@@ -196,16 +196,16 @@ async def delete_document(collection: str, id: str, service: TheService) -> Resp
     return json_answer({"sequence": deleted.sequence, "deleted": deleted.deleted})
 
 
-def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> Written:
+def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> WriteResult:
     with catalogue.writing(name, encoder=True) as collection:
         receipt = collection.upsert(documents)
-    return Written(receipt.sequence, receipt.inserted, receipt.updated, receipt.unchanged, 0, [])
+    return WriteResult(receipt.sequence, receipt.inserted, receipt.updated, receipt.unchanged, 0, [])
 
 
 _BODIES = documented(InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType, Conflict, Overloaded)
 
 
-@router.post("/delete", response_model=Deleted, responses=documented(CollectionNotFound) | _BODIES)
+@router.post("/delete", response_model=DeleteResult, responses=documented(CollectionNotFound) | _BODIES)
 async def delete_documents(collection: str, body: DeleteRequest, service: TheService) -> Response:
     """Delete the documents of these ids, or those that match a filter; gone on return."""
     delete = service.catalogue.write(calls.delete_documents, collection, ids=body.ids, filter=body.tree())
@@ -214,7 +214,7 @@ async def delete_documents(collection: str, body: DeleteRequest, service: TheSer
 
 @router.patch(
     "/{id:path}",
-    response_model=Changed,
+    response_model=MetadataResult,
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidDocument) | _BODIES,
 )
 async def change_metadata(collection: str, id: str, body: PatchRequest, service: TheService) -> Response:

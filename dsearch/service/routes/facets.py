@@ -20,7 +20,7 @@ from dsearch.service.schemas.documents import (
 )
 from dsearch.service.schemas.search import FilterText, tree_of
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import Given
+from dsearch.service.wire.fields import RequestModel
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import Filter
@@ -28,7 +28,7 @@ from dsearch.store import Filter
 router = APIRouter(prefix="/v1/collections/{collection}/facets", tags=["documents"], route_class=StrictRoute)
 
 
-class FacetsParameters(Given):
+class FacetsParameters(RequestModel):
     """The same in the URL."""
 
     field: Annotated[list[FieldPath], Field(min_length=1, max_length=MAX_FACET_FIELDS)] = Field(

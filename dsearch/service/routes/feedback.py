@@ -23,18 +23,18 @@ from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.feedback import Events, Name, OutcomeRequest
 from dsearch.service.schemas.search import Version
 from dsearch.service.state import TheService
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import FeedbackFull
-from dsearch.types import OwnJudgements, QueriesToJudge, Recorded
+from dsearch.types import FeedbackResult, OwnJudgements, QueriesToJudge
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["feedback"], route_class=StrictRoute)
 
 
 @router.post(
     "/feedback",
-    response_model=Recorded,
+    response_model=FeedbackResult,
     responses=documented(
         CollectionNotFound, UnknownQuery, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge
     )
@@ -51,7 +51,7 @@ async def feedback(collection: str, events: Events, request: Request, service: T
     return json_answer(recorded)
 
 
-class JudgementsParameters(Given):
+class JudgementsParameters(RequestModel):
     """Person whose opinions are read."""
 
     client_id: Name | None = Field(
@@ -131,7 +131,7 @@ def _person(request: Request, client_id: str | None) -> str | None:
 
 @router.post(
     "/outcomes",
-    response_model=Recorded,
+    response_model=FeedbackResult,
     responses=documented(
         CollectionNotFound, UnknownEpisode, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge
     )

@@ -21,14 +21,14 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.results import ModelAdded, Models, Promoted, Remembered, RowsDropped, Task
+from dsearch.results import MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped, Task
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 from dsearch.service.schemas.search import Version
 from dsearch.service.schemas.tasks import RememberRequest, RowsRequest, SaveRequest
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body
 from dsearch.types import Purpose
@@ -46,7 +46,7 @@ async def list_models(collection: str, service: TheService) -> Response:
 _Purpose = Annotated[Purpose, allowed("search or predict")]
 
 
-class PromoteParameters(Given):
+class PromoteParameters(RequestModel):
     """Purpose of a promotion."""
 
     purpose: _Purpose | None = Field(
@@ -54,7 +54,7 @@ class PromoteParameters(Given):
     )
 
 
-class RollbackParameters(Given):
+class RollbackParameters(RequestModel):
     """Purpose of a rollback."""
 
     purpose: _Purpose = Field("search", description="search or predict")
@@ -62,7 +62,7 @@ class RollbackParameters(Given):
 
 @router.post(
     "/{version}/promote",
-    response_model=Promoted,
+    response_model=PromotionResult,
     responses=documented(
         CollectionNotFound, ModelNotFound, Gone, InvalidRequest, Conflict, CorruptData, Overloaded
     ),
@@ -80,7 +80,7 @@ async def promote_model(
 
 @router.post(
     "/rollback",
-    response_model=Promoted,
+    response_model=PromotionResult,
     responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
 )
 async def rollback_model(
@@ -105,7 +105,7 @@ async def rollback_rows(collection: str, body: RowsRequest, service: TheService)
 
 @router.post(
     "/remember",
-    response_model=Remembered,
+    response_model=MemoryResult,
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge)
     | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
@@ -127,7 +127,7 @@ def _remember(
     *,
     accept: bool,
     key: str,
-) -> Remembered:
+) -> MemoryResult:
     from dsearch.training import remember  # a server that only searches does not load training
 
     return remember(collection, queries, judgements, accept=accept, key=key)
@@ -151,7 +151,7 @@ MAX_SAVED_BYTES = 32 * 1024 * 1024  # kept with the task until it ends
 _BYTES: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
 
 
-class AddParameters(Given):
+class AddParameters(RequestModel):
     """Origin of a head."""
 
     parent: Version | None = Field(

@@ -12,10 +12,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dsearch.engine.feedback import Drawn
+from dsearch.engine.feedback import RandomPair
 from dsearch.results import CollectionDamaged, CollectionInfo, FieldPrediction, Proof
 from dsearch.service.wire.json import new_id, stamped
-from dsearch.types import AttentionSummary, Confidence, Hit, QueryDraws, SearchResult, Stamp, Waiting
+from dsearch.types import AttentionSummary, Confidence, Hit, PendingDocuments, QueryDraws, SearchResult, Stamp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +40,16 @@ class SearchAnswer(Stamp):
     took_ms: float
     hits: list[Hit]
     next_cursor: str | None
-    explored: Drawn | None
+    explored: RandomPair | None
     attention: AttentionSummary
     partial: bool = False
     missing: float = 0.0
-    waiting: Waiting | None = None
+    waiting: PendingDocuments | None = None
     confidence: Confidence | None = None
 
 
 def search_answer(
-    result: SearchResult, took_ms: float, query_id: str | None = None, drawn: Drawn | None = None
+    result: SearchResult, took_ms: float, query_id: str | None = None, drawn: RandomPair | None = None
 ) -> dict[str, Any]:
     """`SearchAnswer`, as it is written.
 
@@ -262,7 +262,7 @@ class Health:
 
 
 @dataclass(frozen=True)
-class Delta:
+class IndexDelta:
     """Documents written or deleted since the index was built, and their share of those it was built of."""
 
     documents: int
@@ -305,7 +305,7 @@ class StatisticsAnswer:
     model: str
     model_problem: str | None
     models: int
-    delta: Delta
+    delta: IndexDelta
     encoder: dict[str, Any] | None
     keys: dict[str, Any] | None
     generations: list[GenerationInfo]

@@ -12,7 +12,7 @@ from dsearch.engine.draws import DEFAULT_SAMPLES, MAX_LEARNING_RATE, SAMPLES
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.errors import DimensionMismatch
 from dsearch.service.schemas.search import AttendFields, Limit, Number, Vector
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.types import Purpose, Stamp
 
 # A gradient has a number for each candidate: up to 1000 of a leg and head.
@@ -22,7 +22,7 @@ Rows = Annotated[list[Row], Field(min_length=1, max_length=64)]
 _STAMP = {"generation": 3, "model": "v1", "sequence": 120}
 
 
-class StampGiven(Given):
+class StampGiven(RequestModel):
     """The state to be asked, as an answer names it."""
 
     generation: Annotated[int, Field(ge=1, lt=2**53), allowed("the generation of an answer")]
@@ -169,7 +169,7 @@ class DrawRequest(Differentiable):
     )
 
 
-class DrawRewards(Given):
+class DrawRewards(RequestModel):
     """Rewards of the documents of a draw."""
 
     model_config = ConfigDict(

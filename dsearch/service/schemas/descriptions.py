@@ -9,7 +9,7 @@ from typing import Any
 from dsearch import results, types
 from dsearch.service.schemas import answers, field_texts
 
-_LEFT_OUT = {"Hit": ("explain", "highlights", "passage", "duplicates"), "Deleted": ("missing",)}
+_LEFT_OUT = {"Hit": ("explain", "highlights", "passage", "duplicates"), "DeleteResult": ("missing",)}
 """Members of results that an answer leaves out where they say nothing."""
 
 
@@ -258,8 +258,8 @@ EXAMPLES: dict[str, Any] = {
     },
     "ModelAdded": {"model": "v3", "parent": "v2", "sequence": 131},
     "DraftAdded": {"draft": "5f0d1c9a0f4b4f7e8f3f5d6c", "parent": "v2", "size_bytes": 9, "expires_s": 600.0},
-    "Promoted": {"model": "v2", "previous": "v1", "sequence": 130, "purpose": "search"},
-    "Remembered": {
+    "PromotionResult": {"model": "v2", "previous": "v1", "sequence": 130, "purpose": "search"},
+    "MemoryResult": {
         "model": "v3",
         "previous": "v2",
         "queries": 2,
@@ -288,14 +288,21 @@ EXAMPLES: dict[str, Any] = {
     },
     "Document": _DOCUMENT,
     "DocumentPage": {"documents": [_DOCUMENT], "next": "cS1tYzI"},
-    "Written": {"sequence": 121, "inserted": 2, "updated": 0, "unchanged": 1, "problems": [], "refused": 0},
-    "Deleted": {"sequence": 122, "deleted": 2, "missing": 1},
-    "Changed": {"sequence": 123, "id": "q-mc2", "metadata": {"year": 2018}},
+    "WriteResult": {
+        "sequence": 121,
+        "inserted": 2,
+        "updated": 0,
+        "unchanged": 1,
+        "problems": [],
+        "refused": 0,
+    },
+    "DeleteResult": {"sequence": 122, "deleted": 2, "missing": 1},
+    "MetadataResult": {"sequence": 123, "id": "q-mc2", "metadata": {"year": 2018}},
     "Facets": {
         "documents": 3,
         "facets": {"year": [{"value": 2017, "documents": 2}, {"value": 2018, "documents": 1}]},
     },
-    "Recorded": {"events": 2, "repeated": 0},
+    "FeedbackResult": {"events": 2, "repeated": 0},
     "OwnJudgements": {
         "queries": {"q1": "what pools values"},
         "judgements": {"q1": {"q-mc2": 1.0}},

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine.search.similar import MAX_EXAMPLES
-from dsearch.service.schemas.search import Filtered, KeyKind, QueryText, SearchFields, Vector
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.schemas.search import FilteredRequest, KeyKind, QueryText, SearchFields, Vector
+from dsearch.service.wire.fields import RequestModel, allowed
 
 MAX_DELETED_IDS = 10_000
 MAX_PASSAGE_TOKENS = 100_000
@@ -61,7 +61,7 @@ class SimilarRequest(SearchFields):
     )
 
 
-class FacetsRequest(Filtered):
+class FacetsRequest(FilteredRequest):
     """Fields of the metadata whose values to count."""
 
     model_config = ConfigDict(
@@ -77,7 +77,7 @@ class FacetsRequest(Filtered):
     limit: FacetValues = Field(10, description="values of each field, the most frequent first")
 
 
-class DeleteRequest(Filtered):
+class DeleteRequest(FilteredRequest):
     """Documents to delete: those of these ids, or those that a filter finds."""
 
     model_config = ConfigDict(
@@ -97,7 +97,7 @@ class DeleteRequest(Filtered):
         return self
 
 
-class CutRequest(Given):
+class CutRequest(RequestModel):
     """Passages of a new collection: splitting of documents that are longer than a passage."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"tokens": 128, "overlap": 16}]})
@@ -113,7 +113,7 @@ class CutRequest(Given):
     )
 
 
-class CreateRequest(Given):
+class CreateRequest(RequestModel):
     """Options of a new collection."""
 
     model_config = ConfigDict(
@@ -153,7 +153,7 @@ class CreateRequest(Given):
     ) = Field(None, description="metadata fields whose strings keyword search has as words of a document")
 
 
-class AliasRequest(Given):
+class AliasRequest(RequestModel):
     """Target of an alias."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"collection": "papers-v2"}]})
@@ -161,7 +161,7 @@ class AliasRequest(Given):
     collection: Annotated[str, Field(min_length=1, max_length=64), allowed("the name of a collection")]
 
 
-class PatchRequest(Given):
+class PatchRequest(RequestModel):
     """Changes to a document's metadata."""
 
     model_config = ConfigDict(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsearch.service.schemas.search import DocumentId, EpisodeName, QueryText
-from dsearch.service.wire.fields import Given, allowed, encodable
+from dsearch.service.wire.fields import RequestModel, allowed, encodable
 
 MAX_EVENTS = 1000
 ActionName = Literal[
@@ -43,7 +43,7 @@ Moment = Annotated[
 ]
 
 
-class Position(Given):
+class Position(RequestModel):
     """Position of a document on its page."""
 
     model_config = ConfigDict(strict=True)
@@ -51,7 +51,7 @@ class Position(Given):
     ordinal: Ordinal = Field(description="counted from 1")
 
 
-class EventAttributes(Given):
+class EventAttributes(RequestModel):
     """More about an event."""
 
     model_config = ConfigDict(strict=True)
@@ -61,7 +61,7 @@ class EventAttributes(Given):
     )
 
 
-class EventGiven(Given):
+class EventGiven(RequestModel):
     """Something that somebody did with a document that was found."""
 
     model_config = ConfigDict(
@@ -125,7 +125,7 @@ class EventGiven(Given):
 Events = Annotated[list[EventGiven], Field(min_length=1, max_length=MAX_EVENTS)]
 
 
-class OutcomeRequest(Given):
+class OutcomeRequest(RequestModel):
     """End of an episode."""
 
     model_config = ConfigDict(

@@ -17,7 +17,7 @@ from dsearch.engine.feedback import MAX_EXPLORE
 from dsearch.index import AUTO, DENSE_KINDS
 from dsearch.search_options import MAX_LIMIT, MODES, SearchOptions
 from dsearch.service.wire.declared_fields import options_from
-from dsearch.service.wire.fields import Given, allowed, encodable, listed
+from dsearch.service.wire.fields import RequestModel, allowed, encodable, listed
 from dsearch.service.wire.json import parse
 from dsearch.store import Filter, parse_filter
 from dsearch.types import Document, EmbeddedDocument, Mode
@@ -75,7 +75,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Vector = Annotated[list[Number], Field(min_length=1, max_length=16_384)]
 
 
-class Filtered(Given):
+class FilteredRequest(RequestModel):
     """Filter on documents."""
 
     filter: FilterGiven | None = Field(
@@ -95,7 +95,7 @@ class Filtered(Given):
 
 
 @options_from(SearchOptions, check=False)
-class DeclaredFields(Filtered):
+class DeclaredFields(FilteredRequest):
     """The options of `SearchOptions`."""
 
     if TYPE_CHECKING:  # some of the fields that the decorator adds
@@ -213,7 +213,7 @@ class BatchRequest(SearchFields):
 
 
 @options_from(AttentionOptions, check=False)
-class AttendFields(Filtered):
+class AttendFields(FilteredRequest):
     """Texts or vectors, and how they attend to the documents."""
 
     queries: Annotated[list[QueryText], Field(min_length=1, max_length=64)] | None = Field(
@@ -266,7 +266,7 @@ class PredictRequest(AttendFields):
     )
 
 
-class DocumentGiven(Given):
+class DocumentGiven(RequestModel):
     """A document to store."""
 
     model_config = ConfigDict(

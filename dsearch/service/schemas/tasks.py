@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from dsearch.jobs import EvaluationJob, SavingJob, TrainingJob, TuningJob
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, KeyKind, Limit, SearchMode, Version
 from dsearch.service.wire.declared_fields import options_from, plain_errors
-from dsearch.service.wire.fields import Given, allowed, listed
+from dsearch.service.wire.fields import RequestModel, allowed, listed
 from dsearch.types import TaskState
 
 MAX_JUDGED_QUERIES = 50_000
@@ -45,7 +45,7 @@ _EXAMPLE = {
 }
 
 
-class JudgedFields(Given):
+class JudgedFields(RequestModel):
     """Queries with judgements of documents."""
 
     queries: _Queries | None = Field(None, description="query id → text")
@@ -109,7 +109,7 @@ class TuneRequest(Learning):
     )
 
 
-class RememberRequest(Given):
+class RememberRequest(RequestModel):
     """Judged queries for the memory of the live version."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [_EXAMPLE]})
@@ -125,7 +125,7 @@ class RememberRequest(Given):
     )
 
 
-class RowsRequest(Given):
+class RowsRequest(RequestModel):
     """Rows of the query memory to keep."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"sequence": 1}]})
@@ -135,7 +135,7 @@ class RowsRequest(Given):
     )
 
 
-class EncoderMethod(Given):
+class EncoderMethod(RequestModel):
     """Method by which an encoder learned."""
 
     method: Literal["lora", "all"] = "lora"
@@ -162,7 +162,7 @@ class SaveRequest(Learning):
     encoder: EncoderMethod | None = Field(None, description="of the tensors under query_encoder/")
 
 
-class RefreshRequest(Given):
+class RefreshRequest(RequestModel):
     """Storage options of keys from now on; omitted ones keep their values."""
 
     model_config = ConfigDict(
@@ -190,7 +190,7 @@ class RefreshRequest(Given):
         return self.model_dump(exclude_none=True)
 
 
-class MigrateRequest(Given):
+class MigrateRequest(RequestModel):
     """Expected encoder of a migration."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"encoder": "all-mpnet-base-v2"}]})
@@ -202,7 +202,7 @@ class MigrateRequest(Given):
     )
 
 
-class SystemGiven(Given):
+class SystemGiven(RequestModel):
     """One way to search."""
 
     model: Version | None = Field(None, description="a version; the live one when it is not given")
@@ -251,7 +251,7 @@ class EvaluateRequest(JudgedFields):
         return self.model_dump(by_alias=True)
 
 
-class TaskParameters(Given):
+class TaskParameters(RequestModel):
     """Filter on the list of tasks."""
 
     limit: Limit = 50

@@ -26,9 +26,9 @@ from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts, canonical_json,
 from dsearch.store.sqlite.state import MarkedState, later, read_row, write_state
 from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
-    Mark,
-    Marked,
     Watermark,
+    WatermarkedFile,
+    WatermarkEntry,
     check_database,
     create_watermark,
     read_watermark,
@@ -40,7 +40,7 @@ FORMAT = 2
 _REMEDY = (
     "move tasks.db and tasks-watermark away and start the server again; only what became of tasks is in them"
 )
-TASKS = Marked("tasks-watermark", "tasks.db", "changes of tasks", _REMEDY)
+TASKS = WatermarkedFile("tasks-watermark", "tasks.db", "changes of tasks", _REMEDY)
 _PATIENCE_S = 10.0
 _FIRST = """
 CREATE TABLE tasks (
@@ -198,7 +198,7 @@ class TaskFile:
             execute(f"PRAGMA user_version = {FORMAT}")
             # Before the commit: after a crash, marks of operation 0 beside an older file acknowledge nothing.
             (self._home / TASKS.file_name).unlink(missing_ok=True)
-            create_watermark(self._home, Mark(0, digest), TASKS)
+            create_watermark(self._home, WatermarkEntry(0, digest), TASKS)
             sync_folder(self._home)
             execute("COMMIT")
         finally:

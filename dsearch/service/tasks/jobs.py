@@ -29,7 +29,7 @@ Report = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class TaskNote:
     """Something to tell beside progress: `kind` names the event."""
 
     kind: str
@@ -42,7 +42,7 @@ def train_job(
     """Train a head into `folder`; what is known of it.
 
     Args:
-        report: takes `Progress` and `Note`.
+        report: takes `Progress` and `TaskNote`.
         open_engine: opens the home readonly.
         name: the collection.
         request: of `TrainRequest`.
@@ -176,7 +176,7 @@ def _observer(report: Report) -> Observer:
 
     class Reporter(Observer):
         def headroom(self, room: Headroom) -> None:
-            report(Note("headroom", room.to_dict()))
+            report(TaskNote("headroom", room.to_dict()))
 
         def progress(self, progress: Progress) -> None:
             if progress.stage not in ("train", "validate"):
@@ -192,7 +192,7 @@ def _observer(report: Report) -> Observer:
                 "ndcg_at_10_before": epoch.before,
                 "ndcg_at_10": epoch.after,
             }
-            report(Note("metric", figures))
+            report(TaskNote("metric", figures))
 
     return Reporter()
 

@@ -28,7 +28,7 @@ from dsearch.errors import Cancelled, Conflict, CorruptData, DsearchError, Unsup
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
-from dsearch.service.tasks.jobs import Note, evaluate_job, prepare_job, save_job, train_job, tune_job
+from dsearch.service.tasks.jobs import TaskNote, evaluate_job, prepare_job, save_job, train_job, tune_job
 from dsearch.service.tasks.readonly import OpenEngine
 from dsearch.service.tasks.results import register_made
 from dsearch.service.tasks.store import StoredTask, TaskEvent, TaskKind, TaskStore
@@ -201,8 +201,8 @@ class Tasks:
         """Writes what a task reports down; of progress only now and then, and each stage's last step."""
         latest = {"stage": "", "at": 0.0}
 
-        def tell(said: Progress | Note) -> None:
-            if isinstance(said, Note):
+        def tell(said: Progress | TaskNote) -> None:
+            if isinstance(said, TaskNote):
                 self.store.say(task, said.kind, said.data)
                 return
             now = time.monotonic()
@@ -257,7 +257,7 @@ class Job:
         task: which.
         request: what it was asked with.
         folder: its own; what an attempt that was stopped left is there.
-        tell: takes `Progress` and `Note`.
+        tell: takes `Progress` and `TaskNote`.
         cancelled: whether it is to stop.
     """
 

@@ -27,14 +27,14 @@ from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
 from dsearch.engine.models.tensors import metadata_of
-from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.store import MemoryRow, Passages
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
-    from dsearch.training import JudgedLayer, Trained, TrainedValues, TunedSearch
+    from dsearch.training import JudgedLayer, TrainedValues, TrainingResult, TunedSearch
     from dsearch.training.finetune.second_stage import TrainedStage
-    from dsearch.training.registry import Registered
+    from dsearch.training.registry import Registration
 
 
 _HEAD, _TUNED = "head", "tuned"
@@ -44,17 +44,19 @@ _STAGE = "second-stage.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ModelParts:
     """The parts of a model, as `Collection.add_model` takes them."""
 
     head: Head
     encoder: EncoderChange | None
     documents: EncodedDocuments | None
-    lessons: Lessons | None
+    lessons: TrainingInfluences | None
     tuned_head: Head | None
 
 
-def write_made(folder: Path, trained: Trained | TrainedValues | TunedSearch | JudgedLayer) -> dict[str, Any]:
+def write_made(
+    folder: Path, trained: TrainingResult | TrainedValues | TunedSearch | JudgedLayer
+) -> dict[str, Any]:
     """Write the parts into a run's folder; what is told of them, as JSON: which there are."""
     encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
     documents, lessons = getattr(trained, "documents", None), getattr(trained, "lessons", None)
@@ -79,7 +81,7 @@ def write_made(folder: Path, trained: Trained | TrainedValues | TunedSearch | Ju
     }
 
 
-def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> Made:
+def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> ModelParts:
     """Read the output of `write_made`; of documents only those that still exist.
 
     Args:
@@ -96,8 +98,8 @@ def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> 
     if outcome["encoder"] is not None:
         change = EncoderChange(EncoderTraining(**outcome["encoder"]), load((folder / _ENCODER).read_bytes()))
     documents = read_encoded(folder, collection.snapshot) if outcome["documents"] else None
-    lessons = Lessons.from_bytes((folder / _LESSONS).read_bytes()) if outcome["lessons"] else None
-    return Made(heads[_HEAD], change, documents, lessons, heads.get(_TUNED))
+    lessons = TrainingInfluences.from_bytes((folder / _LESSONS).read_bytes()) if outcome["lessons"] else None
+    return ModelParts(heads[_HEAD], change, documents, lessons, heads.get(_TUNED))
 
 
 _ROWS = "rows.safetensors"
@@ -142,7 +144,7 @@ def write_stage(folder: Path, trained: TrainedStage | None) -> dict[str, Any] | 
 
 def register_made(
     folder: Path, outcome: dict[str, Any], collection: Collection, *, promote: bool, accept: bool, task: str
-) -> Registered:
+) -> Registration:
     """Keep what a task has trained as a version, which answers if it may, with its second stage if that may.
 
     Args:

@@ -15,7 +15,7 @@ Finish = Callable[[str, int], None]
 """Told the declared route and the status before a span ends."""
 
 
-class Spans:
+class RequestSpans:
     """Makes spans of requests.
 
     Args:

@@ -55,7 +55,7 @@ def repr_of(value: Any) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-class Given(BaseModel):
+class RequestModel(BaseModel):
     """An object that a client sends: unknown names are refused, and the message lists the known ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -14,7 +14,7 @@ from dsearch.errors import CorruptData, Gone, NotFound
 from dsearch.store.documents.registry import live
 from dsearch.store.filters.parse import Filter
 from dsearch.store.filters.sql import compile_filter
-from dsearch.store.records import Changes, Pending, StoreState
+from dsearch.store.records import Pending, RowChanges, StoreState
 from dsearch.store.sqlite.digest import document_digest, embedding_digest
 from dsearch.store.sqlite.schema import read_state
 from dsearch.types import Document
@@ -50,7 +50,7 @@ def snapshot(connection: sqlite3.Connection) -> StoreState:
     return StoreState(read_state(connection).sequence, np.sort(rows))
 
 
-def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:
+def changes_since(connection: sqlite3.Connection, sequence: int) -> RowChanges:
     """Return rows that became or ceased to be searchable after operation `sequence`."""
     purged = live(connection, "horizon") or 0
     if sequence < purged:
@@ -60,7 +60,7 @@ def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:
         )
     added = _integers(connection, ADDED, sequence)
     removed = _integers(connection, REMOVED, sequence, sequence)
-    return Changes(read_state(connection).sequence, added, removed)
+    return RowChanges(read_state(connection).sequence, added, removed)
 
 
 def pending(connection: sqlite3.Connection) -> Pending:

@@ -30,7 +30,7 @@ _FLOAT32 = np.dtype("<f4")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
 
-class Prepared(NamedTuple):
+class DocumentRow(NamedTuple):
     """A valid document as its columns are stored."""
 
     id: str
@@ -65,7 +65,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-class Checked(Sequence[Document]):
+class CheckedDocuments(Sequence[Document]):
     """Documents of one batch, each checked when it is added: `Store.upsert` does not check them again.
 
     It serves callers that read documents one by one and have to report each bad one separately. The checked
@@ -74,7 +74,7 @@ class Checked(Sequence[Document]):
 
     def __init__(self) -> None:
         self._documents: list[Document] = []
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, DocumentRow] = {}
 
     def add(self, document: Document) -> None:
         """Check and add a document; raises InvalidDocument, also for an id that is in the batch already."""
@@ -87,17 +87,17 @@ class Checked(Sequence[Document]):
         self._documents.append(document)
         self._prepared[document.id] = prepared
 
-    def without(self, places: Container[int]) -> Checked:
+    def without(self, places: Container[int]) -> CheckedDocuments:
         """Return the documents that are not at these places."""
         if not places:
             return self
-        rest = Checked()
+        rest = CheckedDocuments()
         rest._documents = [document for place, document in enumerate(self._documents) if place not in places]
         rest._prepared = {document.id: self._prepared[document.id] for document in rest._documents}
         return rest
 
     @property
-    def prepared(self) -> list[Prepared]:
+    def prepared(self) -> list[DocumentRow]:
         """The documents in stored form."""
         return list(self._prepared.values())
 
@@ -112,15 +112,15 @@ class Checked(Sequence[Document]):
         return len(self._documents)
 
 
-def prepare(documents: Sequence[Document]) -> list[Prepared]:
-    """Check all documents of a batch, unless they are `Checked`, and return their stored form.
+def prepare(documents: Sequence[Document]) -> list[DocumentRow]:
+    """Check all documents of a batch, unless they are `CheckedDocuments`, and return their stored form.
 
     Raises:
         InvalidDocument: names position and id of the first invalid document.
     """
-    if isinstance(documents, Checked):
+    if isinstance(documents, CheckedDocuments):
         return documents.prepared
-    prepared: list[Prepared] = []
+    prepared: list[DocumentRow] = []
     first: dict[str, int] = {}
     for position, document in enumerate(documents):
         try:
@@ -190,7 +190,7 @@ def _excerpt(document: Document) -> str:
     return id if len(id) <= 80 else id[:80] + "…"
 
 
-def _prepare(document: Document) -> Prepared:
+def _prepare(document: Document) -> DocumentRow:
     id = _utf8(document.id, "id", MAX_ID_BYTES)
     title = _utf8(document.title, "title", MAX_TITLE_BYTES)
     text = _utf8(document.text, "text", MAX_TEXT_BYTES)
@@ -202,7 +202,7 @@ def _prepare(document: Document) -> Prepared:
     value = None if document.value is None else canonical_json(_value(document.value))
     metadata_bytes = _utf8(metadata, "metadata", MAX_METADATA_BYTES)
     digest = document_digest(id, title, text, metadata_bytes, (value or "").encode())
-    return Prepared(document.id, document.title, document.text, metadata, value, digest)
+    return DocumentRow(document.id, document.title, document.text, metadata, value, digest)
 
 
 # The checks below take `object`: documents come from files and requests, with any types.

@@ -12,7 +12,7 @@ from jaxtyping import Float32, Int64
 from dsearch.errors import NotFound
 from dsearch.store.documents import passages as passages_table
 from dsearch.store.documents.passages import Packed
-from dsearch.store.documents.validate import Prepared, embedding_bytes
+from dsearch.store.documents.validate import DocumentRow, embedding_bytes
 from dsearch.store.records import WriteReceipt
 from dsearch.store.sqlite.connection import insert_rows
 from dsearch.store.sqlite.digest import document_fact, embedding_digest, embedding_fact, tombstone_fact
@@ -24,7 +24,7 @@ _LOOKED_UP = 256  # ids in one statement
 
 def upsert(
     operation: Operation,
-    documents: Sequence[Prepared],
+    documents: Sequence[DocumentRow],
     vectors: Mapping[int, bytes],
     passages: Mapping[int, Packed],
     *,
@@ -38,7 +38,7 @@ def upsert(
     stay exact: an encoder may round otherwise in another batch. With `replaces` the supplied one counts.
     """
     rows: list[int] = []
-    new: list[tuple[int, Prepared]] = []
+    new: list[tuple[int, DocumentRow]] = []
     superseded: list[int] = []
     embedded: list[tuple[int, bytes]] = []
     cut: list[tuple[int, Packed]] = []
@@ -168,7 +168,7 @@ def _bury(operation: Operation, rows: Sequence[int]) -> None:
     operation.add_facts([tombstone_fact(row, operation.sequence) for row in rows])
 
 
-def _insert_documents(operation: Operation, documents: Sequence[tuple[int, Prepared]]) -> None:
+def _insert_documents(operation: Operation, documents: Sequence[tuple[int, DocumentRow]]) -> None:
     written = operation.sequence
     versions = [(row, *document, written) for row, document in documents]
     insert_rows(operation.connection, _VERSION, versions)

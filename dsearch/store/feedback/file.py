@@ -35,8 +35,8 @@ from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts
 from dsearch.store.sqlite.state import MarkedState, later, write_state
 from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
-    Marks,
     Watermark,
+    WatermarkSlots,
     check_database,
     create_watermark,
     read_watermark,
@@ -50,7 +50,7 @@ _REFUSED = "feedback is refused until this process is started again, searches go
 
 
 @dataclass(slots=True)
-class Change:
+class FeedbackTransaction:
     """A transaction at work: rows are written through `connection`, and their facts added here."""
 
     connection: sqlite3.Connection
@@ -77,7 +77,7 @@ class FeedbackFile:
         return self.path.is_file() or (self._folder / FEEDBACK.file_name).is_file()
 
     @contextmanager
-    def writing(self, *, accept_loss: bool = False) -> Generator[Change]:
+    def writing(self, *, accept_loss: bool = False) -> Generator[FeedbackTransaction]:
         """A transaction, durable when the block has ended; nothing of it stays when the block raises.
 
         Args:
@@ -124,7 +124,7 @@ class FeedbackFile:
             else:
                 after = read_watermark(self._folder, FEEDBACK)
                 # Without marks before, this is the first transaction: it was committed after we had looked.
-                marks = Marks(state.marks[0], 0, other_is_whole=True) if before is None else before
+                marks = WatermarkSlots(state.marks[0], 0, other_is_whole=True) if before is None else before
                 check_database(self._folder, state.marks, before=marks, after=after, of=FEEDBACK)
             yield connection
 
@@ -169,12 +169,12 @@ class FeedbackFile:
         except OSError as error:
             raise Unavailable(self._transactions.fail(str(error))) from error
 
-    def _change(self, watermark: Watermark, accept_loss: bool) -> Generator[Change]:
+    def _change(self, watermark: Watermark, accept_loss: bool) -> Generator[FeedbackTransaction]:
         connection = self._connection()
         connection.execute("BEGIN IMMEDIATE")
         try:
             state = self._checked(connection, watermark, accept_loss)
-            change, before = Change(connection), connection.total_changes
+            change, before = FeedbackTransaction(connection), connection.total_changes
             yield change
             if accept_loss or connection.total_changes != before:
                 # When a loss is accepted, the rows that are there count, whatever was before.
@@ -210,14 +210,14 @@ class FeedbackFile:
         self._transactions.catch_up(watermark, state)
         return state
 
-    def _marks(self) -> Marks | None:
+    def _marks(self) -> WatermarkSlots | None:
         """Marks of the watermark; None if it was never written, or not completely."""
         try:
             return read_watermark(self._folder, FEEDBACK)
         except CorruptData:
             return None
 
-    def _require_nothing_lost(self, marks: Marks | None) -> None:
+    def _require_nothing_lost(self, marks: WatermarkSlots | None) -> None:
         """Check that no operation on a file without a state was ever acknowledged; raises CorruptData."""
         if marks is not None and marks.newest.sequence > 0:
             raise FEEDBACK.lost(

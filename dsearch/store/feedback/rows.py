@@ -16,7 +16,7 @@ from dsearch.hints import Command
 from dsearch.store.feedback.records import Event, Impression, digest_of
 from dsearch.store.sqlite.digest import content_fact
 from dsearch.store.sqlite.state import MarkedState, read_row
-from dsearch.store.sqlite.watermark import Marked
+from dsearch.store.sqlite.watermark import WatermarkedFile
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -224,7 +224,7 @@ def damaged() -> CorruptData:
 
 FEEDBACK_FILE = "feedback.db"
 CLEAR_DAMAGED = Command("feedback clear", ("--damaged",))
-FEEDBACK = Marked(
+FEEDBACK = WatermarkedFile(
     "feedback.watermark",
     FEEDBACK_FILE,
     "clicks and judgements",

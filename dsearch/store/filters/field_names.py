@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dsearch.declared import suggestion
 from dsearch.errors import InvalidRequest
-from dsearch.store.filters.parse import All, Compares, Equals, Filter, Keys, Some
+from dsearch.store.filters.parse import AllOf, AnyOf, Compares, Equals, Filter, Keys
 from dsearch.types import Document
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def compared_fields(tree: Filter) -> Iterator[Keys]:
     match tree:
         case Equals(keys) | Compares(keys):
             yield keys
-        case All(parts) | Some(parts):
+        case AllOf(parts) | AnyOf(parts):
             for part in parts:
                 yield from compared_fields(part)
         case _:

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from dsearch.results import FacetValue
 from dsearch.store.filters.parse import Filter, Keys, Scalar
 from dsearch.store.filters.sql import compile_filter, json_path
-from dsearch.store.records import Counts
+from dsearch.store.records import DocumentCounts
 from dsearch.store.sqlite.schema import read_state
 
 _RECENT = 8  # filters; 8 MB each in a collection of a million documents
@@ -76,12 +76,12 @@ def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:
     return [row for (row,) in records]
 
 
-def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
+def count(connection: sqlite3.Connection, tree: Filter) -> DocumentCounts:
     """Live documents that match, and those of them without an embedding."""
     condition, parameters = compile_filter(tree)
     query = f"SELECT count(*), coalesce(sum(row IN (SELECT row FROM pending)), 0) {_LIVE} AND {condition}"
     documents, waiting = connection.execute(query, parameters).fetchone()
-    return Counts(documents, waiting, tombstones=0)
+    return DocumentCounts(documents, waiting, tombstones=0)
 
 
 def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetValue]:

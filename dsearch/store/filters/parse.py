@@ -64,27 +64,27 @@ class Exists:
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class AllOf:
     """Every part holds."""
 
     parts: tuple[Filter, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class AnyOf:
     """At least one part holds."""
 
     parts: tuple[Filter, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Negation:
     """The part does not hold."""
 
     part: Filter
 
 
-Filter = Equals | Compares | Exists | All | Some | Not
+Filter = Equals | Compares | Exists | AllOf | AnyOf | Negation
 
 
 def parse_filter(condition: object) -> Filter:
@@ -145,13 +145,13 @@ class _Parser:
         self.operands = 0
         self._makers: dict[str, Callable[[Keys, object, str], Filter]] = {
             "eq": lambda keys, operand, where: Equals(keys, (self._scalar(operand, where),)),
-            "ne": lambda keys, operand, where: Not(Equals(keys, (self._scalar(operand, where),))),
+            "ne": lambda keys, operand, where: Negation(Equals(keys, (self._scalar(operand, where),))),
             "gt": lambda keys, operand, where: Compares(keys, "gt", self._ordered(operand, where)),
             "gte": lambda keys, operand, where: Compares(keys, "gte", self._ordered(operand, where)),
             "lt": lambda keys, operand, where: Compares(keys, "lt", self._ordered(operand, where)),
             "lte": lambda keys, operand, where: Compares(keys, "lte", self._ordered(operand, where)),
             "in": lambda keys, operand, where: Equals(keys, self._scalars(operand, where)),
-            "nin": lambda keys, operand, where: Not(Equals(keys, self._scalars(operand, where))),
+            "nin": lambda keys, operand, where: Negation(Equals(keys, self._scalars(operand, where))),
             "exists": self._exists,
         }
 
@@ -162,17 +162,17 @@ class _Parser:
         if not entries:
             raise _refused(where, "an empty object", "leave the filter out to have every document")
         parts = [self._entry(key, entry, f"{where}.{key[:80]}", depth) for key, entry in entries.items()]
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
+        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
     def _entry(self, key: str, entry: object, where: str, depth: int) -> Filter:
         if key == "not":
-            return Not(self.filter(entry, where, depth - 1))
+            return Negation(self.filter(entry, where, depth - 1))
         if key in ("and", "or"):
             filters = cast("list[object]", entry) if isinstance(entry, list) else []
             if not filters:
                 raise _refused(where, _excerpt(cast("object", entry)), "use a list of one or more filters")
             parts = tuple(self.filter(part, f"{where}[{i}]", depth - 1) for i, part in enumerate(filters))
-            return All(parts) if key == "and" else Some(parts)
+            return AllOf(parts) if key == "and" else AnyOf(parts)
         return self._conditions(parse_field(key, where), entry, where)
 
     def _conditions(self, keys: Keys, entry: object, where: str) -> Filter:
@@ -193,7 +193,7 @@ class _Parser:
                     where, "more conditions", f"use at most {MAX_CONDITIONS} in a filter; in takes lists"
                 )
             parts.append(self._makers[name](keys, operand, f"{where}.{name}"))
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
+        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
     def _scalars(self, operand: object, where: str) -> tuple[Scalar, ...]:
         if not isinstance(operand, list | tuple):
@@ -230,7 +230,7 @@ class _Parser:
     def _exists(self, keys: Keys, operand: object, where: str) -> Filter:
         if not isinstance(operand, bool):
             raise _refused(where, _excerpt(operand), "use true or false")
-        return Exists(keys) if operand else Not(Exists(keys))
+        return Exists(keys) if operand else Negation(Exists(keys))
 
 
 def _object(value: object, where: str, allowed: str) -> dict[str, object]:

@@ -6,7 +6,18 @@ SQLite parses those of filters and documents alike.
 
 from __future__ import annotations
 
-from dsearch.store.filters.parse import All, Compares, Equals, Exists, Filter, Keys, Not, Order, Scalar, Some
+from dsearch.store.filters.parse import (
+    AllOf,
+    AnyOf,
+    Compares,
+    Equals,
+    Exists,
+    Filter,
+    Keys,
+    Negation,
+    Order,
+    Scalar,
+)
 from dsearch.store.sqlite.digest import canonical_json
 
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -25,11 +36,11 @@ def json_path(keys: Keys) -> str:
 
 def _condition(tree: Filter, parameters: list[str]) -> str:
     match tree:
-        case All(parts):
+        case AllOf(parts):
             return "(" + " AND ".join(_condition(part, parameters) for part in parts) + ")"
-        case Some(parts):
+        case AnyOf(parts):
             return "(" + " OR ".join(_condition(part, parameters) for part in parts) + ")"
-        case Not(part):
+        case Negation(part):
             return f"(NOT {_condition(part, parameters)})"
         case Exists(keys):
             return f"(json_type(metadata, {_bind(json_path(keys), parameters)}) IS NOT NULL)"

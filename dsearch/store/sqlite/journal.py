@@ -26,7 +26,7 @@ from dsearch.store.sqlite.digest import add_facts
 from dsearch.store.sqlite.schema import State, read_state
 from dsearch.store.sqlite.state import later, write_state
 from dsearch.store.sqlite.transaction import Transactions, roll_back
-from dsearch.store.sqlite.watermark import Marks, Watermark, check_database
+from dsearch.store.sqlite.watermark import Watermark, WatermarkSlots, check_database
 
 _WINDOW_S = 0.005
 _REFUSED = (
@@ -214,7 +214,7 @@ class Journal:
         return Unavailable(f"{self._folder}: {error!r}; this write is not acknowledged, send it again")
 
 
-def _agrees(folder: Path, marks: Marks, state: State) -> bool:
+def _agrees(folder: Path, marks: WatermarkSlots, state: State) -> bool:
     try:
         check_database(folder, state.marks, before=marks, after=marks)
     except CorruptData:

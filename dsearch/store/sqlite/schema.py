@@ -130,7 +130,7 @@ CREATE TABLE live (
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class CollectionMeta:
     """Identity of a collection; written at its creation and never changed.
 
     `passages` are the settings that cut long documents into passages; None if they are not cut.
@@ -158,7 +158,7 @@ class State(MarkedState):
     tombstones: int
 
 
-def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> None:
+def create_tables(connection: sqlite3.Connection, meta: CollectionMeta, digest: bytes) -> None:
     """Create the tables in one transaction; `connection` is in autocommit mode."""
     connection.execute("BEGIN IMMEDIATE")
     for statement in TABLES.split(";\n"):
@@ -177,7 +177,7 @@ def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> 
     connection.execute("COMMIT")
 
 
-def read_meta(connection: sqlite3.Connection) -> Meta:
+def read_meta(connection: sqlite3.Connection) -> CollectionMeta:
     """Read the collection's identity; raises UnsupportedFormat, and KeyError or sqlite3 errors."""
     fields: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
     version = fields.get("format", "unknown")
@@ -186,7 +186,7 @@ def read_meta(connection: sqlite3.Connection) -> Meta:
             f"the collection has store format {version}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
             "use the release that wrote it to export it, or a newer dsearch"
         )
-    return Meta(
+    return CollectionMeta(
         fields["name"],
         json.loads(fields["encoder"]),
         int(fields["dimension"]),

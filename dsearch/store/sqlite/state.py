@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
-from dsearch.store.sqlite.watermark import Mark, Watermark
+from dsearch.store.sqlite.watermark import Watermark, WatermarkEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,11 @@ class MarkedState:
     previous_digest: bytes
 
     @property
-    def marks(self) -> tuple[Mark, Mark]:
+    def marks(self) -> tuple[WatermarkEntry, WatermarkEntry]:
         """Marks that are consistent with this state: this operation, or the one before after a crash."""
-        return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
+        return WatermarkEntry(self.sequence, self.digest), WatermarkEntry(
+            self.previous_sequence, self.previous_digest
+        )
 
 
 AnyState = TypeVar("AnyState", bound=MarkedState)

@@ -56,7 +56,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class WatermarkedFile:
     """The database beside a watermark: file, words for it and its writes, remedy after a loss."""
 
     file_name: str
@@ -70,7 +70,7 @@ class Marked:
         return CorruptData(f"{problem}; {self.remedy}", hint=self.hint)
 
 
-DOCUMENTS = Marked(
+DOCUMENTS = WatermarkedFile(
     "watermark",
     "the database",
     "writes",
@@ -80,7 +80,7 @@ DOCUMENTS = Marked(
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class WatermarkEntry:
     """Operation `sequence` was acknowledged, and the facts of the collection then summed to `digest`."""
 
     sequence: int
@@ -88,15 +88,15 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class WatermarkSlots:
     """Content of the slots: the newest whole mark, its slot, and True if the other is whole too."""
 
-    newest: Mark
+    newest: WatermarkEntry
     slot: int
     other_is_whole: bool
 
 
-def create_watermark(folder: Path, mark: Mark, of: Marked = DOCUMENTS) -> None:
+def create_watermark(folder: Path, mark: WatermarkEntry, of: WatermarkedFile = DOCUMENTS) -> None:
     """Write a new file with `mark` in both slots and sync it (its folder is the caller's to sync)."""
     with open(folder / of.file_name, "xb") as file:
         file.write(_pack(mark) * 2)
@@ -104,7 +104,7 @@ def create_watermark(folder: Path, mark: Mark, of: Marked = DOCUMENTS) -> None:
         sync_file(file.fileno())
 
 
-def read_watermark(folder: Path, of: Marked = DOCUMENTS) -> Marks:
+def read_watermark(folder: Path, of: WatermarkedFile = DOCUMENTS) -> WatermarkSlots:
     """Read the marks of a collection folder; raises CorruptData if none is readable."""
     try:
         content = (folder / of.file_name).read_bytes()
@@ -121,7 +121,7 @@ class Watermark:
     def __init__(
         self,
         folder: Path,
-        of: Marked = DOCUMENTS,
+        of: WatermarkedFile = DOCUMENTS,
         *,
         replace_unreadable: bool = False,
         patience_s: float | None = None,
@@ -148,12 +148,12 @@ class Watermark:
                 if not replace_unreadable:
                     raise
                 self.unreadable = error
-                self.marks = Marks(Mark(0, bytes(32)), slot=0, other_is_whole=False)
+                self.marks = WatermarkSlots(WatermarkEntry(0, bytes(32)), slot=0, other_is_whole=False)
         except BaseException:
             os.close(self._file)
             raise
 
-    def write(self, mark: Mark) -> None:
+    def write(self, mark: WatermarkEntry) -> None:
         """Write `mark` into the older slot and sync it.
 
         After an OSError nothing may be acknowledged. InsufficientStorage (a full disk, on file systems that
@@ -173,7 +173,7 @@ class Watermark:
                 raise
             raise unwritable(self._folder, error) from error
         sync_file(self._file)
-        self.marks = Marks(mark, slot, other_is_whole=True)
+        self.marks = WatermarkSlots(mark, slot, other_is_whole=True)
 
     def close(self) -> None:
         """Release the lock."""
@@ -200,7 +200,12 @@ class Watermark:
 
 
 def check_database(
-    folder: Path, marks: tuple[Mark, Mark], *, before: Marks, after: Marks, of: Marked = DOCUMENTS
+    folder: Path,
+    marks: tuple[WatermarkEntry, WatermarkEntry],
+    *,
+    before: WatermarkSlots,
+    after: WatermarkSlots,
+    of: WatermarkedFile = DOCUMENTS,
 ) -> None:
     """Compare a database's state with the watermark, read before and after it (a writer may be active).
 
@@ -271,13 +276,13 @@ def _short(path: Path) -> int:
     raise OSError(f"nothing was written to {path}")
 
 
-def _pack(mark: Mark) -> bytes:
+def _pack(mark: WatermarkEntry) -> bytes:
     body = _BODY.pack(_MAGIC, FORMAT, 0, mark.sequence, mark.digest)
     return (body + hashlib.sha256(body).digest()).ljust(SLOT_BYTES, b"\0")
 
 
-def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
-    marks: list[tuple[Mark, int]] = []
+def _parse(content: bytes, folder: Path, of: WatermarkedFile) -> WatermarkSlots:
+    marks: list[tuple[WatermarkEntry, int]] = []
     for slot in range(2):
         packed = content[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
         body, checksum = packed[: _BODY.size], packed[_BODY.size : _BODY.size + 32]
@@ -288,8 +293,8 @@ def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
             raise UnsupportedFormat(
                 f"{folder / of.file_name} has format {version}; this release reads {FORMAT} to {FORMAT}"
             )
-        marks.append((Mark(sequence, digest), slot))
+        marks.append((WatermarkEntry(sequence, digest), slot))
     if not marks:
         raise of.lost(f"{folder / of.file_name} is damaged in both slots")
     newest, slot = max(marks, key=lambda item: item[0].sequence)
-    return Marks(newest, slot, other_is_whole=len(marks) == 2)
+    return WatermarkSlots(newest, slot, other_is_whole=len(marks) == 2)

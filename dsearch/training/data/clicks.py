@@ -69,7 +69,7 @@ class ClickOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Graded:
+class ClickGrades:
     """Grades derived from pages and events.
 
     Attributes:
@@ -122,7 +122,7 @@ _Of = dict[str, dict[str, dict[str, Reaction]]]  # query → document → key
 
 def graded_pages(
     pages: Iterable[Page], propensities: Propensities, options: ClickOptions | None = None
-) -> Graded:
+) -> ClickGrades:
     """Grades of all queries that somebody reacted to."""
     options = options or ClickOptions()
     left_out: Counter[str] = Counter()
@@ -157,7 +157,7 @@ def graded_pages(
     weights = {name: _MOST_WEIGHT * mass / (mass + middle) for name, mass in evidence.items()}
     clicks = sum(tally.clicks for of in clicked.values() for keys in of.values() for tally in keys.values())
     counted = {reason: count for reason, count in left_out.items() if count}
-    return Graded(
+    return ClickGrades(
         texts={name: texts[name] for name in grades},
         grades=grades,
         weights=weights,

@@ -20,10 +20,10 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.store import Page
-from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages
+from dsearch.training.data.clicks import ClickGrades, ClickOptions, graded_pages
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.data.propensity import Propensities, even_propensities, propensities_from_pages
-from dsearch.training.finetune.head import Trained, finetune
+from dsearch.training.finetune.head import TrainingResult, finetune
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.loop.observer import Observer
@@ -57,7 +57,7 @@ class FromFeedback:
 
     examples: Examples
     propensities: Propensities
-    graded: Graded
+    graded: ClickGrades
     options: ClickOptions
     rows: dict[str, int]
     pages: Sequence[Page] = ()
@@ -161,7 +161,7 @@ def finetune_from_feedback(
     device: str = "cpu",
     observer: Observer | None = None,
     run: RunFolder | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train a head on feedback, all epochs, and judge it by the trusted slice; nothing is published.
 
     The trusted slice is a sample of what is asked: queries that others clicked on as well, and queries that

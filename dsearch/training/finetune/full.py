@@ -17,19 +17,19 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import LearningEncoder
 from dsearch.engine import Collection, EncodedDocuments, Snapshot
-from dsearch.engine.indexing.chunking import Cutting, encode
+from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.models.training_record import query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.store import Passages
 from dsearch.training.data.examples import STRENGTHS, Examples, with_query_keys
-from dsearch.training.finetune.head import Trained
+from dsearch.training.finetune.head import TrainingResult
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.gate.held_out import MOST, Answers, HeldOut, headroom, split_folds
 from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
     CrossFitted,
     FoldAnswers,
-    Served,
+    ServingChoice,
     cross_fitted,
     reweighed,
 )
@@ -56,7 +56,7 @@ def finetune_full(
     processes: Processes | None = None,
     observer: Observer | None = None,
     run: RunFolder | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train a copy of the collection's encoder, of queries and documents; nothing is published.
 
     Args:
@@ -149,7 +149,7 @@ def finetune_full(
             documents, collection.store, training, learned, strength=strength, seed=options.seed
         )
 
-    crossed, served = None, Served(1.0, student.head.hop_strength.item())
+    crossed, served = None, ServingChoice(1.0, student.head.hop_strength.item())
     if held_out is not None and before is not None:
         crossed = _served(held_out, before, student, keyed, options)
         served = crossed.choice.served or served
@@ -176,7 +176,7 @@ def finetune_full(
     }
     if run is not None and processes.first:
         run.finish()
-    return Trained(
+    return TrainingResult(
         student.head,
         options.epochs,
         room,
@@ -211,15 +211,16 @@ def _served(
     head, hop = student.head, student.head.hop_strength.item()
     factors = KEYWORD_FACTORS if options.keywords else (1.0,)
     heads, states = [reweighed(head, factor) for factor in factors], student.states(held_out.examples)
-    served: dict[Served, Answers] = {}
+    served: dict[ServingChoice, Answers] = {}
     for strength in STRENGTHS if options.query_keys else (0.0,):
         documents = keyed(strength)
         corpus, further = torch.as_tensor(documents.embeddings), further_of(documents)
         answers = held_out.answers_of_alike(heads, [hop], states, corpus, further)
         served |= {
-            Served(1.0, hop, factor, strength): of[hop] for factor, of in zip(factors, answers, strict=True)
+            ServingChoice(1.0, hop, factor, strength): of[hop]
+            for factor, of in zip(factors, answers, strict=True)
         }
-    whole = served[Served(1.0, hop)]
+    whole = served[ServingChoice(1.0, hop)]
     return cross_fitted([FoldAnswers(before, whole, [whole], served)], checkpoints=1, seed=options.seed)
 
 
@@ -240,7 +241,7 @@ def _encoded(
     for start in range(0, len(visible), _ENCODED_AT_A_TIME):
         some = visible[start : start + _ENCODED_AT_A_TIME]
         documents = collection.store.documents(state.rows(some))
-        embeddings[some], tokens = encode(encoder, documents, Cutting.of(collection.store))
+        embeddings[some], tokens = encode(encoder, documents, PassageLengths.of(collection.store))
         further |= {int(some[place]): passages for place, passages in tokens.items()}
         elapsed_s = time.monotonic() - started
         observer.progress(Progress("encode", start + len(some), len(visible), elapsed_s))

@@ -19,9 +19,9 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import keyword_part
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
-from dsearch.engine.models.training_record import Lessons, query_statistics
+from dsearch.engine.models.training_record import TrainingInfluences, query_statistics
 from dsearch.errors import InvalidRequest
-from dsearch.evaluation.confidence import Answered
+from dsearch.evaluation.confidence import AnsweredQueries
 from dsearch.products import product
 from dsearch.training.confidence import with_near
 from dsearch.training.data.examples import Examples
@@ -32,7 +32,7 @@ from dsearch.training.gate.held_out import Headroom, headroom
 from dsearch.training.gate.selection import (
     CrossFitted,
     FoldAnswers,
-    Served,
+    ServingChoice,
     cross_fitted,
     with_memory,
 )
@@ -49,7 +49,7 @@ from dsearch.training.tune import MIN_QUERIES, ChosenSetting, Trials, TunedSearc
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """A trained head and its evaluation.
 
     Attributes:
@@ -79,10 +79,10 @@ class Trained:
     encoder: EncoderChange | None = None
     documents: EncodedDocuments | None = None
     tuned: TunedSearch | None = None
-    lessons: Lessons | None = None
+    lessons: TrainingInfluences | None = None
     share: float = 1.0
     keyword_factor: float = 1.0
-    held_out: Answered | None = None
+    held_out: AnsweredQueries | None = None
     folds: tuple[FoldHeads, ...] = field(default=(), repr=False)
 
     @property
@@ -97,7 +97,7 @@ class Trained:
         """Verdict: True if it should go live, and the reason in words."""
         return self.gate.passed, self.gate.reason
 
-    def with_near(self, near: Mapping[str, Any] | None) -> Trained:
+    def with_near(self, near: Mapping[str, Any] | None) -> TrainingResult:
         """Record with what goes live how a search of two stages sees that nothing fits."""
         if self.goes_live == "head":
             return replace(self, record=with_near(self.record, near))
@@ -117,7 +117,7 @@ def finetune(
     observer: Observer | None = None,
     run: RunFolder | None = None,
     task: MakeTask | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train a head, in scope query the query encoder with it, on examples; nothing is published.
 
     First without the queries of a fold, to see how they are answered at each checkpoint, and so on fold by
@@ -206,7 +206,7 @@ def finetune(
     }
     if run is not None:
         run.finish()
-    return Trained(
+    return TrainingResult(
         student.head,
         epochs,
         room,
@@ -223,12 +223,14 @@ def finetune(
     )
 
 
-def _held_out(folds: Sequence[FoldAnswers], served: Served | None) -> Answered | None:
+def _held_out(folds: Sequence[FoldAnswers], served: ServingChoice | None) -> AnsweredQueries | None:
     """Rankings of all folds as the head is served; None if an earlier checkpoint of it is served."""
     ways = [fold.rankings for fold in folds if fold.rankings is not None]
     if served is None or not ways:
         return None
-    return Answered(*(np.concatenate(parts) for parts in zip(*(of(served) for of in ways), strict=True)))
+    return AnsweredQueries(
+        *(np.concatenate(parts) for parts in zip(*(of(served) for of in ways), strict=True))
+    )
 
 
 def _judged(
@@ -284,7 +286,7 @@ _AT_A_TIME = 32
 
 
 @torch.no_grad()
-def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Lessons:
+def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> TrainingInfluences:
     """The pull of each example at the head that training started from.
 
     r_i = w_i Σ_d (p_i(d) − a_i(d)) e_d, with a_i over what the objective's softmax is over: the whole corpus,
@@ -323,7 +325,7 @@ def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Les
     if examples.weights is not None:
         pulls *= torch.as_tensor(examples.weights)[:, None]
     owners, places = np.nonzero(grades > 0)
-    return Lessons(
+    return TrainingInfluences(
         examples.states,
         pulls.numpy(),
         owners.astype(np.int64),

@@ -34,7 +34,7 @@ _AT_A_TIME = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lists:
+class CandidateLists:
     """The candidates of some queries.
 
     Attributes:
@@ -59,11 +59,11 @@ class Lists:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def subset(self, which: Sequence[int] | Int64[np.ndarray, " some"]) -> Lists:
+    def subset(self, which: Sequence[int] | Int64[np.ndarray, " some"]) -> CandidateLists:
         """Those of some queries."""
         at = np.asarray(which, np.int64)
         rows = torch.as_tensor(at)
-        return Lists(
+        return CandidateLists(
             self.positions[at],
             self.scores[rows],
             self.features[rows],
@@ -79,7 +79,7 @@ class Lists:
         return np.take_along_axis(self.positions, order.numpy(), 1)
 
     @classmethod
-    def joined(cls, parts: Sequence[Lists]) -> Lists:
+    def joined(cls, parts: Sequence[CandidateLists]) -> CandidateLists:
         """All of them."""
         width = max(part.positions.shape[1] for part in parts)
         wide = [part.padded(width) for part in parts]
@@ -93,10 +93,10 @@ class Lists:
             wide[0].signs,
         )
 
-    def padded(self, width: int) -> Lists:
+    def padded(self, width: int) -> CandidateLists:
         """These with −1 behind, up to a width."""
         more = width - self.positions.shape[1]
-        return Lists(
+        return CandidateLists(
             np.pad(self.positions, ((0, 0), (0, more)), constant_values=NONE),
             torch.nn.functional.pad(self.scores, (0, more), value=-torch.inf),
             torch.nn.functional.pad(self.features, (0, 0, 0, more)),
@@ -114,7 +114,7 @@ def lists_of(
     head: Head,
     queries: Sequence[int],
     fields: Sequence[MonotoneField] = (),
-) -> Lists:
+) -> CandidateLists:
     """The candidates of some queries by a head that did not learn from them."""
     at = np.asarray(queries, np.int64)
     layer = SearchLayer(examples.snapshot, head.reranking(None))
@@ -122,7 +122,7 @@ def lists_of(
         _block(examples, tokens, layer, at[start : start + _AT_A_TIME], fields)
         for start in range(0, len(at), _AT_A_TIME)
     ]
-    return Lists.joined(parts)
+    return CandidateLists.joined(parts)
 
 
 def _block(
@@ -131,7 +131,7 @@ def _block(
     layer: SearchLayer,
     at: Int64[np.ndarray, " some"],
     fields: Sequence[MonotoneField],
-) -> Lists:
+) -> CandidateLists:
     snapshot = layer.snapshot
     assert snapshot.tokens is not None
     reranker = Reranker(snapshot, SecondStage(snapshot.tokens.codec.dims))
@@ -162,7 +162,7 @@ def _block(
         if of_fields is not None:
             features[row, :count, 1 + len(FEATURES) :] = of_fields
     gains = Relevant([examples.relevant[i] for i in at]).gains(of_positions)
-    return Lists(
+    return CandidateLists(
         of_positions,
         of_scores,
         features,
@@ -174,7 +174,7 @@ def _block(
 
 
 def near_rows(
-    lists: Lists, tokens: Sequence[QueryTokens], answers: Literal["all", "as many", "hidden"] = "all"
+    lists: CandidateLists, tokens: Sequence[QueryTokens], answers: Literal["all", "as many", "hidden"] = "all"
 ) -> NearRows:
     """Evidence of each query of whether it has an answer.
 
@@ -206,7 +206,7 @@ def near_rows(
     return near_evidence(scores, START_STRENGTH)
 
 
-def near_calibration(lists: Lists, tokens: Sequence[QueryTokens]) -> NearCalibration | None:
+def near_calibration(lists: CandidateLists, tokens: Sequence[QueryTokens]) -> NearCalibration | None:
     """Fit "nothing fits" to these queries, with their right documents and without them."""
     answered = lists.subset(np.flatnonzero(lists.grades.sum(1) > 0))
     if not len(answered):

@@ -32,7 +32,7 @@ from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.calibration import Answerability, answerability
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune.head import Trained
+from dsearch.training.finetune.head import TrainingResult
 from dsearch.training.gate.selection import part_of_the_way, reweighed
 from dsearch.training.loop.loop import Watch
 from dsearch.training.loop.observer import Observer
@@ -168,7 +168,7 @@ def evidence_of(
 
 
 def with_null_slot(
-    trained: Trained,
+    trained: TrainingResult,
     examples: Examples,
     options: TrainingOptions,
     unanswerable: Sequence[str],
@@ -176,7 +176,7 @@ def with_null_slot(
     *,
     device: str = "cpu",
     observer: Observer | None = None,
-) -> tuple[Trained, NullSlot]:
+) -> tuple[TrainingResult, NullSlot]:
     """Fit a null slot and add it to the trained head if it is informative; the record has its evaluation.
 
     Args:
@@ -223,7 +223,7 @@ def _likelihood(weights: Float[np.ndarray, " queries"], wrong: Bool[np.ndarray, 
 
 
 def trained_without(
-    trained: Trained,
+    trained: TrainingResult,
     examples: Examples,
     held_out: Sequence[int],
     options: TrainingOptions,

@@ -33,7 +33,7 @@ from dsearch.engine.ranking.second_stage import (
 )
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune.lists import Lists, lists_of, near_calibration
+from dsearch.training.finetune.lists import CandidateLists, lists_of, near_calibration
 from dsearch.training.finetune.token_matrix import TokenLists, fit_matrix, with_matrix
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, HeldOut, joined, split_folds
@@ -47,7 +47,7 @@ _FOLDS = 5
 _STEPS = 40
 
 
-class Way(NamedTuple):
+class FitMethod(NamedTuple):
     """Manner of fitting a second stage: γ as it is, or everything with this pull to nothing."""
 
     strength: float = 0.0
@@ -55,8 +55,8 @@ class Way(NamedTuple):
 
 
 TERMS_OF_UNTRAINED = torch.tensor([START_STRENGTH, *(0.0 for _ in FEATURES)])  # (γ, u)
-OF_UNTRAINED = Way(strength=START_STRENGTH)
-WAYS = (Way(), *(Way(strength=of) for of in STRENGTHS), *(Way(pull=of) for of in PULLS))
+OF_UNTRAINED = FitMethod(strength=START_STRENGTH)
+WAYS = (FitMethod(), *(FitMethod(strength=of) for of in STRENGTHS), *(FitMethod(pull=of) for of in PULLS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class FoldHeads:
     heads: dict[str, Head]
 
 
-def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
+def fitted(lists: CandidateLists, way: FitMethod) -> Float[Tensor, " terms"]:
     """(γ, u) by these queries.
 
     A monotone field whose weight would have the other sign has none, and the others are fitted without it.
@@ -87,7 +87,9 @@ def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
         open_to = open_to.masked_fill(wrong, 0.0)
 
 
-def _fitted(lists: Lists, way: Way, open_to: Float[Tensor, " terms"]) -> Float[Tensor, " terms"]:
+def _fitted(
+    lists: CandidateLists, way: FitMethod, open_to: Float[Tensor, " terms"]
+) -> Float[Tensor, " terms"]:
     terms = lists.features.shape[2]
     start = torch.zeros(terms)
     if way.pull is None:
@@ -135,7 +137,7 @@ def _means(features: Tensor, present: Tensor) -> Tensor:
     return (features * present).sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp_min(1)
 
 
-def chosen_way(lists: Lists, examples: Examples, seed: int) -> Way:
+def chosen_way(lists: CandidateLists, examples: Examples, seed: int) -> FitMethod:
     """The way that answers other queries best; none where it gains less than its standard error."""
     fold = np.random.default_rng([seed, 3]).permutation(len(lists)) % _FOLDS
     values = np.zeros((len(WAYS), len(lists)))
@@ -165,7 +167,7 @@ class TrainedStage:
 
     base: str
     stage: SecondStage
-    way: Way
+    way: FitMethod
     gate: GateReport
     record: dict[str, Any]
 
@@ -210,7 +212,7 @@ def train_second_stage(
     ]
     if sum(map(len, of_folds)) < MIN_QUERIES:
         return None
-    lists = Lists.joined(of_folds)
+    lists = CandidateLists.joined(of_folds)
     candidates = TokenLists(examples.snapshot, tokens, lists) if matrix else None
     before, after, with_w = _crossed(lists, examples, seed, candidates)
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
@@ -228,10 +230,10 @@ def train_second_stage(
 
 def stage_record(
     examples: Examples,
-    lists: Lists,
+    lists: CandidateLists,
     tokens: Sequence[QueryTokens],
     base: str,
-    way: Way,
+    way: FitMethod,
     stage: SecondStage,
     report: GateReport,
     seed: int,
@@ -270,7 +272,7 @@ def weights_of_fields(stage: SecondStage) -> dict[str, float]:
 def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a training's second stage: its fit, its verdict and the reason, and both in `text`."""
     about, gate = record["second_stage"], record["gate"]
-    way = Way(**about["way"])
+    way = FitMethod(**about["way"])
     how = "no second stage" if way == WAYS[0] else _described(way)
     if raised := [f"{name} {weight:+.4g}" for name, weight in about.get("fields", {}).items() if weight]:
         how += ", " + ", ".join(raised)
@@ -289,7 +291,7 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitted_with_matrix(
-    lists: Lists, tokens: TokenLists, way: Way, seed: int
+    lists: CandidateLists, tokens: TokenLists, way: FitMethod, seed: int
 ) -> tuple[Float[Tensor, "dims dims"], Float[Tensor, " terms"]]:
     """W − I by these queries, and (γ, u) fitted beside it."""
     delta = fit_matrix(lists, tokens, fitted(lists, way), seed=seed)
@@ -315,7 +317,7 @@ def stage_with(
 
 
 def _crossed(
-    lists: Lists, examples: Examples, seed: int, tokens: TokenLists | None
+    lists: CandidateLists, examples: Examples, seed: int, tokens: TokenLists | None
 ) -> tuple[Answers, Answers, bool]:
     """Answers without a second stage, and each part's by what the other parts choose and fit; and whether
     W is fitted.
@@ -354,7 +356,7 @@ def _clear(gains: Sequence[Float[np.ndarray, ...]]) -> bool:
     return len(every) > 0 and bool(every.mean() > every.std() / np.sqrt(len(every)))
 
 
-def _parts(lists: Lists, examples: Examples, seed: int) -> Iterator[tuple[list[int], list[int]]]:
+def _parts(lists: CandidateLists, examples: Examples, seed: int) -> Iterator[tuple[list[int], list[int]]]:
     covered = examples.subset(lists.queries.tolist())
     every = set(range(len(lists)))
     for part in split_folds(covered, _FOLDS, seed):
@@ -362,5 +364,5 @@ def _parts(lists: Lists, examples: Examples, seed: int) -> Iterator[tuple[list[i
             yield part, sorted(every - set(part))
 
 
-def _described(way: Way) -> str:
+def _described(way: FitMethod) -> str:
     return f"strength {way.strength:g}" if way.pull is None else f"linear, pull {way.pull:g}"

@@ -24,8 +24,8 @@ from dsearch.training.finetune.lists import lists_of
 from dsearch.training.finetune.second_stage import (
     STRENGTHS,
     WAYS,
+    FitMethod,
     TrainedStage,
-    Way,
     stage_record,
     stage_with,
 )
@@ -35,7 +35,7 @@ from dsearch.training.relevant import ndcg_at_10
 from dsearch.training.tune import MOST_QUERIES, TunedSearch
 
 MIN_QUERIES = 20
-OF_STRENGTH = (WAYS[0], *(Way(strength=of) for of in STRENGTHS))
+OF_STRENGTH = (WAYS[0], *(FitMethod(strength=of) for of in STRENGTHS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StrengthChoice:
         left_out: for each query the number of the way that the other queries choose.
     """
 
-    way: Way
+    way: FitMethod
     left_out: list[int]
 
 
@@ -127,7 +127,7 @@ def chosen_strength(values: Float[np.ndarray, "ways queries"]) -> StrengthChoice
     return StrengthChoice(way, np.where(means[at] > error, best, 0).tolist())
 
 
-def terms_of(way: Way) -> Float[torch.Tensor, " terms"]:
+def terms_of(way: FitMethod) -> Float[torch.Tensor, " terms"]:
     """(γ, 0) of a way without features."""
     terms = torch.zeros(1 + len(FEATURES))
     terms[0] = way.strength

@@ -19,7 +19,7 @@ from torch import Tensor
 from dsearch.attention.retrieval.second_stage import FEATURES, Interactions, Matches, SecondStage
 from dsearch.engine.ranking.second_stage import QueryTokens, Reranker, neutral
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.training.finetune.lists import Lists
+from dsearch.training.finetune.lists import CandidateLists
 
 PULL = 0.1
 EPOCHS = 8
@@ -37,12 +37,12 @@ class TokenLists:
         lists: candidates.
     """
 
-    def __init__(self, snapshot: Snapshot, tokens: Sequence[QueryTokens], lists: Lists):
+    def __init__(self, snapshot: Snapshot, tokens: Sequence[QueryTokens], lists: CandidateLists):
         assert snapshot.tokens is not None
         self._reranker = Reranker(snapshot, SecondStage(snapshot.tokens.codec.dims))
         self._tokens, self._lists = tokens, lists
 
-    def of(self, lists: Lists) -> TokenLists:
+    def of(self, lists: CandidateLists) -> TokenLists:
         """The tokens of other lists of these queries."""
         return TokenLists(self._reranker.snapshot, self._tokens, lists)
 
@@ -64,7 +64,7 @@ class TokenLists:
 
 
 def fit_matrix(
-    lists: Lists,
+    lists: CandidateLists,
     tokens: TokenLists,
     weights: Float[Tensor, " terms"],
     *,
@@ -103,7 +103,9 @@ def fit_matrix(
 
 
 @torch.no_grad()
-def with_matrix(lists: Lists, tokens: TokenLists, delta: Float[Tensor, "dims dims"]) -> Lists:
+def with_matrix(
+    lists: CandidateLists, tokens: TokenLists, delta: Float[Tensor, "dims dims"]
+) -> CandidateLists:
     """These lists with the matches of W = I + delta."""
     stage = SecondStage(tokens.dims)
     stage.token_delta.copy_(delta)
@@ -113,7 +115,7 @@ def with_matrix(lists: Lists, tokens: TokenLists, delta: Float[Tensor, "dims dim
     return replace(lists, features=features)
 
 
-def _features(lists: Lists, row: int, matches: Matches) -> Float[Tensor, "candidates terms"]:
+def _features(lists: CandidateLists, row: int, matches: Matches) -> Float[Tensor, "candidates terms"]:
     changed = torch.stack([matches.sharp, matches.sum, matches.lead], dim=1)
     before = lists.features[row]
     columns = list(before.unbind(1))
@@ -123,7 +125,7 @@ def _features(lists: Lists, row: int, matches: Matches) -> Float[Tensor, "candid
 
 
 def _loss(
-    lists: Lists,
+    lists: CandidateLists,
     tokens: TokenLists,
     stage: SecondStage,
     weights: Float[Tensor, " terms"],

@@ -17,7 +17,7 @@ from jaxtyping import Float32
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.encoder import TextEncoder
-from dsearch.evaluation.confidence import Answered
+from dsearch.evaluation.confidence import AnsweredQueries
 from dsearch.training.confidence import ranked_examples
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.second_stage import FoldHeads
@@ -27,7 +27,7 @@ from dsearch.training.gate.selection import (
     MEMORY_SHARES,
     SHARES,
     FoldAnswers,
-    Served,
+    ServingChoice,
     on_device_of,
     part_of_the_way,
     reweighed,
@@ -67,7 +67,7 @@ class FoldParts:
     trained: Head
     memory: QueryMemory | None
 
-    def heads(self, served: Served | None) -> FoldHeads:
+    def heads(self, served: ServingChoice | None) -> FoldHeads:
         """The heads by candidate; "head" as `served` says, left out where an earlier checkpoint is kept."""
         heads = {"start": self.start, "tuned": self.tuned}
         if served is not None:
@@ -77,7 +77,7 @@ class FoldParts:
         return FoldHeads(self.queries, heads)
 
 
-def as_served(head: Head, beginning: Head, served: Served) -> Head:
+def as_served(head: Head, beginning: Head, served: ServingChoice) -> Head:
     """Head trained from `beginning`, with the settings that held-out queries chose."""
     head = reweighed(part_of_the_way(beginning, head, served.share), served.keywords)
     other = deepcopy(head)
@@ -175,15 +175,17 @@ class Trainings:
             shares = (0.0, *shares)  # the tuned search with its memory
         factors = (1.0,) if self.encoder is not None or trials is None else KEYWORD_FACTORS
         after: dict[int, Answers] = {}
-        served: dict[Served, Answers] = {}
+        served: dict[ServingChoice, Answers] = {}
         if stage is not None:  # what is there of before the run was interrupted
             after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
             by_score = stage.answers_in(_SERVED)
-            served = {Served(*map(float, label.split())): answers for label, answers in by_score.items()}
+            served = {
+                ServingChoice(*map(float, label.split())): answers for label, answers in by_score.items()
+            }
         beginning = new_head(examples.states.shape[1], options, start)
         learned: list[Student] = []
 
-        def rankings(of: Served) -> Answered:
+        def rankings(of: ServingChoice) -> AnsweredQueries:
             student = learned[0]
             head = reweighed(part_of_the_way(beginning, student.head, of.share), of.keywords)
             head = deepcopy(head)
@@ -208,18 +210,20 @@ class Trainings:
                 for share in shares:
                     head = part_of_the_way(beginning, student.head, share)
                     if share:
-                        of_head = {Served(share, 0.0, factor): reweighed(head, factor) for factor in factors}
+                        of_head = {
+                            ServingChoice(share, 0.0, factor): reweighed(head, factor) for factor in factors
+                        }
                         served.update(_answers_by_hop(held_out, of_head, hops, states))
                     if here is not None:  # which moves the answers more than a hop does: few are tried
                         of_memory = {
-                            Served(share, 0.0, factor, memory=part): with_memory(
+                            ServingChoice(share, 0.0, factor, memory=part): with_memory(
                                 reweighed(head, factor), here, part
                             )
                             for part in MEMORY_SHARES
                             for factor in factors[:2]
                         }
                         served.update(_answers_by_hop(held_out, of_memory, sorted({0.0, strength}), states))
-                answers = served[Served(1.0, strength)]
+                answers = served[ServingChoice(1.0, strength)]
                 if self.encoder is None and self.task is None and examples.snapshot.tokens is not None:
                     trained = deepcopy(student.head).cpu()
                     self.parts.append(FoldParts(ranked, self.start, searched, beginning, trained, memory))
@@ -283,10 +287,10 @@ class Trainings:
 
 def _answers_by_hop(
     held_out: HeldOut,
-    heads: Mapping[Served, Head],
+    heads: Mapping[ServingChoice, Head],
     hops: Sequence[float],
     states: Float32[np.ndarray, "queries encoder_dim"],
-) -> dict[Served, Answers]:
+) -> dict[ServingChoice, Answers]:
     """Answers of heads that project alike, each with every hop strength."""
     by_head = held_out.answers_of_alike(list(heads.values()), hops, states)
     return {

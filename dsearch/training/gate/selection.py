@@ -25,14 +25,14 @@ from jaxtyping import Bool, Float, Int64
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.evaluation.confidence import Answered
+from dsearch.evaluation.confidence import AnsweredQueries
 from dsearch.training.gate.held_out import Answers, joined
 
 _HARM = 2.0  # how much more a loss on unseen documents counts: whoever judged none of them cannot see it
 MIN_SLICE = 20  # with fewer queries, a slice says too little to choose epochs by
 
 
-class Served(NamedTuple):
+class ServingChoice(NamedTuple):
     """Settings to serve a head: share of the learned change, hop, keyword factor, query keys, memory.
 
     `keywords` is the factor f of the learned keyword weight; `query_keys` is the strength of training queries
@@ -60,18 +60,18 @@ class FoldAnswers:
     now: Answers
     before: Answers
     after: list[Answers]
-    served: dict[Served, Answers]
+    served: dict[ServingChoice, Answers]
     tuned: Answers | None = None
     queries: Int64[np.ndarray, " queries"] | None = None
-    rankings: Callable[[Served], Answered] | None = None
+    rankings: Callable[[ServingChoice], AnsweredQueries] | None = None
 
-    def of(self, checkpoint: Kept) -> Answers:
+    def of(self, checkpoint: CheckpointChoice) -> Answers:
         """Answers of the selected checkpoint and settings."""
         if checkpoint.served is None:
             return [self.before, *self.after][checkpoint.checkpoint]
         return self.serving(checkpoint.served)
 
-    def serving(self, of: Served) -> Answers:
+    def serving(self, of: ServingChoice) -> Answers:
         """Answers with these settings.
 
         Folds choose their own memory and hop beside it: one that did not try this hop answers without a hop,
@@ -82,11 +82,11 @@ class FoldAnswers:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CheckpointChoice:
     """A checkpoint (0: untrained), and how it is served; None: whole, with the hop of where it began."""
 
     checkpoint: int
-    served: Served | None = None
+    served: ServingChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class CrossFitted:
         queries: index of each query among all examples; None if unknown.
     """
 
-    choice: Kept
+    choice: CheckpointChoice
     now: Answers | None = None
     before: Answers | None = None
     after: Answers | None = None
@@ -122,7 +122,7 @@ def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> Cr
         seed: random seed of the halves of a single fold.
     """
     if not folds:
-        return CrossFitted(Kept(checkpoints))
+        return CrossFitted(CheckpointChoice(checkpoints))
     choice = chosen(folds)
     parts = halves(folds[0], seed) if len(folds) == 1 else folds
     numbers = [part.queries for part in parts if part.queries is not None]
@@ -137,21 +137,21 @@ def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> Cr
     )
 
 
-def chosen(folds: list[FoldAnswers]) -> Kept:
+def chosen(folds: list[FoldAnswers]) -> CheckpointChoice:
     """The checkpoint to keep by these folds; for the last one how to serve it too."""
     before = joined([fold.before for fold in folds])
     after = [joined(list(parts)) for parts in zip(*(fold.after for fold in folds), strict=True)]
     checkpoint = kept_checkpoint(np.stack([before.all, *(answers.all for answers in after)]), before.seen)
     if not folds[0].served:
-        return Kept(checkpoint)
+        return CheckpointChoice(checkpoint)
     ways = dict.fromkeys(of for fold in folds for of in fold.served)
     served = {of: joined([fold.serving(of) for fold in folds]) for of in ways}
     best = kept_served(served, joined([fold.now for fold in folds]))
     if checkpoint < len(after):
         early = [before, *after][checkpoint]
         if not best.memory or served[best].all.mean() <= early.all.mean():
-            return Kept(checkpoint)
-    return Kept(len(after), best)
+            return CheckpointChoice(checkpoint)
+    return CheckpointChoice(len(after), best)
 
 
 def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
@@ -170,20 +170,20 @@ def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
     ]
 
 
-def kept_served(served: dict[Served, Answers], now: Answers) -> Served:
+def kept_served(served: dict[ServingChoice, Answers], now: Answers) -> ServingChoice:
     """The best way by all queries, where what unseen documents lose against what answers now counts thrice.
 
     Each of the others with its best hop. Seen and unseen queries count alike, however many there are of each.
     With too few unseen documents to tell: all of what was learned, as it was learned, with the memory that
     was chosen if it gains.
     """
-    hops: dict[Served, dict[float, Float[np.ndarray, " queries"]]] = {}
+    hops: dict[ServingChoice, dict[float, Float[np.ndarray, " queries"]]] = {}
     # Of equals the plainest.
     for of in sorted(served, key=lambda of: (-of.share, of.query_keys, of.keywords, of.memory)):
         hops.setdefault(of._replace(hop=0.0), {})[of.hop] = served[of].all
     best = {of: of._replace(hop=kept_hop(values, now.seen)) for of, values in hops.items()}
     if (~np.isnan(now.unseen)).sum() < MIN_SLICE:
-        whole = Served(max(of.share for of in best), 0.0)
+        whole = ServingChoice(max(of.share for of in best), 0.0)
         alike = [of for of in best if of._replace(memory=0.0) == whole]
         return max((best[of] for of in alike), key=lambda of: served[of].all.mean())
     gains = {of: float(np.nanmean(served[of].unseen - now.unseen)) for of in best.values()}

@@ -45,7 +45,7 @@ class TrainingDiverged(DsearchError):
 
 
 @runtime_checkable
-class Keeper(Protocol):
+class CheckpointStorage(Protocol):
     """Storage of checkpoints."""
 
     def checkpoint(self) -> Checkpoint | None:
@@ -69,7 +69,7 @@ class Watch:
 
     stage: str = "train"
     observer: Observer = field(default_factory=Observer)
-    keeper: Keeper | None = None
+    keeper: CheckpointStorage | None = None
 
 
 @runtime_checkable
@@ -117,7 +117,7 @@ class NothingFurther:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TrainingSchedule:
     """Length, order and schedule of a training.
 
     Attributes:
@@ -153,7 +153,7 @@ class Course:
 
 def run_course(
     task: TrainingTask,
-    course: Course,
+    course: TrainingSchedule,
     *,
     watch: Watch | None = None,
     on_epoch: Callable[[Epoch], bool] | None = None,
@@ -174,7 +174,7 @@ def run_course(
 
 
 class _Run:
-    def __init__(self, task: TrainingTask, course: Course, watch: Watch):
+    def __init__(self, task: TrainingTask, course: TrainingSchedule, watch: Watch):
         self._task, self._course, self._watch = task, course, watch
         self._optimizer = torch.optim.Adam(task.parameter_groups(), fused=True)
         learning = {id(p) for group in self._optimizer.param_groups for p in group["params"]}

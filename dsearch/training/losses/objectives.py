@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from dsearch.attention import Exact, exact_attention, reinforce_loss, sample
+from dsearch.attention import ExactAttention, exact_attention, reinforce_loss, sample
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
 from dsearch.training.losses import losses
@@ -146,19 +146,19 @@ class FrozenAttention:
 
     def __init__(self, corpus: Float[Tensor, "documents encoder_dim"], draws: int):
         self._corpus = corpus
-        self._exact: Exact | None = None
+        self._exact: ExactAttention | None = None
         if draws >= len(corpus):
             parts = [self._of(documents) for documents in corpus.split(_FROZEN_AT_A_TIME)]
-            self._exact = Exact(*(torch.cat(column) for column in zip(*parts, strict=True)))
+            self._exact = ExactAttention(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
-    def __call__(self, drawn: Int64[Tensor, " batch"]) -> Exact:
+    def __call__(self, drawn: Int64[Tensor, " batch"]) -> ExactAttention:
         """Context and log partition of the documents at these positions."""
         if self._exact is None:
             return self._of(self._corpus[drawn])
-        return Exact(self._exact.context[drawn], self._exact.log_partition[drawn])
+        return ExactAttention(self._exact.context[drawn], self._exact.log_partition[drawn])
 
     @torch.no_grad()
-    def _of(self, documents: Float[Tensor, "batch encoder_dim"]) -> Exact:
+    def _of(self, documents: Float[Tensor, "batch encoder_dim"]) -> ExactAttention:
         return exact_attention(documents, self._corpus, temperature=START_TEMPERATURE)
 
 
@@ -166,7 +166,7 @@ def retention(
     head: Head,
     documents: Float[Tensor, "batch encoder_dim"],
     corpus: Float[Tensor, "documents encoder_dim"],
-    frozen: Exact | None = None,
+    frozen: ExactAttention | None = None,
 ) -> Float[Tensor, ""]:
     """Mean KL(π₀ ‖ π_h) over stored documents as queries, and over heads; dense, at the first temperature.
 

@@ -31,7 +31,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.training.data.examples import Examples, mined_negatives
 from dsearch.training.loop.distributed import Processes
 from dsearch.training.loop.gradcache import cached_backward, encoded_by_all
-from dsearch.training.loop.loop import Course, TrainingDiverged, Watch, run_course
+from dsearch.training.loop.loop import TrainingDiverged, TrainingSchedule, Watch, run_course
 from dsearch.training.loop.moving_index import Contents, MovingIndex
 from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student
@@ -156,7 +156,7 @@ def train_full(
     assert student.encoder is not None
     head.to(next(student.encoder.parameters()).device)
     task = FullTask(examples, contents, options, student, processes)
-    course = Course(len(examples), options.batch_size, options.epochs, options.seed)
+    course = TrainingSchedule(len(examples), options.batch_size, options.epochs, options.seed)
 
     def report(epoch: Epoch) -> bool:
         return on_epoch is None or on_epoch(epoch, student, task.index, task.staleness())

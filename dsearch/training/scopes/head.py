@@ -21,10 +21,10 @@ from dsearch.errors import InvalidRequest
 from dsearch.hints import Command
 from dsearch.training.data.examples import Examples
 from dsearch.training.loop.loop import (
-    Course,
     Epoch,
     NothingFurther,
     TrainingDiverged,
+    TrainingSchedule,
     TrainingTask,
     Watch,
     run_course,
@@ -117,7 +117,7 @@ def train_student(
     examples = examples.weighed(start)
     student = _new_student(examples, options, encoder, start, device)
     steps = (task or _FrozenDocuments)(examples, options, student, device)
-    course = Course(len(examples), options.batch_size, options.epochs, options.seed, epochs)
+    course = TrainingSchedule(len(examples), options.batch_size, options.epochs, options.seed, epochs)
 
     def report(epoch: Epoch) -> bool:
         return on_epoch is None or on_epoch(epoch, student)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention_options import CANDIDATES
-from dsearch.training.loop.loop import Course, NothingFurther, Watch, run_course
+from dsearch.training.loop.loop import NothingFurther, TrainingSchedule, Watch, run_course
 from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.objectives import FrozenAttention, retention
@@ -202,7 +202,7 @@ def train_on_values(
     if options.values == "learned":
         open_learned_values(head, of_evidence, data, torch.as_tensor(queries))
     task = _ValuesOfDocuments(data, of_evidence, queries, options, Student(head))
-    course = Course(len(queries), options.batch_size, options.epochs, options.seed, epochs)
+    course = TrainingSchedule(len(queries), options.batch_size, options.epochs, options.seed, epochs)
 
     def report(epoch: Epoch) -> bool:
         if on_epoch is not None:

@@ -14,7 +14,7 @@ import os
 import pytest
 import torch
 
-from dsearch.attention import Exact, exact_attention, log_partition, top_k
+from dsearch.attention import ExactAttention, exact_attention, log_partition, top_k
 from dsearch.attention.blockwise import card_attention, card_search
 from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
 from dsearch.attention.blockwise.card import kernels_for
@@ -134,7 +134,14 @@ class TestInterpretedAttention:
         )
         whole = type(total)(total.max, total.sum.masked_fill(total.sum == 0, 1.0), context)
         card_attention.attend_backward(
-            interpreted[1], corpus, queries.detach(), temperature, (), whole, Exact(*weigh), gradients
+            interpreted[1],
+            corpus,
+            queries.detach(),
+            temperature,
+            (),
+            whole,
+            ExactAttention(*weigh),
+            gradients,
         )
         found = [gradients.queries, gradients.keys, gradients.values]
         for ours, theirs in zip(found, expected, strict=False):

@@ -12,7 +12,7 @@ from support.attention.tensors import CPU, F64, compare, drawn, gradients
 from support.sizes import by_size
 from torch.autograd import gradcheck
 
-from dsearch.attention import Exact, Partial, exact_attention, log_partition, merge
+from dsearch.attention import ExactAttention, PartialAttention, exact_attention, log_partition, merge
 from dsearch.attention.blockwise.fused import fused_block, fused_block_backward
 from dsearch.attention.blockwise.fused_passes import choose_fused
 
@@ -27,7 +27,7 @@ class TestBlock:
         bias = bias if bias_rows else None
         logits = 0.7 * queries @ keys.T + (0.0 if bias is None else bias)
         ours = fused_block(queries, keys, values, bias, 0.7)
-        compare(ours.finish(), Partial.of(logits, values).finish())
+        compare(ours.finish(), PartialAttention.of(logits, values).finish())
 
     def test_where_nothing_may_be_attended_is_neutral(self):
         """The operator itself says log Z = 0 there, which would count as one document."""
@@ -43,7 +43,7 @@ class TestBlock:
         queries, keys, bias = drawn(0, (3, 4), (1600, 4), (1, 1600), dtype=torch.float32)
         bias[:, :1100] = -math.inf
         ours = fused_block(queries, keys, keys, bias)
-        reference = Partial.of(queries @ keys[1100:].T + bias[:, 1100:], keys[1100:])
+        reference = PartialAttention.of(queries @ keys[1100:].T + bias[:, 1100:], keys[1100:])
         compare(ours.finish(), reference.finish())
 
     @pytest.mark.parametrize("threads", [1, 4])
@@ -56,13 +56,19 @@ class TestBlock:
             ours = fused_block(queries, keys, values, bias)
             result = ours.finish()
             grads = fused_block_backward(
-                queries, keys, values, bias, 1.0, result, Exact(torch.ones(2, 3, dtype=F64), result[1] * 0)
+                queries,
+                keys,
+                values,
+                bias,
+                1.0,
+                result,
+                ExactAttention(torch.ones(2, 3, dtype=F64), result[1] * 0),
             )
         finally:
             torch.set_num_threads(before)
-        compare(result, Partial.of(queries @ keys.T + bias, values).finish())
+        compare(result, PartialAttention.of(queries @ keys.T + bias, values).finish())
         asked = [x.requires_grad_() for x in (queries, keys, values)]
-        reference = Partial.of(queries @ keys.T + bias, values).finish()
+        reference = PartialAttention.of(queries @ keys.T + bias, values).finish()
         compare(grads, torch.autograd.grad(reference.context.sum(), asked))
 
     def test_backward_needs_the_gradient_of_log_z_alone(self):
@@ -76,8 +82,8 @@ class TestBlock:
             *plain,
             None,
             1.0,
-            Exact(*(x.detach() for x in whole)),
-            Exact(torch.zeros(3, 4, dtype=F64), weight),
+            ExactAttention(*(x.detach() for x in whole)),
+            ExactAttention(torch.zeros(3, 4, dtype=F64), weight),
         )
         compare([found.queries, found.keys + found.values], expected)
 
@@ -86,7 +92,7 @@ class TestBlock:
         queries, keys, bias = drawn(0, (2, 4), (20, 4), (2, 20))
         bias[1] = -math.inf
         result = fused_block(queries, keys, keys, bias).finish()
-        ones = Exact(torch.ones(2, 4, dtype=F64), torch.ones(2, dtype=F64))
+        ones = ExactAttention(torch.ones(2, 4, dtype=F64), torch.ones(2, dtype=F64))
         found = fused_block_backward(queries, keys, keys, bias, 1.0, result, ones)
         alone = fused_block_backward(
             queries[:1],
@@ -94,8 +100,8 @@ class TestBlock:
             keys,
             bias[:1],
             1.0,
-            Exact(*(x[:1] for x in result)),
-            Exact(*(x[:1] for x in ones)),
+            ExactAttention(*(x[:1] for x in result)),
+            ExactAttention(*(x[:1] for x in ones)),
         )
         assert found.queries[1].tolist() == [0.0] * 4
         compare([found.queries[:1], *found[1:]], alone)
@@ -280,7 +286,9 @@ class TestCorpus:
 
     def test_shards_merge_to_the_whole(self):
         queries, keys = drawn(0, (3, 4), (30, 4))
-        parts = [Partial.of_result(*exact_attention(queries, k, fused=True)) for k in keys.tensor_split(4)]
+        parts = [
+            PartialAttention.of_result(*exact_attention(queries, k, fused=True)) for k in keys.tensor_split(4)
+        ]
         compare(merge(parts).finish(), exact_attention(queries, keys, fused=False))
 
     def test_an_empty_corpus(self):

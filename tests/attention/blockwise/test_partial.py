@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sizes import by_size
 
-from dsearch.attention import Exact, Partial, exact_attention, merge
+from dsearch.attention import ExactAttention, PartialAttention, exact_attention, merge
 from dsearch.errors import InvalidRequest
 
 logit = st.one_of(st.floats(-30, 30), st.sampled_from([-math.inf, 1e4, -1e4]))
@@ -18,18 +18,18 @@ shard = st.lists(logit, max_size=5)
 quick = settings(max_examples=by_size(40, 400))
 
 
-def triple(logits: list[float], offset: int = 0) -> Partial:
+def triple(logits: list[float], offset: int = 0) -> PartialAttention:
     """One query over a shard whose document i has the value (i, 1)."""
     values = torch.tensor([[offset + i, 1.0] for i in range(len(logits))], dtype=torch.float64).reshape(-1, 2)
-    return Partial.of(torch.tensor([logits], dtype=torch.float64).reshape(1, -1), values)
+    return PartialAttention.of(torch.tensor([logits], dtype=torch.float64).reshape(1, -1), values)
 
 
-def triples(shards: list[list[float]]) -> list[Partial]:
+def triples(shards: list[list[float]]) -> list[PartialAttention]:
     starts = [sum(len(s) for s in shards[:i]) for i in range(len(shards))]
     return [triple(s, start) for s, start in zip(shards, starts, strict=True)]
 
 
-def assert_equal(a: Exact, b: Exact):
+def assert_equal(a: ExactAttention, b: ExactAttention):
     torch.testing.assert_close(a.context, b.context, atol=1e-6, rtol=1e-9)
     torch.testing.assert_close(a.log_partition, b.log_partition, atol=1e-6, rtol=1e-9)
 
@@ -57,7 +57,7 @@ def test_merging_is_commutative_and_associative(shards, order):
 def test_finished_results_merge_as_well(shards):
     """What travels between shards may be (context, log partition), already divided."""
     parts = triples(shards)
-    again = [Partial.of_result(*part.finish()) for part in parts]
+    again = [PartialAttention.of_result(*part.finish()) for part in parts]
     assert_equal(merge(again).finish(), merge(parts).finish())
 
 
@@ -76,7 +76,7 @@ def test_empty_shards_are_neutral():
     context, log_z = merge([empty, empty]).finish()
     assert context.tolist() == [[0.0, 0.0]]
     assert log_z.item() == -math.inf
-    assert Partial.of_result(context, log_z).finish().log_partition.item() == -math.inf
+    assert PartialAttention.of_result(context, log_z).finish().log_partition.item() == -math.inf
     with pytest.raises(InvalidRequest, match=r"partials=\[\]; give at least one"):
         merge([])
 
@@ -88,14 +88,14 @@ def test_gradients_through_shards_equal_those_of_the_whole(shards, draw):
     bias[0, :4] = -math.inf  # one query has nothing in the first shard
     bias[1] = -math.inf  # and one has nothing anywhere
 
-    def loss(result: Exact) -> torch.Tensor:
+    def loss(result: ExactAttention) -> torch.Tensor:
         return result.context.square().sum() + result.log_partition[[0, 2]].sum()
 
     whole = torch.autograd.grad(
         loss(exact_attention(queries, keys, values, bias=bias)), (queries, keys, values)
     )
     parts = [
-        Partial.of_result(*exact_attention(queries, k, v, bias=b, block_size=2))
+        PartialAttention.of_result(*exact_attention(queries, k, v, bias=b, block_size=2))
         for k, v, b in zip(
             keys.tensor_split(shards), values.tensor_split(shards), bias.tensor_split(shards, 1), strict=True
         )
@@ -109,6 +109,6 @@ def test_gradients_through_triples_of_logits(draw):
     logits, values = draw(2, 6), draw(6, 3)
 
     def run(x, v):
-        return merge([Partial.of(x[:, :2], v[:2]), Partial.of(x[:, 2:], v[2:])]).finish()
+        return merge([PartialAttention.of(x[:, :2], v[:2]), PartialAttention.of(x[:, 2:], v[2:])]).finish()
 
     assert torch.autograd.gradcheck(run, (logits, values))

@@ -15,7 +15,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import PassageOptions, SearchEngine, SearchLayer
-from dsearch.engine.indexing.chunking import Cutting, encode, spans_of
+from dsearch.engine.indexing.chunking import PassageLengths, encode, spans_of
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.types import Document
 
@@ -94,7 +94,7 @@ def test_another_process_sees_the_same(long, tmp_path):
 
 def test_passages_fit_their_size_with_the_title(encoder):
     document = Document("d", words(300, 5), "a title of five words")
-    embeddings, cut = encode(encoder, [Document("s", "short"), document], Cutting(24, 4))
+    embeddings, cut = encode(encoder, [Document("s", "short"), document], PassageLengths(24, 4))
     assert embeddings.shape == (2, 32)
     assert list(cut) == [1]
     spans = cut[1].spans.tolist()
@@ -107,14 +107,14 @@ def test_passages_fit_their_size_with_the_title(encoder):
 
 def test_a_title_that_is_too_long_is_shortened(encoder):
     document = Document("d", words(100, 5), words(200, 6))
-    title, spans = spans_of(encoder, [document], Cutting(24, 4))[0]
+    title, spans = spans_of(encoder, [document], PassageLengths(24, 4))[0]
     assert title == " ".join(document.title.split()[:5])
     assert len(spans) > 5
 
 
 def test_a_document_that_is_nearly_all_title_stays_whole(encoder):
-    assert spans_of(encoder, [Document("d", "", words(300, 5))], Cutting(24, 4)) == {}
-    assert spans_of(encoder, [Document("d", "end", words(300, 5))], Cutting(24, 4)) == {}
+    assert spans_of(encoder, [Document("d", "", words(300, 5))], PassageLengths(24, 4)) == {}
+    assert spans_of(encoder, [Document("d", "end", words(300, 5))], PassageLengths(24, 4)) == {}
 
 
 @pytest.mark.parametrize(

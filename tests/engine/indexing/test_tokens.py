@@ -10,7 +10,7 @@ import pytest
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.indexing.chunking import Cutting
+from dsearch.engine.indexing.chunking import PassageLengths
 from dsearch.engine.indexing.tokens import MOST_TOKENS, RawTokens, encode_with_tokens, is_of_word
 from dsearch.errors import EncoderUnavailable
 from dsearch.index.tokens.table import content_of
@@ -131,7 +131,7 @@ def test_a_lost_generation_is_built_and_filled(
 def test_passages_share_no_token(encoder: HashingEncoder) -> None:
     words = [f"w{number}" for number in range(60)]
     document = Document(id="long", title="kale oat", text=" ".join(words))
-    _, (tokens,) = encode_with_tokens(encoder, [document], Cutting(tokens=20, overlap=4))
+    _, (tokens,) = encode_with_tokens(encoder, [document], PassageLengths(tokens=20, overlap=4))
     content = content_of(document.title, document.text)
     assert [content[start:end] for start, end in tokens.spans.tolist()] == ["kale", "oat", *words]
 

@@ -18,7 +18,7 @@ from dsearch.corpus import read_sources
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.maintenance.backup import export_beir, export_lines
-from dsearch.engine.maintenance.compact import Compacted, compact
+from dsearch.engine.maintenance.compact import Compaction, compact
 from dsearch.engine.maintenance.statistics import statistics
 from dsearch.errors import Cancelled, CollectionNotFound
 from dsearch.index import Generation
@@ -150,7 +150,7 @@ def test_a_reader_of_an_older_generation_keeps_what_was_deleted_and_that_is_told
 
 @pytest.mark.parametrize("left", [{"kept": 1}, {"held": (3,)}, {"models": ("v1",)}, {"overwritten": False}])
 def test_whatever_may_hold_what_was_deleted_makes_it_incomplete(left: dict[str, Any]) -> None:
-    report = Compacted(
+    report = Compaction(
         bytes_before=2, bytes_after=1, generation=4, rows=5, kept=0, held=(), models=(), overwritten=True
     )
     assert report.complete

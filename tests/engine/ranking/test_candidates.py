@@ -10,7 +10,7 @@ from support.fakes import HashingEncoder
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, PassageOptions, SearchEngine, SearchLayer
 from dsearch.engine.ranking import candidates, coverage
-from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.types import Document
 
@@ -87,8 +87,10 @@ def test_words_are_looked_for_once_however_many_rounds(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[object] = []
-    search = Legs._by_words
-    monkeypatch.setattr(Legs, "_by_words", lambda self, texts: looked.append(texts) or search(self, texts))
+    search = SearchLegs._by_words
+    monkeypatch.setattr(
+        SearchLegs, "_by_words", lambda self, texts: looked.append(texts) or search(self, texts)
+    )
     states = torch.as_tensor(HashingEncoder().encode_queries(QUERIES))
     head = head_of(1, states.shape[1])
     SearchLayer(collection.snapshot, head, candidates=5, hops=3, hop_strength=0.5)(states, QUERIES)

@@ -8,7 +8,7 @@ import torch
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
-from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.errors import CorruptData
 from dsearch.types import Document, Mode
 
@@ -24,13 +24,13 @@ def moved_head(heads: int = 1, seed: int = 3) -> Head:
     return head
 
 
-def lessons_for(collection: Collection, texts: list[str] | None) -> Lessons:
+def lessons_for(collection: Collection, texts: list[str] | None) -> TrainingInfluences:
     generator = np.random.default_rng(0)
     row = int(collection.store.rows_of(["d1"])["d1"])
     states = collection.encoder.encode_queries(["honey", "music", "cheese"])
     pulls = generator.standard_normal((3, 32)).astype(np.float32)
     owners, rows = np.array([0, 2]), np.array([row, row + 1])
-    return Lessons(states, pulls, owners, rows, np.array([2, 1], np.float32), texts)
+    return TrainingInfluences(states, pulls, owners, rows, np.array([2, 1], np.float32), texts)
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "keyword"])
@@ -103,13 +103,13 @@ def test_lessons_by_the_formula(collection: Collection) -> None:
 @pytest.mark.parametrize("texts", [None, ["honey", "music ☃", "cheese"]])
 def test_lessons_travel_as_bytes(collection: Collection, texts: list[str] | None) -> None:
     lessons = lessons_for(collection, texts)
-    read = Lessons.from_bytes(lessons.to_bytes())
+    read = TrainingInfluences.from_bytes(lessons.to_bytes())
     assert read.texts == texts
     for name in ("states", "pulls", "owners", "rows", "grades"):
         assert np.array_equal(getattr(read, name), getattr(lessons, name))
     for damaged in (b"", b"\0" * 40, lessons.to_bytes()[:-4]):
         with pytest.raises(CorruptData, match=r"lessons\.safetensors cannot be read"):
-            Lessons.from_bytes(damaged)
+            TrainingInfluences.from_bytes(damaged)
 
 
 def test_a_changed_file_of_lessons_is_noticed(collection: Collection) -> None:

@@ -23,7 +23,7 @@ from dsearch.service import create_app
 from dsearch.service.batching.worker import Worker
 from dsearch.service.errors import DeadlinePassed, Overloaded
 from dsearch.service.middleware import deadline
-from dsearch.service.overload.admission import Lag
+from dsearch.service.overload.admission import EventLoopLag
 
 URL = "/v1/collections/papers"
 
@@ -312,7 +312,7 @@ def test_the_work_of_a_client_that_leaves_is_dropped(
 
 
 def test_of_late_requests_a_share_is_refused_and_never_all() -> None:
-    lag = Lag()
+    lag = EventLoopLag()
     for seconds, least, most in ((0.0, 0, 0), (59.0, 0, 0), (90, 45, 55), (120, 85, 95), (999.0, 85, 95)):
         lag.seconds = seconds
         assert least <= sum(lag.refuses() for _ in range(100)) <= most
@@ -340,7 +340,7 @@ class OwnTime(asyncio.SelectorEventLoop):
 
 
 def test_a_late_event_loop_is_noticed_and_forgotten() -> None:
-    loop, lag = OwnTime(), Lag()
+    loop, lag = OwnTime(), EventLoopLag()
 
     async def scenario() -> None:
         lag.start()

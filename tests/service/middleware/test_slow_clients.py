@@ -21,7 +21,7 @@ from support.service.sockets import ask
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
-from dsearch.service.middleware.slow_clients import Patience, patient_protocol
+from dsearch.service.middleware.slow_clients import SlowClientLimits, patient_protocol
 
 pytestmark = pytest.mark.server
 
@@ -289,12 +289,12 @@ def test_the_second_part_of_an_answer_does_not_wait_for_the_first() -> None:
     """Headers and body are two packets; 40 ms lie between them when the kernel collects what is written."""
 
     async def scenario() -> int:
-        config = uvicorn.Config(lambda *_: None, http=patient_protocol(Patience()), lifespan="off")
+        config = uvicorn.Config(lambda *_: None, http=patient_protocol(SlowClientLimits()), lifespan="off")
         config.load()
         made: list[Any] = []
 
         def protocol() -> Any:
-            made.append(patient_protocol(Patience())(config, uvicorn.server.ServerState(), {}))
+            made.append(patient_protocol(SlowClientLimits())(config, uvicorn.server.ServerState(), {}))
             return made[-1]
 
         with socket.create_server(("127.0.0.1", 0)) as listening:  # as the command line binds it
@@ -326,7 +326,7 @@ def test_headers_without_end_are_refused(impatient: str) -> None:
 
 def test_patience_is_above_zero() -> None:
     with pytest.raises(InvalidRequest, match="header_s=0; use a number above 0"):
-        Patience(header_s=0)
+        SlowClientLimits(header_s=0)
 
 
 def test_answers_without_a_body_arrive(server: str) -> None:

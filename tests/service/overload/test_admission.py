@@ -28,7 +28,7 @@ from dsearch.service.overload.admission import (
     TIGHT_S,
     TWO_BATCHES,
     Admission,
-    Lag,
+    EventLoopLag,
 )
 from dsearch.service.server import _settle
 from dsearch.service.wire import json as strict_json
@@ -42,7 +42,7 @@ class Clock:
 
 
 def admission(pace_s: float = 0.0, clock: Clock | None = None) -> Admission:
-    return Admission(lambda: pace_s, Lag(), clock or Clock())
+    return Admission(lambda: pace_s, EventLoopLag(), clock or Clock())
 
 
 def test_a_burst_may_wait_and_a_load_that_stays_may_not() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dsearch.service.overload.event_loop import ROUND_S, Rounds, event_loop
+from dsearch.service.overload.event_loop import ROUND_S, PacedSelector, event_loop
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="its event loop has no selector")
 
@@ -33,13 +33,13 @@ def time() -> Time:
 
 
 @pytest.fixture
-def rounds(time: Time) -> Iterator[Rounds]:
-    with Rounds(lambda: time.crowded, time.sleep, lambda: time.now) as selector:
+def rounds(time: Time) -> Iterator[PacedSelector]:
+    with PacedSelector(lambda: time.crowded, time.sleep, lambda: time.now) as selector:
         yield selector
 
 
 @pytest.fixture
-def arrivals(rounds: Rounds) -> Iterator[socket.socket]:
+def arrivals(rounds: PacedSelector) -> Iterator[socket.socket]:
     """What is written here arrives."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -48,7 +48,7 @@ def arrivals(rounds: Rounds) -> Iterator[socket.socket]:
 
 
 def test_what_arrives_one_after_the_other_is_found_once_a_round(
-    rounds: Rounds, arrivals: socket.socket, time: Time
+    rounds: PacedSelector, arrivals: socket.socket, time: Time
 ) -> None:
     arrivals.send(b"1")
     assert len(rounds.select(None)) == 1  # nobody looked of late
@@ -59,7 +59,9 @@ def test_what_arrives_one_after_the_other_is_found_once_a_round(
     assert time.rests == pytest.approx([ROUND_S - 0.003, ROUND_S])
 
 
-def test_nobody_rests_where_nobody_is_refused(rounds: Rounds, arrivals: socket.socket, time: Time) -> None:
+def test_nobody_rests_where_nobody_is_refused(
+    rounds: PacedSelector, arrivals: socket.socket, time: Time
+) -> None:
     time.crowded = False
     arrivals.send(b"1")
     for _ in range(3):
@@ -68,7 +70,7 @@ def test_nobody_rests_where_nobody_is_refused(rounds: Rounds, arrivals: socket.s
 
 
 def test_a_loop_that_has_something_to_do_looks_once_a_round_and_does_not_rest(
-    rounds: Rounds, arrivals: socket.socket, time: Time
+    rounds: PacedSelector, arrivals: socket.socket, time: Time
 ) -> None:
     arrivals.send(b"1")
     found: list[int] = []
@@ -79,13 +81,15 @@ def test_a_loop_that_has_something_to_do_looks_once_a_round_and_does_not_rest(
     assert time.rests == []
 
 
-def test_a_timer_ends_the_round(rounds: Rounds, time: Time) -> None:
+def test_a_timer_ends_the_round(rounds: PacedSelector, time: Time) -> None:
     assert rounds.select(0.001) == []
     assert rounds.select(0.001) == []
     assert time.rests == [0.001]
 
 
-def test_a_long_wait_is_not_made_longer(rounds: Rounds, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_wait_is_not_made_longer(
+    rounds: PacedSelector, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float | None] = []
     monkeypatch.setattr(
         selectors.DefaultSelector, "select", lambda _, timeout=None: waited.append(timeout) or []

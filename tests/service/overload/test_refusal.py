@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from support.service.overload import SEARCH, fill
 
 from dsearch.engine import Collection
-from dsearch.service.middleware.slow_clients import Patience, patient_protocol
+from dsearch.service.middleware.slow_clients import SlowClientLimits, patient_protocol
 
 pytestmark = pytest.mark.server
 
@@ -40,7 +40,7 @@ def address(listening: socket.socket, served: uvicorn.Server) -> tuple[str, int]
 
 @pytest.fixture
 def served(app: FastAPI, papers: Collection, listening: socket.socket) -> Iterator[uvicorn.Server]:
-    protocol = patient_protocol(Patience(header_bytes=4096))
+    protocol = patient_protocol(SlowClientLimits(header_bytes=4096))
     config = uvicorn.Config(app, port=0, http=protocol, loop="asyncio", log_config=None, lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

@@ -13,7 +13,7 @@ from support.service.shapes import checked
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, calls
-from dsearch.results import CollectionInfo, Deleted, DocumentPage, Models, Promoted, Written
+from dsearch.results import CollectionInfo, DeleteResult, DocumentPage, Models, PromotionResult, WriteResult
 from dsearch.service.middleware import strict_route
 from dsearch.service.routes import documents as routes_documents
 from dsearch.service.schemas.answers import CollectionList
@@ -87,7 +87,7 @@ def test_what_is_written_is_found_and_read_back(notes: TestClient) -> None:
     }
     written = put(notes, given, {"id": "b", "text": "dog"})
     assert written.status_code == 200
-    receipt = checked(Written, written.json())
+    receipt = checked(WriteResult, written.json())
     assert (receipt.inserted, receipt.updated, receipt.unchanged) == (2, 0, 0)
     read = notes.get(f"{URL}/documents/a%2Fb%20c%3F")
     assert checked(Document, read.json())
@@ -104,7 +104,7 @@ def test_what_is_written_is_found_and_read_back(notes: TestClient) -> None:
 def test_what_is_deleted_is_gone(notes: TestClient) -> None:
     put(notes, {"id": "a", "text": "cat"}, {"id": "b", "text": "cat"})
     deleted = notes.delete(f"{URL}/documents/a")
-    assert checked(Deleted, deleted.json()).deleted == 1
+    assert checked(DeleteResult, deleted.json()).deleted == 1
     assert [hit["id"] for hit in notes.post(f"{URL}/search", json={"query": "cat"}).json()["hits"]] == ["b"]
     for method in ("GET", "DELETE"):
         missing = notes.request(method, f"{URL}/documents/a")
@@ -154,7 +154,7 @@ def test_of_a_stream_every_good_line_is_stored(notes: TestClient) -> None:
         '{"id": "z", "text": "last, without a line feed"}',
     )
     assert answered.status_code == 200
-    written = checked(Written, answered.json())
+    written = checked(WriteResult, answered.json())
     assert (written.inserted, written.refused) == (3, 7)
     refused = {problem.line: problem for problem in written.problems}
     assert sorted(refused) == [2, 4, 5, 6, 7, 8, 10]
@@ -286,7 +286,7 @@ def test_a_model_is_promoted_and_taken_back(client: TestClient, papers: Collecti
 
     before = client.post(f"{url}/search", json={"query": "cat head"}).json()
     promoted = client.post(f"{url}/models/{version}/promote")
-    assert checked(Promoted, promoted.json()).previous == "v0"
+    assert checked(PromotionResult, promoted.json()).previous == "v0"
     after = client.post(f"{url}/search", json={"query": "cat head"}).json()
     assert after["model"] == "v1"
     assert [hit["score"] for hit in after["hits"]] != [hit["score"] for hit in before["hits"]]

@@ -15,8 +15,8 @@ from support.service.shapes import checked
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.models.training_record import Lessons
-from dsearch.results import Changed, Deleted, DocumentPage, Facets
+from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.results import DeleteResult, DocumentPage, Facets, MetadataResult
 from dsearch.service.schemas.answers import BatchAnswer, SearchAnswer
 from dsearch.types import Document
 
@@ -150,7 +150,7 @@ def test_facets(client: TestClient, engine: SearchEngine) -> None:
 
 def test_documents_are_deleted_by_filter_and_by_ids(client: TestClient, papers: Collection) -> None:
     got = ask(client, "documents/delete", filter={"i": {"lt": 10}})
-    checked(Deleted, got)
+    checked(DeleteResult, got)
     assert (got["deleted"], got["missing"]) == (9, 0)  # d003 was gone before
     assert got["sequence"] == papers.store.sequence
     got = ask(client, "documents/delete", ids=["d020", "d149", "nobody"])
@@ -167,7 +167,7 @@ def test_metadata_is_changed_in_part_and_the_embedding_stays(
     answered = client.patch(f"{URL}/documents/d010", json={"metadata": {"i": None, "by": {"name": "ann"}}})
     assert answered.status_code == 200
     got = answered.json()
-    checked(Changed, got)
+    checked(MetadataResult, got)
     assert (got["id"], got["metadata"]) == ("d010", {"by": {"name": "ann"}})
     assert got["sequence"] == papers.store.sequence
     assert encoder.encoded == encoded
@@ -304,7 +304,7 @@ def test_explain_tells_what_training_changed(client: TestClient, papers: Collect
     states = papers.encoder.encode_queries(["cat dog", "music"])
     row = np.array([papers.store.rows_of(["d001"])["d001"]])
     judged = np.array([1]), row, np.ones(1, np.float32)  # the second query, with grade 1
-    lessons = Lessons(states, states[::-1].copy(), *judged, ["cat dog", "music"])
+    lessons = TrainingInfluences(states, states[::-1].copy(), *judged, ["cat dog", "music"])
     version = papers.add_model(head, {}, lessons=lessons)
     asked = {"query": "cat music", "explain": True, "model": version, "limit": 100}
     hits = client.post(f"{URL}/search", json=asked).json()["hits"]

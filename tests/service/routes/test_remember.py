@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 from support.service.shapes import checked
 
 from dsearch.engine import Collection
-from dsearch.results import Remembered, RowsDropped
+from dsearch.results import MemoryResult, RowsDropped
 
 URL = "/v1/collections/papers"
 BODY = {"queries": {"q": "zebra quantum"}, "judgements": {"q": {"d120": 1, "nothing": 1}}}
@@ -18,7 +18,7 @@ def test_a_judged_query_is_remembered_and_taken_back(client: TestClient, papers:
     assert "v0, which is live, has no query memory" in refused.json()["detail"]
     answered = client.post(f"{URL}/models/remember", json={**BODY, "accept": True})
     assert answered.status_code == 200, answered.text
-    done = checked(Remembered, answered.json())
+    done = checked(MemoryResult, answered.json())
     assert (done.model, done.previous, done.queries, done.left_out) == (
         "v1",
         "v0",

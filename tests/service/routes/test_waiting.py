@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 
 from dsearch.client import wire
 from dsearch.engine import SearchEngine
-from dsearch.types import Document, Waiting
+from dsearch.types import Document, PendingDocuments
 
 
 def test_waiting_documents_are_told_with_the_command_that_goes_on(
@@ -18,7 +18,7 @@ def test_waiting_documents_are_told_with_the_command_that_goes_on(
     assert (answer["hits"], answer["waiting"]["documents"]) == ([], 3)
     assert answer["waiting"]["hint"] == {"name": "index", "arguments": ["-c", "notes"]}
     received = wire.search_result("river", answer)
-    assert isinstance(received.waiting, Waiting)
+    assert isinstance(received.waiting, PendingDocuments)
     assert received.waiting.hint.line() == "dsearch index -c notes"
 
     collection.ingest(())

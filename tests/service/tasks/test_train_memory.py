@@ -18,7 +18,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.jobs import TrainingJob
 from dsearch.service.tasks.results import read_made, read_rows, write_made, write_rows
 from dsearch.store import Event, Impression, MemoryRow
-from dsearch.training import Trained, run_training
+from dsearch.training import TrainingResult, run_training
 
 QUERY = "question3 about3 other wording"
 
@@ -69,7 +69,7 @@ def test_what_goes_live_over_http_remembers(engine: SearchEngine, topics: Collec
 def test_heads_come_back_from_a_run_with_their_memories(topics: Collection, tmp_path: Path) -> None:
     texts, judgements = queries_of()
     trained = run_training(topics, TrainingJob(queries=texts, judgements=judgements, epochs=2)).result
-    assert isinstance(trained, Trained)
+    assert isinstance(trained, TrainingResult)
     assert trained.tuned is not None
     assert trained.tuned.head.memory is not None
     made = read_made(tmp_path, write_made(tmp_path, trained), topics)

@@ -225,7 +225,7 @@ def test_a_span_for_each_request() -> None:
     pytest.importorskip("opentelemetry")
     tracer = Tracer()
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    with tracing.Spans(tracer).of("GET", {"traceparent": parent}, "r1") as finish:
+    with tracing.RequestSpans(tracer).of("GET", {"traceparent": parent}, "r1") as finish:
         finish("/v1/collections/{collection}/search", 200)
     (span,) = tracer.spans
     assert span["name"] == "GET /v1/collections/{collection}/search"
@@ -286,7 +286,7 @@ def test_no_span_is_made_that_nobody_would_see(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(trace.ProxyTracer, "start_as_current_span", noting)
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    spans = tracing.Spans(trace.ProxyTracer("dsearch"))
+    spans = tracing.RequestSpans(trace.ProxyTracer("dsearch"))
     with spans.of("GET", {}, "r1") as finish:
         finish("/healthz", 200)
     assert made == []
@@ -299,7 +299,7 @@ def test_no_span_is_made_that_nobody_would_see(monkeypatch: pytest.MonkeyPatch) 
 def test_without_opentelemetry_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)  # an import of it would fail
-    with tracing.Spans().of("GET", {}, "r1") as finish:
+    with tracing.RequestSpans().of("GET", {}, "r1") as finish:
         finish("/healthz", 200)
 
 

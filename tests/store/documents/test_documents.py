@@ -13,7 +13,7 @@ from dsearch.errors import (
     InvalidRequest,
     NotFound,
 )
-from dsearch.store import Counts, Store
+from dsearch.store import DocumentCounts, Store
 from dsearch.store.documents.read import ADDED, REMOVED
 from dsearch.types import Document
 
@@ -58,7 +58,7 @@ def test_every_field_counts_as_a_change_and_gets_a_new_row(store, changed):
     assert (receipt.sequence, receipt.updated, receipt.unchanged, receipt.rows) == (2, 1, 1, (3, 2))
     assert store.get("a") == changed
     assert store.documents([1]) == [ONE]  # an older snapshot may still show it
-    assert store.count() == Counts(documents=2, pending=2, tombstones=1)
+    assert store.count() == DocumentCounts(documents=2, pending=2, tombstones=1)
 
 
 def test_metadata_alone_keeps_the_embedding_and_text_does_not(store, embed):
@@ -112,7 +112,7 @@ def test_text_first_embeddings_in_batches_and_an_interrupted_run_goes_on(folder,
         rest = store.pending().rows
         assert rest.tolist() == list(range(1, 7))
         store.set_embeddings(rest, embed(*store.contents(rest)))
-        assert store.count() == Counts(10, 0, 0)
+        assert store.count() == DocumentCounts(10, 0, 0)
         expected = embed(*[document.content for document in documents])
         np.testing.assert_array_equal(store.embeddings(store.rows()), expected)
         assert store.verify().ok
@@ -164,7 +164,7 @@ def test_an_embedding_for_a_row_superseded_meanwhile_is_passed_over(store, embed
 def test_bad_embeddings_are_refused_and_nothing_is_written(store, embeddings, error, message):
     with pytest.raises(error, match=message):
         store.upsert([ONE, TWO], embeddings)
-    assert store.count() == Counts(0, 0, 0)
+    assert store.count() == DocumentCounts(0, 0, 0)
     store.upsert([ONE, TWO])
     with pytest.raises(error, match=message):
         store.set_embeddings([1, 2], embeddings)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import DocumentNotFound, InvalidDocument, InvalidRequest, NotFound
-from dsearch.store import Counts
+from dsearch.store import DocumentCounts
 from dsearch.store.documents.patch import merge_patch
 from dsearch.types import Document
 
@@ -45,7 +45,7 @@ def test_the_embedding_the_text_and_the_value_stay(store, embed):
     receipt = store.update_metadata("a", {"n": 2})
     assert (receipt.sequence, receipt.updated, receipt.rows) == (2, 1, (2,))
     assert store.get("a") == Document("a", "x", "title", {"n": 2}, [1.0, 2.0])
-    assert store.count() == Counts(1, 0, 1)
+    assert store.count() == DocumentCounts(1, 0, 1)
     np.testing.assert_array_equal(store.embeddings([2]), embed("title x"))
     assert store.matching_rows({"n": {"eq": 2}}).tolist() == [2]
     assert store.update_metadata("a", {"n": 2, "absent": None}).sequence == 2  # nothing changed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import Conflict, Gone, InvalidRequest, NotFound, Unavailable
-from dsearch.store import Counts, Store
+from dsearch.store import DocumentCounts, Store
 from dsearch.types import Document
 
 
@@ -80,7 +80,7 @@ def test_what_was_purged_is_in_no_file_any_more(store, folder, embed):
             assert left not in content
     assert b'meta-1"' not in content  # the replaced version, too
     assert b"secret-3 " in content
-    assert store.count() == Counts(21, 0, 0)
+    assert store.count() == DocumentCounts(21, 0, 0)
     assert store.get("d1").metadata == {"m": "changed"}
     kept = store.rows()
     np.testing.assert_array_equal(store.embeddings(kept), embed(*store.contents(kept)))

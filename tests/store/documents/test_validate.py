@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import InvalidDocument, InvalidRequest
-from dsearch.store import Checked, Counts, validate_name
+from dsearch.store import CheckedDocuments, DocumentCounts, validate_name
 from dsearch.store.documents import validate
 from dsearch.types import Document
 
@@ -59,7 +59,7 @@ def nested(depth: int) -> dict:
 def test_one_bad_document_refuses_the_whole_batch_and_says_which(store, bad, message):
     with pytest.raises(InvalidDocument, match=re.escape(message)):
         store.upsert([GOOD, bad])
-    assert store.count() == Counts(0, 0, 0)
+    assert store.count() == DocumentCounts(0, 0, 0)
     assert store.sequence == 0
 
 
@@ -100,7 +100,7 @@ def checks(monkeypatch) -> list[str]:
 
 
 def test_checked_documents_are_not_checked_again(store, checks):
-    batch = Checked()
+    batch = CheckedDocuments()
     for id in "ab":
         batch.add(Document(id, "text", metadata={"n": 1}, value=2))
     receipt = store.upsert(batch)
@@ -108,11 +108,11 @@ def test_checked_documents_are_not_checked_again(store, checks):
     assert [store.get(id) for id in "ab"] == list(batch)
     assert store.upsert(list(batch)).unchanged == 2
     assert checks == ["a", "b", "a", "b"]
-    assert store.upsert(Checked()).inserted == 0
+    assert store.upsert(CheckedDocuments()).inserted == 0
 
 
 def test_a_bad_document_is_told_when_it_is_added_and_costs_only_itself(store):
-    batch = Checked()
+    batch = CheckedDocuments()
     batch.add(GOOD)
     with pytest.raises(InvalidDocument, match=r"^the document \(id 'a'\) has nan at metadata\.k"):
         batch.add(Document("a", "x", metadata={"k": math.nan}))
@@ -125,7 +125,7 @@ def test_a_bad_document_is_told_when_it_is_added_and_costs_only_itself(store):
 
 
 def test_what_is_stored_is_what_was_checked(store):
-    batch, metadata = Checked(), {"k": 1}
+    batch, metadata = CheckedDocuments(), {"k": 1}
     batch.add(Document("a", "x", metadata=metadata))
     metadata["k"] = math.nan
     store.upsert(batch)

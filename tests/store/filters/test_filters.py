@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest
 from dsearch.results import FacetValue
-from dsearch.store import Counts, Store, parse_filter
+from dsearch.store import DocumentCounts, Store, parse_filter
 from dsearch.store.filters import matching
 from dsearch.types import Document
 
@@ -209,7 +209,7 @@ def test_examples(library, filter, ids):
     assert [document.id for document in library.list(filter=filter)] == [f"d{n}" for n in ids]
     assert [document.id for document in library.export(filter)] == [f"d{n}" for n in ids]
     assert library.matching_rows(parse_filter(filter)).tolist() == [int(n) + 1 for n in ids if n != "4"]
-    assert library.count(filter) == Counts(len(ids), pending="4" in ids, tombstones=0)
+    assert library.count(filter) == DocumentCounts(len(ids), pending="4" in ids, tombstones=0)
 
 
 def test_a_filter_pages_like_a_list(library):
@@ -232,7 +232,7 @@ def test_facets_of_a_field(library):
 def test_deleting_by_filter_takes_pending_ones_too_and_is_one_operation(library):
     receipt = library.delete_matching({"draft": {"exists": True}})
     assert (receipt.sequence, receipt.deleted, receipt.rows) == (2, 2, (3, 5))
-    assert library.count() == Counts(3, 0, 2)
+    assert library.count() == DocumentCounts(3, 0, 2)
     assert library.delete_matching({"draft": {"exists": True}}).sequence == 2
     assert library.matching_rows({"draft": {"exists": True}}).tolist() == []
     assert library.verify().ok

@@ -9,7 +9,7 @@ from support.store.store_trials import flips_in_the_log
 
 from dsearch.errors import CorruptData, Unavailable
 from dsearch.store import Store
-from dsearch.store.sqlite.watermark import SLOT_BYTES, Mark, Watermark, read_watermark
+from dsearch.store.sqlite.watermark import SLOT_BYTES, Watermark, WatermarkEntry, read_watermark
 from dsearch.types import Document
 
 
@@ -157,7 +157,7 @@ def test_flips_in_the_write_ahead_log_never_drop_a_write_unnoticed(history, tmp_
 def test_an_interrupt_between_commit_and_mark_is_made_up_for_by_the_next_write(store, folder, monkeypatch):
     original = Watermark.write
 
-    def interrupt(self: Watermark, mark: Mark) -> None:
+    def interrupt(self: Watermark, mark: WatermarkEntry) -> None:
         raise KeyboardInterrupt
 
     write(store, "a")
@@ -166,7 +166,7 @@ def test_an_interrupt_between_commit_and_mark_is_made_up_for_by_the_next_write(s
         write(store, "b")
     marks: list[int] = []
 
-    def note(self: Watermark, mark: Mark) -> None:
+    def note(self: Watermark, mark: WatermarkEntry) -> None:
         marks.append(mark.sequence)
         original(self, mark)
 

@@ -21,7 +21,7 @@ from support.service.service_fakes import WordEncoder, newer_words, open_both, o
 from dsearch.engine import SearchEngine, rebuild
 from dsearch.errors import Cancelled
 from dsearch.service import create_app
-from dsearch.service.middleware.slow_clients import Patience
+from dsearch.service.middleware.slow_clients import SlowClientLimits
 from dsearch.service.overload import admission
 from dsearch.service.server import run_server
 from dsearch.service.tasks import manager
@@ -39,7 +39,7 @@ def main() -> None:
     if asked.pop("no_tasks", False):
         manager.run_spawned = rebuild.run_spawned = give_up
     moving = asked.pop("next_encoder", False)
-    patience = Patience(**asked) if asked else None
+    patience = SlowClientLimits(**asked) if asked else None
     with (
         SearchEngine(
             sys.argv[1], encoder=WordEncoder, next_encoder=newer_words if moving else None

@@ -11,7 +11,7 @@ import pytest
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.jobs import TrainingJob
-from dsearch.training import Trained, examples_from_corpus, run, run_training
+from dsearch.training import TrainingResult, examples_from_corpus, run, run_training
 from dsearch.training.data import user_queries
 from dsearch.training.data.user_queries import user_like_queries, with_judging_queries
 from dsearch.training.finetune.feedback import TrustedSlice
@@ -59,7 +59,7 @@ def test_queries_of_users_may_not_lose(reports: Collection, monkeypatch: pytest.
     monkeypatch.setattr(run, "finetune", passing(run.finetune))
     job = TrainingJob(self_supervised=True, epochs=1)
     trained = run_training(reports, job).result
-    assert isinstance(trained, Trained)
+    assert isinstance(trained, TrainingResult)
     (whole, *_) = trained.record["gate_on_user_queries"]["slices"]
     assert whole["queries"] == COUNT // 5
     assert whole["before"] == pytest.approx(1.0, abs=0.2)  # keywords answer most of them
@@ -73,22 +73,22 @@ def test_queries_of_users_may_not_lose(reports: Collection, monkeypatch: pytest.
 
     monkeypatch.setattr(TrustedSlice, "answers", with_losses)
     harmful = run_training(reports, job).result
-    assert isinstance(harmful, Trained)
+    assert isinstance(harmful, TrainingResult)
     assert harmful.gate.verdict == "refused"
     assert "queries like those of users" in harmful.gate.reason
     assert "(allowed 0.1)" in harmful.gate.reason
 
     monkeypatch.setattr(user_queries, "FEWEST_JUDGING", COUNT)  # without the defence sentences decide
     alone = run_training(reports, job).result
-    assert isinstance(alone, Trained)
+    assert isinstance(alone, TrainingResult)
     assert alone.gate.passed
     assert "gate_on_user_queries" not in alone.record
 
 
-def passing(train: Callable[..., Trained]) -> Callable[..., Trained]:
+def passing(train: Callable[..., TrainingResult]) -> Callable[..., TrainingResult]:
     """The training, as if its sentences had passed."""
 
-    def trained(*arguments: Any, **named: Any) -> Trained:
+    def trained(*arguments: Any, **named: Any) -> TrainingResult:
         result = train(*arguments, **named)
         return replace(result, gate=replace(result.gate, verdict="passed", reason="sentences rose"))
 

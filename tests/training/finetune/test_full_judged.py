@@ -18,7 +18,7 @@ from dsearch.evaluation import evaluate
 from dsearch.training import Examples, FullOptions, RunFolder, examples_from_judgements, finetune_full
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, split_folds
-from dsearch.training.gate.selection import FoldAnswers, Kept, Served
+from dsearch.training.gate.selection import CheckpointChoice, FoldAnswers, ServingChoice
 from dsearch.types import Document, Mode, Query
 
 PAIRS = 30
@@ -105,9 +105,11 @@ def test_keywords_and_query_keys_weigh_as_held_out_queries_choose(
     assert plain.record["query_keys"] == 0.0
     offered: list[FoldAnswers] = []
 
-    def chosen(folds: list[FoldAnswers]) -> Kept:
+    def chosen(folds: list[FoldAnswers]) -> CheckpointChoice:
         offered.extend(folds)
-        return Kept(1, Served(1.0, 0.0, 2.0, 0.8) if len(offered) == 1 else Served(1.0, 0.0, 1.6, 0.95))
+        return CheckpointChoice(
+            1, ServingChoice(1.0, 0.0, 2.0, 0.8) if len(offered) == 1 else ServingChoice(1.0, 0.0, 1.6, 0.95)
+        )
 
     monkeypatch.setattr("dsearch.training.gate.selection.chosen", chosen)
     trained = finetune_full(numbers, examples, OPTIONS)
@@ -120,13 +122,13 @@ def test_keywords_and_query_keys_weigh_as_held_out_queries_choose(
     assert {way.keywords for way in whole.served} == {1.0, 1.3, 1.6, 2.0}
     assert {way.query_keys for way in whole.served} == {0.0, 0.8, 0.9, 0.95}
     told = trained.gate.slice("all").after
-    assert told == pytest.approx(np.mean(whole.served[Served(1.0, 0.0, 1.6, 0.95)].all))
+    assert told == pytest.approx(np.mean(whole.served[ServingChoice(1.0, 0.0, 1.6, 0.95)].all))
     version = numbers.add_model(
         trained.head, trained.record, encoder=trained.encoder, documents=trained.documents
     )
     values = evaluate(ranked(numbers, version), QRELS, ["nDCG@10"])["nDCG@10"]
     names = [sorted(QUERIES)[i] for i in split_folds(examples, 3, 0)[0]]
-    as_chosen = whole.served[Served(1.0, 0.0, 2.0, 0.8)].all
+    as_chosen = whole.served[ServingChoice(1.0, 0.0, 2.0, 0.8)].all
     np.testing.assert_allclose([values[name] for name in names], as_chosen, atol=1e-6)
     state = numbers.snapshot_for(version)
     assert state.passages is not None

@@ -14,8 +14,8 @@ from dsearch.errors import InvalidRequest
 from dsearch.evaluation import evaluate
 from dsearch.training import (
     Examples,
-    Trained,
     TrainingOptions,
+    TrainingResult,
     examples_from_corpus,
     examples_from_judgements,
     finetune,
@@ -302,7 +302,7 @@ def test_folds_are_held_out_until_it_is_enough(
 ) -> None:
     observer = Recorder()
 
-    def trained(folds: int) -> Trained:
+    def trained(folds: int) -> TrainingResult:
         observer.epochs.clear()
         return finetune(examples(synonyms), TrainingOptions(epochs=1, folds=folds), observer=observer)
 

@@ -20,8 +20,8 @@ from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivate
 from dsearch.service.tasks.results import register_made
 from dsearch.training import run_training
 from dsearch.training.data.examples import Examples, examples_from_judgements
-from dsearch.training.finetune.lists import Lists, lists_of
-from dsearch.training.finetune.second_stage import Way, fitted, stage_with
+from dsearch.training.finetune.lists import CandidateLists, lists_of
+from dsearch.training.finetune.second_stage import FitMethod, fitted, stage_with
 from dsearch.training.finetune.stage_options import scaled_fields
 from dsearch.types import Document
 
@@ -41,7 +41,7 @@ def dated(engine: SearchEngine) -> tuple[Collection, dict[str, str], dict[str, d
     return collection, queries, {f"q{i}": {f"d{3 * (i % 20) + 2}": 1.0} for i in range(48)}
 
 
-def lists_with(collection: Collection, examples: Examples, text: str) -> Lists:
+def lists_with(collection: Collection, examples: Examples, text: str) -> CandidateLists:
     tokens = tokens_of(collection, examples.texts, examples.snapshot)
     fields = scaled_fields(text, examples.snapshot)
     return lists_of(examples, tokens, collection.head("v0"), range(len(examples)), fields)
@@ -51,11 +51,11 @@ def lists_with(collection: Collection, examples: Examples, text: str) -> Lists:
 def test_a_weight_has_its_sign_or_is_nothing(dated: tuple, text: str, rises: bool) -> None:
     collection, queries, judgements = dated
     examples = examples_from_judgements(collection, queries, judgements)
-    weights = fitted(lists_with(collection, examples, text), Way(pull=0.1))
+    weights = fitted(lists_with(collection, examples, text), FitMethod(pull=0.1))
     assert len(weights) == 2 + len(FEATURES)
     assert (weights[-1] > 1e-4) == rises
     assert weights[-1] >= 0
-    strong = fitted(lists_with(collection, examples, text), Way(pull=1e6))
+    strong = fitted(lists_with(collection, examples, text), FitMethod(pull=1e6))
     assert strong.abs().max() < 1e-3
 
 

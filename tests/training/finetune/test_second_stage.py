@@ -20,23 +20,23 @@ from dsearch.evaluation.logistic import Logistic
 from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
 from dsearch.training.confidence import calibrate_by_documents
 from dsearch.training.data.examples import Examples, examples_from_judgements
-from dsearch.training.finetune.lists import Lists, lists_of, near_rows
+from dsearch.training.finetune.lists import CandidateLists, lists_of, near_rows
 from dsearch.training.finetune.second_stage import (
     PULLS,
     WAYS,
+    FitMethod,
     FoldHeads,
-    Way,
     chosen_way,
     fitted,
     stage_with,
     train_second_stage,
 )
-from dsearch.training.registry import Registered, register_second_stage
+from dsearch.training.registry import Registration, register_second_stage
 
 TERMS = 1 + len(FEATURES)
 
 
-def drawn_lists(queries: int, *, informative: bool, seed: int = 0) -> Lists:
+def drawn_lists(queries: int, *, informative: bool, seed: int = 0) -> CandidateLists:
     """Ten candidates a query, one of them relevant; its first feature is higher, or nothing is."""
     chance = np.random.default_rng(seed)
     grades = np.zeros((queries, 10))
@@ -44,7 +44,7 @@ def drawn_lists(queries: int, *, informative: bool, seed: int = 0) -> Lists:
     features = chance.normal(size=(queries, 10, TERMS)) * 0.1
     if informative:
         features[..., 0] += 0.3 * grades
-    return Lists(
+    return CandidateLists(
         np.tile(np.arange(10), (queries, 1)),
         torch.as_tensor(chance.normal(size=(queries, 10)) * 0.1).float(),
         torch.as_tensor(features).float(),
@@ -54,7 +54,7 @@ def drawn_lists(queries: int, *, informative: bool, seed: int = 0) -> Lists:
     )
 
 
-def examples_of(lists: Lists, examples: Examples) -> Examples:
+def examples_of(lists: CandidateLists, examples: Examples) -> Examples:
     """Examples whose relevant positions are those of the lists."""
     relevant = [(np.flatnonzero(row), np.ones(1, np.float32)) for row in lists.grades]
     count = len(lists)
@@ -73,13 +73,13 @@ def test_what_tells_is_learned_and_noise_is_not(judged: tuple[Collection, Exampl
     tells, noise = drawn_lists(200, informative=True), drawn_lists(200, informative=False)
     assert chosen_way(tells, examples_of(tells, examples), 0) != WAYS[0]
     assert chosen_way(noise, examples_of(noise, examples), 0) == WAYS[0]
-    weights = fitted(tells, Way(pull=PULLS[0]))
+    weights = fitted(tells, FitMethod(pull=PULLS[0]))
     assert weights[0] > 5 * weights[1:].abs().max()
 
 
 def test_a_larger_pull_leaves_less() -> None:
     lists = drawn_lists(200, informative=True)
-    sizes = [float(fitted(lists, Way(pull=pull)).norm()) for pull in (*PULLS, 1e6)]
+    sizes = [float(fitted(lists, FitMethod(pull=pull)).norm()) for pull in (*PULLS, 1e6)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] < 1e-3
 
@@ -115,7 +115,7 @@ def test_a_stage_goes_live_behind_what_answers(judged: tuple[Collection, Example
     assert train_second_stage(examples, tokens, folds, "head") is None
     calibration = calibrate_by_documents(collection)
     registered = register_second_stage(
-        collection, trained.stage, trained.record, Registered("v0", None, "v0", "kept")
+        collection, trained.stage, trained.record, Registration("v0", None, "v0", "kept")
     )
     assert collection.live_model == registered.live
     answer = collection.search("a1 c1", explain=True)

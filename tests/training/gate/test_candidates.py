@@ -18,9 +18,9 @@ from dsearch.training.finetune.null_slot import trained_without
 from dsearch.training.gate.gate import GateReport, judge, judge_candidates
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.gate.selection import (
+    CheckpointChoice,
     FoldAnswers,
-    Kept,
-    Served,
+    ServingChoice,
     chosen,
     kept_hop,
     kept_served,
@@ -223,10 +223,10 @@ def test_the_hop_strength_is_chosen_after_training() -> None:
     noise -= noise.mean()
     assert kept_hop({0.0: plain, 1.0: plain + 0.05 + noise, 2.0: plain - 0.1}, seen) == 1.0
     assert kept_hop({0.0: plain, 1.0: plain + 0.001 + noise, 2.0: plain - 0.1}, seen) == 0.0
-    served = {Served(1.0, 0.0): answers(plain), Served(1.0, 1.0): answers(plain + 0.1)}
+    served = {ServingChoice(1.0, 0.0): answers(plain), ServingChoice(1.0, 1.0): answers(plain + 0.1)}
     last = FoldAnswers(answers(plain), answers(plain), [answers(plain), answers(plain)], served)
-    assert (chosen([last]).checkpoint, chosen([last]).served) == (2, Served(1.0, 1.0))
-    assert last.of(chosen([last])) is served[Served(1.0, 1.0)]
+    assert (chosen([last]).checkpoint, chosen([last]).served) == (2, ServingChoice(1.0, 1.0))
+    assert last.of(chosen([last])) is served[ServingChoice(1.0, 1.0)]
     early = FoldAnswers(answers(plain), answers(plain + 0.3), [answers(plain), answers(plain)], served)
     assert (chosen([early]).checkpoint, chosen([early]).served) == (0, None)
 
@@ -234,8 +234,8 @@ def test_the_hop_strength_is_chosen_after_training() -> None:
 def test_a_head_is_served_with_as_much_as_unseen_documents_bear() -> None:
     """What they lose counts thrice: a small loss costs no large gain, and a large one is not bought."""
     plain = np.random.default_rng(2).uniform(0.2, 0.8, 100)
-    now, whole, half = answers(plain), Served(1.0, 0.0), Served(0.5, 0.0)
-    weighed = Served(1.0, 0.0, 1.6)
+    now, whole, half = answers(plain), ServingChoice(1.0, 0.0), ServingChoice(0.5, 0.0)
+    weighed = ServingChoice(1.0, 0.0, 1.6)
 
     def moved(every: float, unseen: float) -> Answers:
         return Answers(plain + every, np.zeros(100, bool), plain + unseen)
@@ -271,7 +271,7 @@ def test_the_trained_head_is_served_with_the_hop_that_was_chosen(
 ) -> None:
     monkeypatch.setattr(
         "dsearch.training.gate.selection.chosen",
-        lambda folds: Kept(len(folds[0].after), Served(0.5, 2.0, 1.6)),
+        lambda folds: CheckpointChoice(len(folds[0].after), ServingChoice(0.5, 2.0, 1.6)),
     )
     trained = finetune(misled, IDLE)
     assert trained.keyword_factor == trained.record["keyword_factor"] == 1.6

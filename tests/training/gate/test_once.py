@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine, Snapshot
-from dsearch.training import Examples, Trained, TrainingOptions, examples_from_judgements, finetune
+from dsearch.training import Examples, TrainingOptions, TrainingResult, examples_from_judgements, finetune
 from dsearch.training.ranking import Ranking
 from dsearch.training.tune import HOP_STRENGTHS, WEIGHTINGS, Setting, head_of
 from dsearch.types import Document
@@ -35,7 +35,7 @@ def filled(engine: SearchEngine, passages: PassageOptions | None = None) -> Coll
     return collection
 
 
-def known(trained: Trained) -> dict[str, Any]:
+def known(trained: TrainingResult) -> dict[str, Any]:
     """All but how long it took."""
     tuned = {**(trained.record["tuned"] or {}), "seconds": None}
     return {**trained.record, "tuned": tuned, "seconds": None}

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from dsearch.errors import Cancelled
 from dsearch.training.loop.checkpoint import Checkpoint
-from dsearch.training.loop.loop import Course, NothingFurther, TrainingDiverged, Watch, run_course
+from dsearch.training.loop.loop import NothingFurther, TrainingDiverged, TrainingSchedule, Watch, run_course
 
-COURSE = Course(examples=12, batch_size=3, epochs=3, seed=0)  # four steps an epoch
+COURSE = TrainingSchedule(examples=12, batch_size=3, epochs=3, seed=0)  # four steps an epoch
 
 
 class Sinking(NothingFurther):

@@ -22,9 +22,9 @@ from dsearch.errors import Cancelled, CorruptData, InvalidRequest
 from dsearch.training import (
     Examples,
     RunFolder,
-    Trained,
     TrainingDiverged,
     TrainingOptions,
+    TrainingResult,
     examples_from_judgements,
     finetune,
 )
@@ -51,7 +51,7 @@ def examples(synonyms: Collection) -> Examples:
     return examples_from_judgements(synonyms, queries, {f"q{i}": {f"d{i}": 1.0} for i in range(PAIRS)})
 
 
-def same(one: Trained, other: Trained) -> bool:
+def same(one: TrainingResult, other: TrainingResult) -> bool:
     heads = (one.head.state_dict(), other.head.state_dict())
     return all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0]) and (
         one.gate.to_dict() == other.gate.to_dict()
