@@ -120,7 +120,7 @@ def test_excluded_pairs_have_no_part_in_the_training_of_folds(
     learned_from: list[training.Examples] = []
     finetune = training.finetune
 
-    def watched(examples: training.Examples, *arguments: object, **named: object) -> training.Trained:
+    def watched(examples: training.Examples, *arguments: object, **named: object) -> training.TrainingResult:
         learned_from.append(examples)
         return finetune(examples, *arguments, **named)  # type: ignore[arg-type]
 

@@ -44,6 +44,7 @@ PACKAGES = (
     "dsearch.service",
     "dsearch.store",
     "dsearch.training",
+    "dsearch.types",
 )
 _HEADER = struct.Struct("<qq")  # of a cached module: its source's time in ns, and size
 _OPTIMIZATION = "shapes1"  # part of the cached module's name; another one for another transformation
