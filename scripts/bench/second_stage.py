@@ -8,7 +8,7 @@ untrained second stage behind it; and of one that is fitted as `dsearch train` d
 (`folds.json`), else on the training queries (`qrels/train.tsv`), and scored on the other fold or on
 `qrels/test.tsv` (with --on dev on `qrels/dev.tsv`). "unseen": queries none of whose relevant documents was
 judged in training. With --on train nothing is scored on test judgements: the training queries are split into
-five folds. "python": the documentation of Python, as `dsearch demo` reads it (its home, or a collection of
+five folds. "python": the documentation of Python, as the demo reads it (its home, or a collection of
 that name); its summary lines are queries, nothing is fitted on it. "missing answers": AUROC of the evidence
 that a query has no answer, of the scored queries and of the same ones with their right documents taken out,
 by a fit to the others. Intervals are bootstrapped over queries, 95 %. Costs: bytes of a document's tokens;
