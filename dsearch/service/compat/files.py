@@ -31,6 +31,7 @@ _BODY = {
     "required": True,
     "content": {
         MULTIPART: {
+            "example": {"file": "notes.md", "purpose": "assistants"},
             "schema": {
                 "type": "object",
                 "required": ["file", "purpose"],
@@ -39,7 +40,7 @@ _BODY = {
                     "file": {"type": "string", "format": "binary", "description": "the file, with its name"},
                     "purpose": {"type": "string", "enum": list(PURPOSES)},
                 },
-            }
+            },
         }
     },
 }

@@ -50,7 +50,7 @@ EXTENSIONS: dict[str, list[Edit]] = {
             '"reinforce": by_rewards,',
             '        "toy-objective": _over(Batch.whole, losses.marginal_likelihood),\n',
         ),
-        Edit("jobs.py", '"approx-ndcg",', '    "toy-objective",\n'),
+        Edit("jobs.py", '*VALUE_OBJECTIVES,', '    "toy-objective",\n'),
     ],
     "score": [
         Edit(
@@ -150,7 +150,7 @@ async def count_toys(collection: str, service: TheService) -> Response:
         ),
         Edit(
             "results.py",
-            "class Promoted:",
+            "class PromotionResult:",
             "class Toy:\n    documents: int\n\n\n@dataclass(frozen=True, slots=True)\n",
             before=True,
         ),
