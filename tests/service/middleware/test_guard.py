@@ -208,6 +208,7 @@ def test_every_reference_of_the_document_is_there(document: dict[str, Any]) -> N
 
 
 def test_examples_of_requests_are_answered(client: TestClient, papers: Collection, app: FastAPI) -> None:
+    names = {"collection": "papers", "id": "d000", "alias": "latest"}
     for name, operation in _operations(app.openapi()):
         method, path = name.split()
         body = operation.get("requestBody", {}).get("content", {}).get("application/json")
@@ -217,11 +218,12 @@ def test_examples_of_requests_are_answered(client: TestClient, papers: Collectio
         array = body["schema"].get("type") == "array" and "example" not in body
         for example in [body["example"]] if "example" in body else schema["examples"]:
             example = [example] if array else example
-            names = {"collection": "papers", "id": "d000", "alias": "latest"}
             at = re.sub(r"{(\w+)}", lambda part: names.get(part[1], "unknown"), path)
             answered = client.request(method, at, json=example)
             # What an example names may be unknown here (a document, a search); nothing of it is malformed.
-            assert answered.status_code in (200, 202, 404, 409, 410) or "unknown" in answered.json()["code"], name
+            assert (
+                answered.status_code in (200, 202, 404, 409, 410) or "unknown" in answered.json()["code"]
+            ), name
 
 
 def test_every_problem_is_described_where_its_type_leads(client: TestClient) -> None:

@@ -50,7 +50,7 @@ EXTENSIONS: dict[str, list[Edit]] = {
             '"reinforce": by_rewards,',
             '        "toy-objective": _over(Batch.whole, losses.marginal_likelihood),\n',
         ),
-        Edit("jobs.py", '*VALUE_OBJECTIVES,', '    "toy-objective",\n'),
+        Edit("jobs.py", "*VALUE_OBJECTIVES,", '    "toy-objective",\n'),
     ],
     "score": [
         Edit(
