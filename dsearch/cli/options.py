@@ -10,7 +10,9 @@ import typer
 
 from dsearch.cli.session import remember_home
 
-CollectionName = Annotated[str, typer.Option("--collection", "-c", help="The collection's name.")]
+_collection = typer.Option("--collection", "-c", help="The collection's name.")
+CollectionName = Annotated[str, _collection]
+CollectionOrGroup = Annotated[str | None, _collection]
 HomeFolder = Annotated[
     Path | None,
     typer.Option("--home", help="Folder of the collections [default: index].", callback=remember_home),
@@ -192,3 +194,9 @@ def json_of(text: str, name: str, example: str) -> object:
 def field_names(text: str | None) -> list[str] | None:
     """Names of a list with commas; None if none was given."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def of_group(context: typer.Context, collection: str | None, home: Path | None) -> tuple[str, Path | None]:
+    """Collection and home of a command within a group: its own options, or else those given to the group."""
+    collection_of_group, home_of_group = context.obj
+    return collection or collection_of_group, home or home_of_group

@@ -1,9 +1,17 @@
-"""Every test starts from the same seed."""
+"""Every test starts from the same seed; a module's collection `shop` is asked at three doors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+from starlette.testclient import TestClient
+from support.attention.three_doors import Doors, in_three_ways
+from support.fakes import HashingEncoder
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.service import create_app
 
 
 @pytest.fixture(autouse=True)
@@ -24,3 +32,23 @@ def draw():
         return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
     return normal
+
+
+@pytest.fixture(scope="module")
+def client(shop: Collection) -> Iterator[TestClient]:
+    """A service over the home of the module's `shop`."""
+    with SearchEngine(shop.store.path.parent, encoder=HashingEncoder, readonly=True) as engine:
+        app = create_app(engine, query_timeout_s=60)
+        with TestClient(app, base_url="http://127.0.0.1") as connected:
+            yield connected
+
+
+@pytest.fixture
+def doors(
+    shop: Collection,
+    client: TestClient,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Doors:
+    """Python, command line and HTTP over the module's `shop`."""
+    return in_three_ways(shop, client, capsys, monkeypatch)

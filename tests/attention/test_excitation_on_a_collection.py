@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from starlette.testclient import TestClient
-from support.attention.three_doors import DOORS, Doors, in_three_ways
+from support.attention.three_doors import DOORS, Doors
 from support.cluster_checks import require_same, sharded
 from support.fakes import HashingEncoder
 
@@ -28,7 +27,6 @@ from dsearch.engine import (
 from dsearch.engine.search.embed import embed
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
-from dsearch.service import create_app
 from dsearch.types import Document
 
 TEXTS = [
@@ -59,24 +57,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         collection.promote(collection.add_model(head(), {}))
         collection.add_model(head(hop_strength=0.5), {})
         yield collection
-
-
-@pytest.fixture(scope="module")
-def client(shop: Collection) -> Iterator[TestClient]:
-    with SearchEngine(shop.store.path.parent, encoder=HashingEncoder, readonly=True) as engine:
-        app = create_app(engine, query_timeout_s=60)
-        with TestClient(app, base_url="http://127.0.0.1") as connected:
-            yield connected
-
-
-@pytest.fixture
-def doors(
-    shop: Collection,
-    client: TestClient,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Doors:
-    return in_three_ways(shop, client, capsys, monkeypatch)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from starlette.testclient import TestClient
-from support.attention.three_doors import DOORS, Doors, in_three_ways
+from support.attention.three_doors import DOORS, Doors
 from support.fakes import HashingEncoder
 
 from dsearch.attention import POOLINGS, SCORES
@@ -25,7 +25,6 @@ from dsearch.engine import Collection, GradientQuery, SearchEngine, vjp
 from dsearch.engine.draws import draw, reward
 from dsearch.engine.ranking import whole
 from dsearch.engine.search import attend
-from dsearch.service import create_app
 from dsearch.types import Document
 
 NOUNS = (
@@ -100,24 +99,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         for head in (MANY, SCORED):
             collection.add_model(head, record)
         yield collection
-
-
-@pytest.fixture(scope="module")
-def client(shop: Collection) -> Iterator[TestClient]:
-    with SearchEngine(shop.store.path.parent, encoder=HashingEncoder, readonly=True) as engine:
-        app = create_app(engine, query_timeout_s=60)
-        with TestClient(app, base_url="http://127.0.0.1") as connected:
-            yield connected
-
-
-@pytest.fixture
-def doors(
-    shop: Collection,
-    client: TestClient,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Doors:
-    return in_three_ways(shop, client, capsys, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from starlette.testclient import TestClient
-from support.attention.three_doors import DOORS, Doors, in_three_ways
+from support.attention.three_doors import DOORS, Doors
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service import create_app
 from dsearch.types import Document
 
 TEXTS = [
@@ -48,24 +46,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         record = {"purpose": "predict", "readout": {"field": "price", "kind": "number", "labels": None}}
         collection.promote(collection.add_model(HEAD, record))
         yield collection
-
-
-@pytest.fixture(scope="module")
-def client(shop: Collection) -> Iterator[TestClient]:
-    with SearchEngine(shop.store.path.parent, encoder=HashingEncoder, readonly=True) as engine:
-        app = create_app(engine, query_timeout_s=60)
-        with TestClient(app, base_url="http://127.0.0.1") as connected:
-            yield connected
-
-
-@pytest.fixture
-def doors(
-    shop: Collection,
-    client: TestClient,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Doors:
-    return in_three_ways(shop, client, capsys, monkeypatch)
 
 
 def numbers(name: str) -> np.ndarray:

@@ -53,17 +53,14 @@ def models(
 def delete(
     context: typer.Context,
     version: Annotated[str, typer.Argument(help="A version that is not live.")],
-    collection: Annotated[
-        str | None, typer.Option("--collection", "-c", help="The collection's name.")
-    ] = None,
+    collection: options.CollectionOrGroup = None,
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
     """Delete a version with its files. Its number is not given again."""
-    of_group, home_of_group = context.obj
-    name = collection or of_group
+    name, at = options.of_group(context, collection, home)
     try:
-        with opened_engine(home or home_of_group, readonly=False) as (engine, _):
+        with opened_engine(at, readonly=False) as (engine, _):
             engine.collection(name).delete_model(version)
     except HomeLocked as locked:
         with server_of(locked) as client:

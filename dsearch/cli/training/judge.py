@@ -96,16 +96,14 @@ def export(
         ),
     ] = None,
     client: _OneClient = None,
-    collection: Annotated[
-        str | None, typer.Option("--collection", "-c", help="The collection's name.")
-    ] = None,
+    collection: options.CollectionOrGroup = None,
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
     """Write judgements as `--data` of `train`, `tune` and `evaluate` takes them."""
     from dsearch.evaluation.judged_output import table_of, write_judged_data
 
-    name, at = _of_group(context, collection, home)
+    name, at = options.of_group(context, collection, home)
     with opened_engine(at, readonly=True) as (engine, _):
         own = _own(engine.collection(name), client)
     count = sum(map(len, own.judgements.values()))
@@ -132,14 +130,12 @@ def import_(
     ],
     split: Annotated[str, typer.Option(help="Of a BEIR folder: qrels/SPLIT.tsv.")] = "train",
     client: _Client = "terminal",
-    collection: Annotated[
-        str | None, typer.Option("--collection", "-c", help="The collection's name.")
-    ] = None,
+    collection: options.CollectionOrGroup = None,
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
     """Keep judgements of a file here; unknown documents and contradictions are named and left out."""
-    name, at = _of_group(context, collection, home)
+    name, at = options.of_group(context, collection, home)
     with opened_engine(at, readonly=True) as (engine, _):
         from dsearch.training import checked_judgements
         from dsearch.training.judging import nearest_grade, own_judgements, write_opinions
@@ -181,14 +177,12 @@ def next_(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-k", min=1, max=100, help="Number of queries.")] = 10,
     client: _OneClient = None,
-    collection: Annotated[
-        str | None, typer.Option("--collection", "-c", help="The collection's name.")
-    ] = None,
+    collection: options.CollectionOrGroup = None,
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
     """Name the queries to judge next: those on which two versions differ most."""
-    name, at = _of_group(context, collection, home)
+    name, at = options.of_group(context, collection, home)
     request: dict[str, Any] = {"version": version, "limit": limit, "client_id": client}
     with reader_of(at) as server:
         if server is not None:
@@ -216,11 +210,6 @@ def _own(collection: Collection, client: str | None) -> OwnJudgements:
     from dsearch.training.judging import own_judgements
 
     return own_judgements(collection, None if client is None else f"client:{client}")
-
-
-def _of_group(context: typer.Context, collection: str | None, home: Path | None) -> tuple[str, Path | None]:
-    of_group, home_of_group = context.obj
-    return collection or of_group, home or home_of_group
 
 
 def _nothing(collection: str) -> str:
