@@ -23,7 +23,7 @@ from dsearch.training.tune import ChosenSetting, Setting, Trials, TunedSearch, h
 SCOPE = "memory"  # of its record
 _FOLDS = 10
 _FEWEST = 20  # queries: with fewer, a slice says too little to choose by
-_FIRMNESS = 0.1  # nDCG@10 that all queries together must gain to move a step (guide decisions)
+_FIRMNESS = 0.1  # nDCG@10, summed over the queries, of a squared distance of 1 (guide decisions)
 
 
 class ChosenMemory(NamedTuple):
@@ -151,7 +151,7 @@ class MemoryTrials:
 
 
 def _doubt(memory: MemorySetting) -> float:
-    """Distance of a memory from the middle of the grid, from which few queries do not lead away."""
+    """Price of a memory's squared distance from the middle of the grid."""
     strength, temperature, null_level = memory
     steps = (math.log2(strength / 0.4), (temperature - 0.05) / 0.04, (null_level - 0.5) / 0.4)
     return _FIRMNESS * sum(step**2 for step in steps)
