@@ -1,4 +1,4 @@
-"""The list of commands, in the order in which a newcomer needs them."""
+"""The command line's root; its commands are listed in grouped_help.py and imported when one is called."""
 
 from __future__ import annotations
 
@@ -7,26 +7,7 @@ from typing import Annotated
 import typer
 
 import dsearch
-from dsearch.cli.commands import (
-    attend,
-    collections,
-    demo,
-    evaluate,
-    feedback,
-    index,
-    keys,
-    maintenance,
-    models,
-    search,
-    serve,
-    system,
-    train,
-    tune,
-)
-from dsearch.cli.grouped_help import GroupedHelp, add_examples
-from dsearch.cli.services import mcp, watch
-from dsearch.cli.session import remember_home
-from dsearch.cli.training import judge, synthesize
+from dsearch.cli.grouped_help import GroupedHelp
 
 app = typer.Typer(
     name="dsearch",
@@ -37,57 +18,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-for command in (
-    demo.demo,
-    index.index,
-    watch.watch,
-    search.search,
-    search.similar,
-    attend.attend,
-    attend.predict,
-    collections.show,
-    index.facets,
-    index.update,
-    index.delete,
-    serve.serve,
-    mcp.mcp,
-    judge.judge,
-    tune.tune,
-    train.train,
-    synthesize.synthesize,
-    evaluate.evaluate,
-    evaluate.compare,
-    evaluate.run,
-    models.promote,
-    models.rollback,
-    models.remember,
-    models.refresh,
-    index.collections,
-    collections.create,
-    collections.drop,
-    maintenance.stats,
-    maintenance.alias,
-    maintenance.verify,
-    maintenance.recover,
-    maintenance.backup,
-    maintenance.restore,
-    maintenance.export,
-    maintenance.compact,
-    maintenance.purge,
-    maintenance.migrate,
-    system.config,
-    system.backends,
-    system.doctor,
-    system.guide,
-):
-    app.command()(command)
-app.add_typer(models.models_app, name="models")
-app.add_typer(judge.judgements, name="judgements")
-app.add_typer(feedback.feedback, name="feedback")
-app.add_typer(keys.keys, name="keys")
-app.add_typer(serve.cluster, name="cluster")
-add_examples(app)
 
 
 def _version(wanted: bool) -> None:
@@ -103,4 +33,6 @@ def _root(
     ] = False,
 ) -> None:
     """A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval."""
+    from dsearch.cli.session import remember_home
+
     remember_home(None)  # of an earlier command in this process

@@ -1,11 +1,63 @@
-"""Help of the commands: what each is for, and an example of each."""
+"""The commands: where each is defined, what it is for, and an example of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+COMMANDS = {
+    "demo": "commands.demo:demo",
+    "index": "commands.index:index",
+    "watch": "services.watch:watch",
+    "search": "commands.search:search",
+    "similar": "commands.search:similar",
+    "attend": "commands.attend:attend",
+    "predict": "commands.attend:predict",
+    "show": "commands.collections:show",
+    "facets": "commands.index:facets",
+    "update": "commands.index:update",
+    "delete": "commands.index:delete",
+    "serve": "commands.serve:serve",
+    "mcp": "services.mcp:mcp",
+    "judge": "training.judge:judge",
+    "tune": "commands.tune:tune",
+    "train": "commands.train:train",
+    "synthesize": "training.synthesize:synthesize",
+    "evaluate": "commands.evaluate:evaluate",
+    "compare": "commands.evaluate:compare",
+    "run": "commands.evaluate:run",
+    "promote": "commands.models:promote",
+    "rollback": "commands.models:rollback",
+    "remember": "commands.models:remember",
+    "refresh": "commands.models:refresh",
+    "collections": "commands.index:collections",
+    "create": "commands.collections:create",
+    "drop": "commands.collections:drop",
+    "stats": "commands.maintenance:stats",
+    "alias": "commands.maintenance:alias",
+    "verify": "commands.maintenance:verify",
+    "recover": "commands.maintenance:recover",
+    "backup": "commands.maintenance:backup",
+    "restore": "commands.maintenance:restore",
+    "export": "commands.maintenance:export",
+    "compact": "commands.maintenance:compact",
+    "purge": "commands.maintenance:purge",
+    "migrate": "commands.maintenance:migrate",
+    "config": "commands.system:config",
+    "backends": "commands.system:backends",
+    "doctor": "commands.system:doctor",
+    "guide": "commands.system:guide",
+    "models": "commands.models:models_app",
+    "judgements": "training.judge:judgements",
+    "feedback": "commands.feedback:feedback",
+    "keys": "commands.keys:keys",
+    "cluster": "commands.serve:cluster",
+}
+"""Module of dsearch.cli and name in it, in the order in which a newcomer needs them."""
 
 EXAMPLES: dict[str, dict[str, str]] = {
     "Begin": {
@@ -86,8 +138,45 @@ EXAMPLES: dict[str, dict[str, str]] = {
 _OTHERS = "More"
 
 
+class LazyCommands(MutableMapping[str, Any]):
+    """The commands by name, each imported on first use: a search needs neither evaluation nor a server."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+        self._names = dict.fromkeys(COMMANDS)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._loaded:
+            self._loaded[name] = _command(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._names[name] = None
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._names[name]
+        self._loaded.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class GroupedHelp(TyperGroup):
-    """A group of commands whose help lists them by purpose."""
+    """The commands of `COMMANDS`, listed by purpose in the help."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.commands = LazyCommands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands."""
+        return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a list of commands for each purpose."""
@@ -101,6 +190,20 @@ class GroupedHelp(TyperGroup):
             if rows:
                 with formatter.section(purpose):
                     formatter.write_dl(rows)
+
+
+def _command(name: str) -> Any:
+    """Import a command, or a group of commands, whose help ends with its example."""
+    module, attribute = COMMANDS[name].split(":")
+    defined: Any = getattr(import_module(f"dsearch.cli.{module}"), attribute)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    if isinstance(defined, typer.Typer):
+        app.add_typer(defined, name=name)
+        add_examples(app)
+        return typer.main.get_group(app).commands[name]
+    app.command(name, context_settings={"help_option_names": ["-h", "--help"]})(defined)
+    add_examples(app)
+    return typer.main.get_command(app)
 
 
 def add_examples(app: typer.Typer, path: str = "") -> None:

@@ -46,8 +46,8 @@ def onnx_session(model: Path) -> Run:
 def openvino_session(model: Path, precision: str) -> Run:
     """A model of OpenVINO, compiled for this processor; many threads may call it.
 
-    It is compiled once for any shape, and for each of `LONE_WIDTHS` when a single text first has that many
-    tokens, which takes a quarter of a second then.
+    It is compiled for any shape when several texts first come together, and for each of `LONE_WIDTHS` when a
+    single text first has that many tokens; each takes a quarter of a second then.
 
     Args:
         model: the .xml of its two files.
@@ -62,17 +62,18 @@ def openvino_session(model: Path, precision: str) -> Run:
     }
     core = openvino.Core()
     read = core.read_model(str(model))
-    any_shape = core.compile_model(read, "CPU", options)
-    of_width: dict[int, Any] = {}
+    of_width: dict[int | None, Any] = {}  # None: of any shape
     compiling = threading.Lock()
     requests = threading.local()  # an infer request holds the arrays of one call
 
-    def compiled(width: int) -> Any:
+    def compiled(width: int | None) -> Any:
         with compiling:
             if width not in of_width:
-                fixed = read.clone()  # shares the weights
-                fixed.reshape({tensor.get_any_name(): [1, width] for tensor in fixed.inputs})
-                of_width[width] = core.compile_model(fixed, "CPU", options)
+                chosen = read
+                if width is not None:
+                    chosen = read.clone()  # shares the weights
+                    chosen.reshape({tensor.get_any_name(): [1, width] for tensor in chosen.inputs})
+                of_width[width] = core.compile_model(chosen, "CPU", options)
             return of_width[width]
 
     def run(tokens: Tokens) -> Float32[np.ndarray, "texts encoder_dim"]:
@@ -80,7 +81,7 @@ def openvino_session(model: Path, precision: str) -> Run:
         shape = width if texts == 1 and width in LONE_WIDTHS else None
         mine = requests.__dict__.setdefault("by_shape", {})
         if shape not in mine:
-            mine[shape] = (any_shape if shape is None else compiled(shape)).create_infer_request()
+            mine[shape] = compiled(shape).create_infer_request()
         return np.array(mine[shape].infer(dict(tokens))[0], np.float32)
 
     return run

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,3 +86,12 @@ def test_ctrl_c_says_how_to_go_on(dsearch: Terminal, monkeypatch: pytest.MonkeyP
     code, _, err = dsearch(*words[1:])
     assert code == 130
     assert err.strip() == f"dsearch: interrupted; to go on, run it again: {shlex.join(words)}"
+
+
+@pytest.mark.parametrize(
+    ("module", "unneeded"), [("dsearch.cli.app", "numpy"), ("dsearch.index", "scipy")], ids=["help", "search"]
+)
+def test_what_costs_much_to_import_is_not_imported_before_it_is_used(module: str, unneeded: str) -> None:
+    code = f"import sys, {module}; print({unneeded!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stdout + done.stderr

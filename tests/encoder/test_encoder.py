@@ -176,6 +176,16 @@ def test_batches_hold_like_lengths_and_each_text_once() -> None:
     assert list(length_sorted_batches(np.zeros(0, np.int64), 32)) == []
 
 
+def test_batches_hold_at_most_so_many_padded_tokens() -> None:
+    lengths = np.random.default_rng(1).integers(0, 1000, 333)
+    batches = list(length_sorted_batches(lengths, 32, tokens=2000))
+    assert sorted(np.concatenate(batches)) == list(range(333))
+    assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= 2000 for batch in batches)
+    assert max(len(batch) for batch in batches) <= 32
+    alone = list(length_sorted_batches(np.array([3000, 10, 10]), 32, tokens=2000))
+    assert sorted(map(len, alone)) == [1, 2]
+
+
 def _no_hub(*args: object, **options: object) -> str:
     raise ConnectionError("no route")
 

@@ -99,6 +99,17 @@ class LiveState:
         if self._proof is not None:
             self._proof.require()
 
+    def require_readable(self) -> None:
+        """Raise CorruptData or UnsupportedFormat if the live generation cannot be opened or is damaged.
+
+        A build calls this, to which a state is of no use: keyword scores of all later documents would be
+        computed for it.
+        """
+        with self._changing:
+            if self._snapshot is None and (generation := open_live(self._store, self._closed)) is not None:
+                release(generation)
+        self.require_generation()
+
     def at(self, generation: int, sequence: int) -> Snapshot | None:
         """Return the state of that generation and operation if it is the present or a recent one."""
         for state in (self.snapshot, *self._recent):

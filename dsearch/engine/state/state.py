@@ -434,8 +434,7 @@ class CollectionState:
         if live is None:
             return None
         try:
-            _ = self._live.unverified
-            self._live.require_generation()
+            self._live.require_readable()
         except (CorruptData, UnsupportedFormat):
             return live
         return None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 
-import bm25s
 import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64
 
@@ -54,6 +53,8 @@ def columns_of_corpus(
     """
     if terms == 0:  # bm25s would average no lengths
         return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+    import bm25s  # brings scipy, for building only
+
     # float64: with float32 the last bit would depend on NumPy's promotion rules.
     scorer = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64", int_dtype="int32")
     matrix = scorer.build_index_from_ids(list(range(terms)), documents, show_progress=False)

@@ -15,28 +15,20 @@ import re
 from functools import cache
 from typing import Any
 
-import bm25s.stopwords as lists
 import Stemmer
 
 from dsearch.errors import InvalidRequest, MissingExtra
 
+# Lucene's 33 (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`), which bm25s has as well.
+ENGLISH_STOP_WORDS = (
+    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
+    "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they",
+    "this", "to", "was", "will", "with",
+)  # fmt: skip
+
 NO_LANGUAGE = "none"
 ANY_LANGUAGE = "auto"
 
-_STOP_WORDS = {
-    "danish": lists.STOPWORDS_DANISH,
-    "dutch": lists.STOPWORDS_DUTCH,
-    "english": lists.STOPWORDS_EN,
-    "french": lists.STOPWORDS_FRENCH,
-    "german": lists.STOPWORDS_GERMAN,
-    "italian": lists.STOPWORDS_ITALIAN,
-    "norwegian": lists.STOPWORDS_NORWEGIAN,
-    "portuguese": lists.STOPWORDS_PORTUGUESE,
-    "russian": lists.STOPWORDS_RUSSIAN,
-    "spanish": lists.STOPWORDS_SPANISH,
-    "swedish": lists.STOPWORDS_SWEDISH,
-    "turkish": lists.STOPWORDS_TURKISH,
-}
 # Older or experimental algorithms of a language with another one.
 _VARIANTS = {"porter", "dutch_porter", "lovins"}
 
@@ -81,7 +73,15 @@ def stemmer_and_stop_words(language: str) -> tuple[str | None, tuple[str, ...]]:
         raise InvalidRequest(f"language={language!r}; use one of {', '.join(languages())}")
     if language == NO_LANGUAGE:
         return None, ()
-    return language, tuple(_STOP_WORDS.get(language, ()))
+    return language, _stop_words(language)
+
+
+def _stop_words(language: str) -> tuple[str, ...]:
+    if language == "english":
+        return ENGLISH_STOP_WORDS
+    import bm25s.stopwords  # brings scipy, which a search needs for nothing else
+
+    return tuple(getattr(bm25s.stopwords, f"STOPWORDS_{language.upper()}", ()))
 
 
 def named_languages(language: str) -> tuple[str, ...]:
