@@ -168,7 +168,7 @@ class Store(Reader):
 
     def delete_matching(self, filter: object) -> WriteReceipt:
         """Delete the live documents that match a filter, encoded or not; raises InvalidRequest."""
-        tree = parse_filter(filter)
+        tree = parse_filter(filter, roots=True)
         with self._operation() as operation:
             return write.delete_rows(operation, matching.live_rows(operation.connection, tree))
 
