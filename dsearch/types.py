@@ -17,6 +17,8 @@ Purpose = Literal["search", "predict"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 Verdict = Literal["likely", "possible", "unlikely", "nothing fits"]
 TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
+RowSource = Literal["judgements", "clicks"]  # of the query memory; clicks has outcomes too
+CLIENT = "client:"  # before a client's id where it stands for a key
 FILE_FIELD = "_file"
 ROOT_KEYS = (FILE_FIELD, "root")
 """Place in the metadata of the folder that a document came from: a path of the machine that indexed it.
