@@ -17,6 +17,14 @@ Purpose = Literal["search", "predict"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 Verdict = Literal["likely", "possible", "unlikely", "nothing fits"]
 TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
+RowSource = Literal["judgements", "clicks"]  # of the query memory; clicks has outcomes too
+CLIENT = "client:"  # before a client's id where it stands for a key
+FILE_FIELD = "_file"
+ROOT_KEYS = (FILE_FIELD, "root")
+"""Place in the metadata of the folder that a document came from: a path of the machine that indexed it.
+
+No answer over HTTP shows it, and no field or filter names it but a deletion's.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -80,17 +81,20 @@ class Folders:
             say(f"{documents} documents stay of {root}, which is gone; delete them with: {command}")
 
 
-def documents_of(client: Client, collection: str) -> Iterator[Document]:
-    """Yield the documents of a server's collection that came from folders; none if it is not there."""
-    if collection not in {info.name for info in client.collections()} | client.aliases().keys():
-        return
-    cursor: str | None = None
-    while True:
-        page = client.documents(collection, limit=_PAGE, cursor=cursor, filter=FROM_FOLDERS)
-        yield from page.documents
-        cursor = page.next
-        if cursor is None:
-            return
+def documents_of(home: Path | None, collection: str) -> Iterator[Document]:
+    """Yield the documents of a collection that came from folders, from its file; none if it is not there.
+
+    A server tells nobody the folders, and its home is at hand: the command found the server by it.
+    """
+    from dsearch.config import load_settings
+    from dsearch.engine.home import Home, read_aliases
+    from dsearch.store import Store
+
+    place = Home(load_settings(home=home).home)
+    name = read_aliases(place.path).get(collection, collection)
+    if name in place.names():
+        with closing(Store.open(place.existing(name), readonly=True)) as store:
+            yield from store.export(FROM_FOLDERS)
 
 
 def delete_by_server(client: Client, collection: str, ids: list[str]) -> int:

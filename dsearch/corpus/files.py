@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dsearch.types import Document
+from dsearch.types import FILE_FIELD, Document
 
-FIELD = "_file"
+FIELD = FILE_FIELD
 
 TYPES = {
     "text": ".txt .text",

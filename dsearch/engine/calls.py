@@ -27,7 +27,7 @@ from dsearch.results import (
 )
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import parse_field, parse_filter
-from dsearch.types import Document, Purpose
+from dsearch.types import Document, Purpose, RowSource
 
 MAX_MODELS = 10_000
 PAGE_CHARACTERS = 8 * 1024 * 1024
@@ -159,8 +159,28 @@ def rollback(collection: Collection, purpose: Purpose = "search") -> PromotionRe
     return PromotionResult(collection.rollback(purpose), previous, collection.store.sequence, purpose)
 
 
-def rollback_rows(collection: Collection, sequence: int) -> RowsDropped:
-    """Drop the later rows of the query memory; see `RememberedRows.drop_after`."""
+def rollback_rows(
+    collection: Collection,
+    sequence: int | None = None,
+    *,
+    source: RowSource | None = None,
+    key: str | None = None,
+) -> RowsDropped:
+    """Drop rows of the query memory: those of operations after `sequence`, or those of a source and key.
+
+    Raises:
+        InvalidRequest: not one of the two, or a key without its source.
+    """
+    if (sequence is None) == (source is None) or (source is None and key is not None):
+        named = [
+            name for name, of in (("sequence", sequence), ("source", source), ("key", key)) if of is not None
+        ]
+        raise InvalidRequest(
+            f"{' and '.join(named) or 'neither'}; give sequence, or source with or without key"
+        )
+    if source is not None:
+        return collection.remembered.drop_of(source, key)
+    assert sequence is not None
     return collection.remembered.drop_after(sequence)
 
 

@@ -28,9 +28,7 @@ from dsearch.service.wire.fields import repr_of
 from dsearch.service.wire.json import new_id
 from dsearch.store import Event, FeedbackStore, Impression, StoredEvents
 from dsearch.training import ACTIONS
-from dsearch.types import SearchResult
-
-CLIENT = "client:"  # before a client's id where it stands for a key
+from dsearch.types import CLIENT, SearchResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)

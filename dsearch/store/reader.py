@@ -38,7 +38,7 @@ from dsearch.store.records import (
 from dsearch.store.sqlite.connection import ReaderPool
 from dsearch.store.sqlite.schema import CollectionMeta, read_state
 from dsearch.store.verify import verify
-from dsearch.types import Document, Purpose
+from dsearch.types import Document, Purpose, RowSource
 
 MAX_PAGE = 10_000
 MAX_FACETS = 1000
@@ -343,6 +343,11 @@ class Reader:
         """Return the rows of the query memory that operations after `after` wrote; raises CorruptData."""
         with self._answering() as connection:
             return judged.read(connection, after)
+
+    def count_judged(self, source: RowSource, key: str | None = None) -> int:
+        """Return the number of rows of the query memory of a source, of a key unless it is None."""
+        with self._readers.reading() as connection:
+            return judged.count_of(connection, source, key)
 
     # ---- closing
 

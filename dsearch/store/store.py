@@ -44,7 +44,7 @@ from dsearch.store.sqlite.connection import ReaderPool, readable_errors
 from dsearch.store.sqlite.journal import Journal, Operation
 from dsearch.store.sqlite.schema import FILE_NAME, CollectionMeta, read_meta, read_state
 from dsearch.store.sqlite.watermark import DOCUMENTS, check_database, read_watermark
-from dsearch.types import Document, Purpose
+from dsearch.types import Document, Purpose, RowSource
 
 
 class Store(Reader):
@@ -168,7 +168,7 @@ class Store(Reader):
 
     def delete_matching(self, filter: object) -> WriteReceipt:
         """Delete the live documents that match a filter, encoded or not; raises InvalidRequest."""
-        tree = parse_filter(filter)
+        tree = parse_filter(filter, roots=True)
         with self._operation() as operation:
             return write.delete_rows(operation, matching.live_rows(operation.connection, tree))
 
@@ -286,6 +286,12 @@ class Store(Reader):
         """
         with self._operation() as operation:
             dropped = judged.drop_after(operation, sequence)
+            return operation.reached, dropped
+
+    def drop_judged_of(self, source: RowSource, key: str | None = None) -> tuple[int, int]:
+        """Drop the rows of the query memory of a source, only those of a key unless it is None; likewise."""
+        with self._operation() as operation:
+            dropped = judged.drop_of(operation, source, key)
             return operation.reached, dropped
 
     # ---- the collection as a whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import print_json, show_outcome
-from dsearch.errors import InvalidRequest
+from dsearch.cli.remote import server_of
+from dsearch.cli.session import opened_engine, print_json, show_outcome, typed
+from dsearch.errors import HomeLocked, InvalidRequest
+from dsearch.types import CLIENT
 
 if TYPE_CHECKING:
     from dsearch.store import FeedbackStore
@@ -78,17 +81,73 @@ def clear(
     ] = None,
     damaged: Annotated[bool, typer.Option("--damaged", help="Only rows that are damaged.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All feedback.")] = False,
+    rows: Annotated[
+        bool,
+        typer.Option("--rows", help="Drop the rows of the query memory that came from them, too."),
+    ] = False,
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
-    """Delete events for good, and the pages that only they referred to; conditions hold together."""
+    """Delete events for good, and the pages that only they referred to; conditions hold together.
+
+    What was learned from them is named and stays: versions, and rows of the query memory unless --rows drops
+    them.
+    """
     some = [choice for choice in (key, client, older_than) if choice is not None]
     if bool(some) + damaged + everything != 1:
         raise InvalidRequest("give what to delete: --key, --client and --older-than, or --damaged, or --all")
+    if rows and (damaged or older_than is not None or None not in (key, client)):
+        raise InvalidRequest(
+            "--rows goes with --key, --client or --all: a row has its contributor, and no time of its own"
+        )
     before_s = None if older_than is None else time.time() - older_than * _DAY_S
     deleted = _opened(home, collection).clear(key=key, client_id=client, before_s=before_s, damaged=damaged)
     text = f"{collection}: {deleted} {'damaged rows' if damaged else 'events'} deleted"
-    show_outcome(text, {"deleted": deleted}, json=json)
+    if damaged:
+        show_outcome(text, {"deleted": deleted}, json=json)
+        return
+    contributor = key if key is not None or client is None else f"{CLIENT}{client}"
+    dropped = _drop_rows(home, collection, contributor) if rows else 0
+    left, versions = _learned(home, collection, contributor)
+    if rows:
+        text += f", {dropped} rows of the query memory dropped"
+    elif left:
+        again = ["-c", collection, *(["--all"] if contributor is None else ["--key", contributor]), "--rows"]
+        came = "may have come" if older_than is not None else "came"
+        text += (
+            f"\n{left} rows of the query memory {came} from such events, and stay; drop them with: "
+            f"{typed('feedback', 'clear', *again)}"
+        )
+    if versions:
+        text += (
+            f"\nversions trained from feedback stay: {', '.join(versions)}; "
+            f"{typed('rollback', '-c', collection)} lets an earlier one answer"
+        )
+    content = {"deleted": deleted, "rows_dropped": dropped, "rows_left": left, "versions_left": versions}
+    show_outcome(text, content, json=json)
+
+
+def _drop_rows(home: Path | None, collection: str, contributor: str | None) -> int:
+    """Drop the rows of clicks and outcomes of a contributor, of all when None; by the server if one runs."""
+    try:
+        with opened_engine(home, readonly=False) as (engine, _):
+            return engine.collection(collection).remembered.drop_of("clicks", contributor).dropped
+    except HomeLocked as locked:
+        with server_of(locked) as server:
+            return server.rollback_rows(collection, source="clicks", key=contributor).dropped
+
+
+def _learned(home: Path | None, collection: str, contributor: str | None) -> tuple[int, list[str]]:
+    """Number of rows that feedback of the contributor left in the query memory; versions trained from any."""
+    from dsearch.config import load_settings
+    from dsearch.engine.home import Home
+    from dsearch.store import Store
+
+    with closing(
+        Store.open(Home(load_settings(home=home).home).existing(collection), readonly=True)
+    ) as store:
+        versions = [model.version for model in store.models() if "feedback" in model.record]
+        return store.count_judged("clicks", contributor), versions
 
 
 def _opened(home: Path | None, collection: str) -> FeedbackStore:

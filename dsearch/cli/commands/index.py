@@ -182,7 +182,7 @@ def index(
                 "dimension": dimension,
                 "search_fields": words,
             }
-            folders.mirror.learn(documents_of(client, collection))
+            folders.mirror.learn(documents_of(home, collection))
             info, written = index_by_server(client, collection, documents, creation)
             deleted = delete_by_server(client, collection, folders.obsolete(nullcontext))
             if deleted:

@@ -24,7 +24,7 @@ from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
 from dsearch.jobs import EvaluationJob, SaveOptions, TrainingJob, TrainOptions, TuneOptions, TuningJob
 from dsearch.results import Task, TaskPage
-from dsearch.types import Purpose, TaskState
+from dsearch.types import Purpose, RowSource, TaskState
 
 if TYPE_CHECKING:
     from dsearch.training import Observer
@@ -265,9 +265,16 @@ class LocalModels:
         """Let the version answer again for a purpose that did before the live one."""
         return calls.rollback(self.engine.collection(collection), purpose)
 
-    def rollback_rows(self, collection: str, sequence: int) -> results.RowsDropped:
-        """Drop the rows of the query memory that later operations wrote."""
-        return calls.rollback_rows(self.engine.collection(collection), sequence)
+    def rollback_rows(
+        self,
+        collection: str,
+        sequence: int | None = None,
+        *,
+        source: RowSource | None = None,
+        key: str | None = None,
+    ) -> results.RowsDropped:
+        """Drop rows of the query memory: those that later operations wrote, or those of a source."""
+        return calls.rollback_rows(self.engine.collection(collection), sequence, source=source, key=key)
 
     def remember(
         self,

@@ -27,6 +27,7 @@ from dsearch.engine.state.live import LiveState
 from dsearch.errors import InvalidRequest
 from dsearch.results import RowsDropped
 from dsearch.store import MemoryRow, Store
+from dsearch.types import RowSource
 
 JUDGEMENTS = "judgements"  # source of rows that training takes up
 RECENT = 8  # states that a stamp can still name
@@ -77,6 +78,14 @@ class RememberedRows:
             if not 0 <= sequence <= (last := self._store.sequence):
                 raise InvalidRequest(f"sequence={sequence}; use 0 to {last}, the last operation")
             reached, dropped = self._store.drop_judged(sequence)
+            self.catch_up()
+            self._live.catch_up()
+        return RowsDropped(dropped, len(self.rows()), reached)
+
+    def drop_of(self, source: RowSource, key: str | None = None) -> RowsDropped:
+        """Drop the rows of a source, only those of a key unless it is None; versions stay."""
+        with self._writing:
+            reached, dropped = self._store.drop_judged_of(source, key)
             self.catch_up()
             self._live.catch_up()
         return RowsDropped(dropped, len(self.rows()), reached)

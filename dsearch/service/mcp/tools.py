@@ -26,6 +26,7 @@ from dsearch.service.feedback import record_outcome
 from dsearch.service.schemas.search import DocumentGiven, EpisodeName, QueryText
 from dsearch.service.state import Service
 from dsearch.service.wire.fields import RequestModel, allowed, repr_of
+from dsearch.service.wire.public import public_metadata
 from dsearch.types import Document, Hit
 
 MAX_FOUND = 50
@@ -231,7 +232,7 @@ async def _fetch(service: Service, call: FetchInput, caller: ToolCaller) -> Fetc
         title=_title(document),
         text=document.text,
         url=_url(name, document, caller),
-        metadata=document.metadata,
+        metadata=public_metadata(document.metadata),
     )
 
 

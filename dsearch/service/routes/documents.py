@@ -5,6 +5,7 @@ Metadata can be changed in part, and documents deleted by a filter.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -46,6 +47,7 @@ from dsearch.service.state import Service, TheService
 from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body, problem_of
+from dsearch.service.wire.public import public_document, public_metadata
 from dsearch.service.wire.tensor_documents import documents_of_tensors, with_vectors
 from dsearch.types import Document
 
@@ -162,7 +164,8 @@ async def list_documents(
     read = service.catalogue.call(
         calls.list_documents, collection, limit=parameters.limit, cursor=parameters.cursor, filter=tree
     )
-    return json_answer(await service.read(read))
+    page: DocumentPage = await service.read(read)
+    return json_answer(replace(page, documents=[public_document(each) for each in page.documents]))
 
 
 @router.get(
@@ -182,7 +185,7 @@ async def get_document(
     document = await service.read(get)
     if episode is not None:
         service.episodes.add_reading(asker(request), episode, collection, id)
-    return json_answer(document)
+    return json_answer(public_document(document))
 
 
 @router.delete(
@@ -220,4 +223,5 @@ async def delete_documents(collection: str, body: DeleteRequest, service: TheSer
 async def change_metadata(collection: str, id: str, body: PatchRequest, service: TheService) -> Response:
     """Change part of a document's metadata (JSON Merge Patch, RFC 7396); its text and embedding stay."""
     change = service.catalogue.write(calls.change_metadata, collection, id, body.metadata)
-    return json_answer(await service.writing.run(change))
+    result: MetadataResult = await service.writing.run(change)
+    return json_answer(replace(result, metadata=public_metadata(result.metadata)))

@@ -18,7 +18,7 @@ from dsearch.errors import (
     ModelNotFound,
 )
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnknownQuery, UnsupportedMediaType
-from dsearch.service.feedback import CLIENT, Feedback, asker, record_outcome
+from dsearch.service.feedback import Feedback, asker, record_outcome
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.feedback import Events, Name, OutcomeRequest
 from dsearch.service.schemas.search import Version
@@ -27,7 +27,7 @@ from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import FeedbackFull
-from dsearch.types import FeedbackResult, OwnJudgements, QueriesToJudge
+from dsearch.types import CLIENT, FeedbackResult, OwnJudgements, QueriesToJudge
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["feedback"], route_class=StrictRoute)
 

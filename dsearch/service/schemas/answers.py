@@ -15,6 +15,7 @@ from typing import Any, Literal
 from dsearch.engine.feedback import RandomPair
 from dsearch.results import CollectionDamaged, CollectionInfo, FieldPrediction, Proof
 from dsearch.service.wire.json import new_id, stamped
+from dsearch.service.wire.public import public_metadata
 from dsearch.types import AttentionSummary, Confidence, Hit, PendingDocuments, QueryDraws, SearchResult, Stamp
 
 
@@ -63,7 +64,7 @@ def search_answer(
         "query_id": query_id or new_id(),
         **stamped(result.stamp),
         "took_ms": took_ms,
-        "hits": [hit.to_dict() for hit in result.hits],
+        "hits": [hit.to_dict() | {"metadata": public_metadata(hit.metadata)} for hit in result.hits],
         "next_cursor": result.next_cursor,
         "explored": drawn,
         **({"partial": True, "missing": result.missing} if result.missing else {}),

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from dsearch.engine.search.similar import MAX_EXAMPLES
 from dsearch.service.schemas.search import FilteredRequest, KeyKind, QueryText, SearchFields, Vector
 from dsearch.service.wire.fields import RequestModel, allowed
+from dsearch.store import Filter, parse_filter
 
 MAX_DELETED_IDS = 10_000
 MAX_PASSAGE_TOKENS = 100_000
@@ -88,6 +89,10 @@ class DeleteRequest(FilteredRequest):
     ids: Annotated[list[DocumentId], Field(min_length=1, max_length=MAX_DELETED_IDS)] | None = Field(
         None, description="ids; give these or a filter"
     )
+
+    def tree(self) -> Filter | None:
+        """The filter, checked; it may name the folder that documents came from. Raises InvalidRequest."""
+        return None if self.filter is None else parse_filter(self.filter, roots=True)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -28,6 +28,7 @@ from typing import Any, Literal, cast
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import MAX_FIELD_CHARACTERS
 from dsearch.store.metadata import MAX_METADATA_DEPTH
+from dsearch.types import ROOT_KEYS
 
 MAX_DEPTH = 16
 MAX_CONDITIONS = 256
@@ -87,15 +88,15 @@ class Negation:
 Filter = Equals | Compares | Exists | AllOf | AnyOf | Negation
 
 
-def parse_filter(condition: object) -> Filter:
+def parse_filter(condition: object, *, roots: bool = False) -> Filter:
     """Check a filter from JSON; a parsed one is returned unchanged.
 
-    At most 16 levels, 256 conditions and 10,000 operands. Raises InvalidRequest, which names the place, the
-    value and what is allowed.
+    Only with `roots` may it name the folder that documents came from. At most 16 levels, 256 conditions and
+    10,000 operands. Raises InvalidRequest, which names the place, the value and what is allowed.
     """
     if isinstance(condition, Filter):
         return condition
-    return _Parser().filter(condition, "filter", MAX_DEPTH)
+    return _Parser(roots).filter(condition, "filter", MAX_DEPTH)
 
 
 def value_at(metadata: Mapping[str, Any], keys: Keys) -> Any:
@@ -108,8 +109,8 @@ def value_at(metadata: Mapping[str, Any], keys: Keys) -> Any:
     return value
 
 
-def parse_field(field: str, where: str = "field") -> Keys:
-    """Split a dotted path into keys; raises InvalidRequest."""
+def parse_field(field: str, where: str = "field", *, roots: bool = False) -> Keys:
+    """Split a dotted path into keys; raises InvalidRequest, without `roots` also for `ROOT_KEYS`."""
     if len(field) > MAX_FIELD_CHARACTERS:
         raise _refused(where, f"a field of {len(field)} characters", f"use at most {MAX_FIELD_CHARACTERS}")
     keys = [""]
@@ -134,13 +135,20 @@ def parse_field(field: str, where: str = "field") -> Keys:
         raise _refused(
             where, f"a field of {len(keys)} keys", f"metadata has at most {MAX_METADATA_DEPTH} levels"
         )
+    if not roots and tuple(keys[: len(ROOT_KEYS)]) == ROOT_KEYS:
+        raise _refused(
+            where,
+            f"the field {field[:80]!r}",
+            "only deletions may name it; use path or folder, which lie in it",
+        )
     return tuple(keys)
 
 
 class _Parser:
     """Parser with counters, because the limits apply to a filter as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, roots: bool) -> None:
+        self.roots = roots
         self.conditions = 0
         self.operands = 0
         self._makers: dict[str, Callable[[Keys, object, str], Filter]] = {
@@ -173,7 +181,7 @@ class _Parser:
                 raise _refused(where, _excerpt(cast("object", entry)), "use a list of one or more filters")
             parts = tuple(self.filter(part, f"{where}[{i}]", depth - 1) for i, part in enumerate(filters))
             return AllOf(parts) if key == "and" else AnyOf(parts)
-        return self._conditions(parse_field(key, where), entry, where)
+        return self._conditions(parse_field(key, where, roots=self.roots), entry, where)
 
     def _conditions(self, keys: Keys, entry: object, where: str) -> Filter:
         names = ", ".join(self._makers)

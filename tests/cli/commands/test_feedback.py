@@ -12,11 +12,12 @@ import pytest
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
 
+from dsearch.attention.retrieval.head import Head
 from dsearch.cli import main
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
 from dsearch.service import create_app
-from dsearch.store import Event, FeedbackStore, Impression
+from dsearch.store import Event, FeedbackStore, Impression, MemoryRow
 from dsearch.types import Document
 
 COUNT = 60
@@ -188,6 +189,45 @@ def test_feedback_is_cleared_while_a_server_runs(home: Path, dsearch: Run) -> No
     use(home, {"anna": 0})
     with SearchEngine(home, encoder=HashingEncoder):  # has the lock of the home
         assert "t: 60 events deleted" in dsearch("feedback", "clear", "-c", "t", "--all")[1]
+
+
+def with_rows(home: Path, keys: list[str]) -> None:
+    """Add a row of the query memory for each contributor, and one that was judged."""
+    with SearchEngine(home, encoder=HashingEncoder) as engine:
+        collection = engine.create("rows")
+        collection.ingest([Document("d1", "tint")])
+        state = HashingEncoder().encode_queries(["colour"])[0]
+        sources = [("clicks", key) for key in keys] + [("judgements", "")]
+        collection.remembered.add([MemoryRow("", state, {1: 1.0}, source, key) for source, key in sources])
+        collection.add_model(Head(collection.store.dimension), {"feedback": {"clicks": 3}})
+
+
+def rows_of(home: Path) -> list[tuple[str, str]]:
+    with SearchEngine(home, readonly=True, encoder=HashingEncoder) as engine:
+        return [(row.source, row.key) for row in engine.collection("rows").remembered.rows()]
+
+
+def test_clearing_names_what_was_learned_and_takes_rows_along(home: Path, dsearch: Run) -> None:
+    with_rows(home, ["k1", "client:ben", "k1", "k2"])
+    clear = ("feedback", "clear", "-c", "rows")
+    lines = dsearch(*clear, "--key", "k1")[1].splitlines()
+    assert lines[0] == "rows: 0 events deleted"
+    assert lines[1] == (
+        "2 rows of the query memory came from such events, and stay; drop them with: "
+        "dsearch feedback clear -c rows --key k1 --rows"
+    )
+    assert lines[2].startswith("versions trained from feedback stay: v1; dsearch rollback -c rows")
+    assert len(rows_of(home)) == 5
+    assert "4 rows of the query memory may have come" in dsearch(*clear, "--older-than", "9")[1]
+    assert "2 rows of the query memory dropped" in dsearch(*clear, "--key", "k1", "--rows")[1]
+    assert rows_of(home) == [("clicks", "client:ben"), ("clicks", "k2"), ("judgements", "")]
+    told = json.loads(dsearch(*clear, "--client", "ben", "--rows", "--json")[1])
+    assert told == {"deleted": 0, "rows_dropped": 1, "rows_left": 0, "versions_left": ["v1"]}
+    assert "1 rows of the query memory dropped" in dsearch(*clear, "--all", "--rows")[1]
+    assert rows_of(home) == [("judgements", "")]
+    for wrong in (("--older-than", "3"), ("--damaged",), ("--key", "k1", "--client", "ben")):
+        code, _, err = dsearch(*clear, *wrong, "--rows")
+        assert (code, "a row has its contributor, and no time" in " ".join(err.split())) == (1, True), err
 
 
 def test_what_is_older_is_counted_in_days(home: Path, dsearch: Run) -> None:

@@ -34,7 +34,7 @@ def with_notes(home: Path) -> Path:
         engine.create("notes").ingest(
             [
                 Document("a/b", "cat music\nlater", metadata={"url": "https://notes.example/1"}),
-                Document("c", "river stone", title="Rivers"),
+                Document("c", "river stone", "Rivers", {"_file": {"root": "/disk/notes", "path": "c"}}),
             ]
         )
     return home
@@ -292,7 +292,8 @@ def test_an_agent_on_this_machine_starts_it(tmp_path: Path, mode: str) -> None:
             found = content(await client.call_tool("search", river))
             assert found["results"][0]["id"] == "notes/c"
             assert found["results"][0]["url"] == "dsearch://notes/c"
-            assert content(await client.call_tool("fetch", {"id": "notes/c"}))["text"] == "river stone"
+            fetched = content(await client.call_tool("fetch", {"id": "notes/c"}))
+            assert (fetched["text"], fetched["metadata"]) == ("river stone", {"_file": {"path": "c"}})
             ended = {"episode": f"stdio{len(flags)}", "useful_ids": ["notes/c"], "success": True}
             assert content(await client.call_tool("report_outcome", ended))["recorded"] == 1
             if flags:
