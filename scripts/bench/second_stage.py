@@ -41,8 +41,8 @@ from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.corpus import BeirFolder, Problems, python_corpus
 from dsearch.engine import Collection, SearchEngine, make_run
 from dsearch.engine.indexing.chunking import PassageLengths, encode
-from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.queries import tokens_of
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.evaluation import (
     Qrels,
     auroc,
@@ -80,14 +80,7 @@ def main() -> None:
     parser.add_argument("--live", action="store_true", help="whole trainings; what they put live")
     arguments = parser.parse_args()
     with SearchEngine(arguments.home, readonly=True) as engine:
-        rows = [
-            live_row(folder, engine.collection(folder.name), arguments.on, arguments.most)
-            if arguments.live
-            else row_of(
-                folder, engine.collection(folder.name), arguments.on, arguments.most, arguments.encoded
-            )
-            for folder in arguments.folders
-        ]
+        rows = [row_of(folder, engine.collection(folder.name), arguments) for folder in arguments.folders]
     names = list(rows[0])
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for row in rows:
