@@ -72,6 +72,11 @@ class Settings(BaseSettings):
     origins: str = Field(
         "", description="sites whose pages may use the service from a browser, comma-separated (CORS)"
     )
+    rerankers: str = Field(
+        "",
+        description="rerankers that a training over HTTP may name, comma-separated: models on a hub, or "
+        "folders; none by default, so that no request makes the server load a model",
+    )
     query_timeout_ms: int = Field(
         2000, ge=1, le=30_000, description="timeout of a search without X-Timeout-Ms"
     )

@@ -19,6 +19,7 @@ HTTP status of the service's response.
     ├── ProcessDied             500  work in a process of its own ended without a result
     └── Unavailable             503
         ├── EncoderUnavailable  503  the encoder's weights are not on this machine
+        ├── RerankerUnavailable 503  the reranker of a version is not on this machine, or another one
         ├── MissingExtra        503  a part of dsearch that was not installed
         ├── ShardsMissing       503  no copy of a shard answers
         └── InsufficientStorage 507  the disk is full
@@ -221,6 +222,12 @@ class EncoderUnavailable(Unavailable):
     """The encoder's weights are not on this machine."""
 
     code = "encoder_unavailable"
+
+
+class RerankerUnavailable(Unavailable):
+    """The reranker of a version is not on this machine, or is not the one that it was trained with."""
+
+    code = "reranker_unavailable"
 
 
 class MissingExtra(Unavailable):

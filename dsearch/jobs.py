@@ -101,6 +101,7 @@ class TrainOptions(LearningOptions, total=False):
     memory: bool
     token_matrix: bool
     monotone_fields: str | None
+    reranker: str | None
 
 
 def request_of(job: LearningJob) -> dict[str, Any]:
@@ -249,14 +250,14 @@ class TrainingJob(LearningJob):
     )
     compiled: bool = option(False, "scope full: run the transformer through torch.compile", flag="--compile")
     tune: bool = option(
-        True,
-        "choose keyword weight, k1, b and hop strength first; they may go live where a head may not",
+        True, "choose keyword weight, k1, b and hop strength first; they may go live where a head may not"
     )
     memory: bool = option(True, "recall judgements of similar queries, where held-out queries gain by it")
     token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
     monotone_fields: str | None = option(
         None, "second stage: fields of the metadata that may raise (+year) or lower (-price)", longest=500
     )
+    reranker: str | None = option(None, "second stage: a CrossEncoder or MultiVectorEncoder", longest=500)
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse options that exclude each other; see `LearningJob.check`."""

@@ -134,7 +134,7 @@ class PastQuery:
 class Explanation:
     """The parts of one hit's score.
 
-    `score = Σ_h shares_h (dense_h + keyword_h) + memory + second_stage + mixing`.
+    `score = Σ_h shares_h (dense_h + keyword_h) + memory + second_stage + reranker + mixing`.
 
     With one head the share is 1 and `mixing` 0: the parts simply add up to the score.
 
@@ -153,6 +153,7 @@ class Explanation:
         past_queries: the queries behind it, the largest part first.
         second_stage: part from the tokens of query and document; 0 without a second stage. Of a document
             that it did not look at, what keeps it below all those that it did.
+        reranker: part from the second stage's reranker; 0 without one, and outside the reranked documents.
     """
 
     dense: list[float]
@@ -166,6 +167,7 @@ class Explanation:
     memory: float = 0.0
     past_queries: list[PastQuery] = field(default_factory=list["PastQuery"])
     second_stage: float = 0.0
+    reranker: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

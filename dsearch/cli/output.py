@@ -109,6 +109,8 @@ def _explained(score: float, explain: Explanation) -> list[str]:
     past = f" + past queries {explain.memory:.4f}" if explain.memory >= _SHOWN else ""
     if explain.second_stage:
         past += f" + second stage {explain.second_stage:.4f}"
+    if explain.reranker:
+        past += f" + reranker {explain.reranker:.4f}"
     if len(heads) == 1:
         lines = [f"score {score:.4f} = dense {explain.dense[0]:.4f} + keyword {explain.keyword[0]:.4f}{past}"]
     else:

@@ -20,6 +20,7 @@ from dsearch.encoder import EncoderIdentity
 from dsearch.engine.collection import Collection
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.evaluation import Run
 from dsearch.evaluation.calibration import Answerability, answerability
@@ -108,10 +109,10 @@ def make_run(
     run: Run = {}
     for start in range(0, len(queries), _QUERIES_AT_A_TIME):
         block = queries[start : start + _QUERIES_AT_A_TIME]
+        texts = [query.text for query in block]
+        tokens = tokens_of(collection, texts, layer.snapshot) if layer.stages == 2 else None
         with torch.inference_mode():
-            output = layer(
-                torch.as_tensor(states[start : start + len(block)]), [query.text for query in block]
-            )
+            output = layer(torch.as_tensor(states[start : start + len(block)]), texts, tokens=tokens)
         ids = collection.ids_at(layer.snapshot, output.positions[:, : depth + spare])
         scores = output.scores.numpy()
         for row, query in enumerate(block):

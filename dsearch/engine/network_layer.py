@@ -35,10 +35,11 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput, in_sequences
 from dsearch.engine.ranking.resident import Resident, ResidentEmbeddings
 from dsearch.engine.ranking.scoring import EmbedRows
-from dsearch.engine.ranking.second_stage import QueryTokens, query_tokens_in_graph, require_tokens
+from dsearch.engine.ranking.second_stage import require_tokens
 from dsearch.engine.search.field_values import Values, pooled_rows, texts_at, with_field, without_padding
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens_in_graph
 from dsearch.errors import Conflict
 
 OpenCollection = Callable[[], AbstractContextManager[Collection]]

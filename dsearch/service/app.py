@@ -75,6 +75,7 @@ def create_app(
     task_memory_bytes: int | None = None,
     device: str = "cpu",
     migrates_to: str | None = None,
+    rerankers: Collection[str] = (),
 ) -> FastAPI:
     """The service as an ASGI application; its threads run from the server's start-up to its shutdown.
 
@@ -94,6 +95,7 @@ def create_app(
         device: where tasks train.
         migrates_to: what the engine's `next_encoder` (its `encoder` where there is none) is called, for those
             who ask for a migration and say to what.
+        rerankers: models that a training may name as `reranker`.
     """
     service = Service(
         engine,
@@ -102,6 +104,7 @@ def create_app(
         task_memory_bytes=task_memory_bytes,
         device=device,
         migrates_to=migrates_to,
+        rerankers=rerankers,
     )
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -60,6 +60,7 @@ class Service:
         task_memory_bytes: memory limit of a task's process beyond its libraries; the machine's when None.
         device: device on which tasks train.
         migrates_to: name of the encoder that collections are migrated to.
+        rerankers: models that a training may name.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class Service:
         task_memory_bytes: int | None = None,
         device: str = "cpu",
         migrates_to: str | None = None,
+        rerankers: Iterable[str] = (),
     ):
         self.migrates_to = migrates_to
+        self.rerankers = frozenset(rerankers)
         self.metrics = Metrics()
         self.impressions = Impressions(explore=explore)
         self.episodes = Episodes()

@@ -37,7 +37,7 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
-from dsearch.training.finetune.stage_options import check_stage_options, scaled_fields
+from dsearch.training.finetune.stage_options import check_stage_options, stage_features
 from dsearch.training.finetune.strength import with_strength
 from dsearch.training.gate.decision import SLICE_PRIOR, posterior
 from dsearch.training.gate.gate import Gate, judge
@@ -299,11 +299,8 @@ class _TrainingRun:
         if base is None or examples.snapshot.tokens is None or not trained.folds or job.accept:
             return None
         tokens = tokens_of(collection, examples.texts, examples.snapshot)
-        seed, matrix = trained.record["options"]["seed"], job.token_matrix
-        folds, fields = trained.folds, scaled_fields(job.monotone_fields, examples.snapshot)
-        return train_second_stage(
-            examples, tokens, folds, base, gate=_gate(job), seed=seed, matrix=matrix, fields=fields
-        )
+        seed, chosen = trained.record["options"]["seed"], stage_features(job, examples.snapshot)
+        return train_second_stage(examples, tokens, trained.folds, base, gate=_gate(job), seed=seed, **chosen)
 
     def _calibrated(self, trained: TrainingResult, examples: Examples) -> TrainingResult:
         """Record with the head and with the tuned search how likely their first hits are right."""

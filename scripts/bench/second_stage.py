@@ -14,13 +14,20 @@ that a query has no answer, of the scored queries and of the same ones with thei
 by a fit to the others. Intervals are bootstrapped over queries, 95 %. Costs: bytes of a document's tokens;
 CPU time of encoding with tokens through that without, alternating on the same documents; CPU milliseconds of
 a query with 50 candidates and of one without a second stage, the queries encoded anew, one thread.
+
+    python scripts/bench/second_stage.py DATA/cranfield --live
+
+With --live each turn is a whole training with the defaults of `dsearch train`, and the scored queries are
+answered by what it puts live, with its second stage and without it: the gain of the stage over what would
+answer in its place. A turn whose gate refuses the stage has the same answers in both.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dsearch.threads import set_threads
@@ -32,17 +39,29 @@ import torch
 
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.corpus import BeirFolder, Problems, python_corpus
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, make_run
 from dsearch.engine.indexing.chunking import PassageLengths, encode
-from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.queries import tokens_of
-from dsearch.evaluation import auroc, bootstrap_columns, cross_validation, read_folds, without_pairs
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+from dsearch.evaluation import (
+    Qrels,
+    auroc,
+    bootstrap_columns,
+    cross_validation,
+    evaluate,
+    read_folds,
+    split_seen,
+    without_pairs,
+)
 from dsearch.evaluation.near import NearCalibration
-from dsearch.training import Examples, examples_from_judgements
+from dsearch.jobs import TrainingJob
+from dsearch.training import Examples, TrainingResult, examples_from_judgements, run_training
 from dsearch.training.finetune.lists import CandidateLists, lists_of, near_calibration, near_rows
 from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, chosen_way, fitted
 from dsearch.training.relevant import ndcg_at_10
+from dsearch.types import Query
 
+MEASURE = "nDCG@10"
 FOLDS = 5
 PYTHON = "python"
 
@@ -58,19 +77,20 @@ def main() -> None:
     )
     parser.add_argument("--most", type=int, default=1000, help="queries of a collection, drawn, at most")
     parser.add_argument("--encoded", type=int, default=64, help="documents that are encoded to measure")
+    parser.add_argument("--live", action="store_true", help="whole trainings; what they put live")
     arguments = parser.parse_args()
     with SearchEngine(arguments.home, readonly=True) as engine:
-        rows = [
-            row_of(folder, engine.collection(folder.name), arguments.on, arguments.most, arguments.encoded)
-            for folder in arguments.folders
-        ]
+        rows = [row_of(folder, engine.collection(folder.name), arguments) for folder in arguments.folders]
     names = list(rows[0])
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for row in rows:
         print("| " + " | ".join(str(row[name]) for name in names) + " |")
 
 
-def row_of(folder: Path, collection: Collection, on: str, most: int, encoded: int) -> dict[str, object]:
+def row_of(folder: Path, collection: Collection, arguments: argparse.Namespace) -> dict[str, object]:
+    on, most, encoded = arguments.on, arguments.most, arguments.encoded
+    if arguments.live:
+        return live_row(folder, collection, on, most)
     values: dict[str, list[np.ndarray]] = {"hybrid": [], "untrained": [], "trained": []}
     unseen: list[np.ndarray] = []
     ways: list[str] = []
@@ -141,6 +161,47 @@ def of_examples(collection: Collection, examples: Examples) -> tuple[CandidateLi
     return lists_of(examples, tokens, collection.head("v0"), range(len(examples))), tokens
 
 
+def live_row(folder: Path, collection: Collection, on: str, most: int) -> dict[str, object]:
+    """What goes live after a training with the defaults, with its second stage and without it."""
+    with_stage: dict[str, float] = {}
+    without: dict[str, float] = {}
+    untrained: dict[str, float] = {}
+    new: set[str] = set()
+    live: list[str] = []
+    texts, exclude, parts = splits(folder, on, most)
+    for training, scored in parts:
+        assert training is not None, f"{folder}: nothing to learn from"
+        left_out = {query: sorted(exclude[query]) for query in training if query in exclude}
+        job = TrainingJob(queries=texts, judgements=training, exclude=left_out)
+        trained = run_training(collection, job)
+        result, stage = trained.result, trained.second_stage
+        assert isinstance(result, TrainingResult)
+        head = collection.head("v0")
+        if result.goes_live is not None:
+            head = result.head if result.goes_live == "head" or result.tuned is None else result.tuned.head
+        served = head if stage is None or not stage.passed else head.reranking(stage.stage)
+        live.append(f"{result.goes_live or 'untrained'}{'' if served is head else ' + stage'}")
+        print(f"  {folder.name}: {live[-1]}; {stage and stage.to_text()}", file=sys.stderr, flush=True)
+        queries = [Query(query, texts[query]) for query in scored]
+        for values, of in ((untrained, collection.head("v0")), (without, head), (with_stage, served)):
+            run = make_run(collection, queries, head=of, depth=10, exclude=exclude)
+            values.update(evaluate(run, scored, [MEASURE], exclude=exclude)[MEASURE])
+        new.update(split_seen(scored, training)[1])
+    columns = [
+        np.array([values[query] for query in with_stage]) for values in (untrained, without, with_stage)
+    ]
+    unseen = np.array([query in new for query in with_stage])
+    return {
+        "collection": folder.name,
+        "queries": len(with_stage),
+        "hybrid": f"{columns[0].mean():.4f}",
+        "without the stage": difference(columns[1], columns[0]),
+        "with it, over without": difference(columns[2], columns[1]),
+        "unseen": difference(columns[2][unseen], columns[1][unseen]) if unseen.any() else "",
+        "went live": "; ".join(f"{name} × {live.count(name)}" for name in dict.fromkeys(live)),
+    }
+
+
 def turns(
     folder: Path, collection: Collection, on: str, most: int
 ) -> Iterator[tuple[Examples | None, Examples]]:
@@ -149,31 +210,38 @@ def turns(
         texts = {query.id: query.text for query in corpus.queries}
         yield None, examples_from_judgements(collection, texts, some(corpus.qrels, most))
         return
+    texts, exclude, parts = splits(folder, on, most)
+    for training, scored in parts:
+        yield (
+            examples_from_judgements(collection, texts, training, exclude),
+            examples_from_judgements(collection, texts, scored, exclude),
+        )
+
+
+def splits(
+    folder: Path, on: str, most: int
+) -> tuple[dict[str, str], Mapping[str, set[str]], list[tuple[Qrels, Qrels]]]:
+    """Texts of the queries, documents that take no part, and judgements to learn from and to be scored on."""
     pairs, folds = folder / "source_docs.tsv", folder / "folds.json"
     judged = read_judgements(folder, "dev" if on == "dev" else "test", pairs if pairs.is_file() else None)
     texts = {query.id: query.text for query in BeirFolder(folder).queries(Problems())}
     qrels = without_pairs(judged.qrels, judged.exclude)
-
-    def examples(judgements: dict[str, dict[str, float]]) -> Examples:
-        return examples_from_judgements(collection, texts, some(judgements, most), judged.exclude)
-
     if folds.is_file():
-        for fold in cross_validation(qrels, read_folds(folds)):
-            yield examples(fold.train), examples(fold.test)
-        return
+        crossed = cross_validation(qrels, read_folds(folds))
+        return texts, judged.exclude, [(some(fold.train, most), some(fold.test, most)) for fold in crossed]
     assert judged.training is not None, f"{folder} has neither folds.json nor qrels/train.tsv"
     if on != "train":
-        yield examples(judged.training), examples(qrels)
-        return
+        return texts, judged.exclude, [(some(judged.training, most), some(qrels, most))]
     names = sorted(some(judged.training, most))
     fold = np.random.default_rng(0).permutation(len(names)) % FOLDS
+    parts: list[tuple[Qrels, Qrels]] = []
     for number in range(FOLDS):
         mine = {name: judged.training[name] for name, at in zip(names, fold, strict=True) if at == number}
-        others = {name: judged.training[name] for name in names if name not in mine}
-        yield examples(others), examples(mine)
+        parts.append(({name: judged.training[name] for name in names if name not in mine}, mine))
+    return texts, judged.exclude, parts
 
 
-def some(judgements: dict[str, dict[str, float]], most: int) -> dict[str, dict[str, float]]:
+def some(judgements: Qrels, most: int) -> Qrels:
     if len(judgements) <= most:
         return judgements
     order = np.random.default_rng(0).permutation(len(judgements))[:most]

@@ -35,7 +35,7 @@ from dsearch.attention.excitation import HeadExcitation
 from dsearch.attention.retrieval.learned_score import new_score, score_of_tensors
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import SecondStage
+from dsearch.attention.retrieval.second_stage import RerankerIdentity, SecondStage
 from dsearch.attention.scores import Score, length, unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
@@ -325,7 +325,12 @@ class Head(nn.Module):
         delta: Tensor | None = state_dict.get(f"{prefix}second_stage.token_delta")
         of_fields: Tensor | None = state_dict.get(f"{prefix}second_stage.field_weights")
         fields = tuple(MonotoneField("", 0) for _ in range(0 if of_fields is None else len(of_fields)))
-        self.second_stage = None if delta is None else SecondStage(delta.shape[0], fields=fields)
+        reranker = None
+        if f"{prefix}second_stage.reranker_weight" in state_dict:  # its name is not among the tensors
+            present = None if self.second_stage is None else self.second_stage.reranker
+            reranker = present or RerankerIdentity("", "", "")
+        stage = None if delta is None else SecondStage(delta.shape[0], fields=fields, reranker=reranker)
+        self.second_stage = stage
         names = [name for name in state_dict if name.startswith(f"{prefix}score.")]
         tensors = ((name.removeprefix(f"{prefix}score."), state_dict[name]) for name in names)
         self.score = score_of_tensors(tensors, self.encoder_dim) or nn.ModuleDict()

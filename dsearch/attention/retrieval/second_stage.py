@@ -2,14 +2,15 @@
 
     m_i(q, d) = max_j q_i W t_j                  the best token of d for token i of the query, at least 0
     M(q, d)   = Σ_i a_i m_i^6 / Σ_i a_i          a_i: the idf of its word
-    term      = γ M + Σ_f u_f x_f                x: `FEATURES`, fields (monotone.py); u starts at 0
+    term      = γ M + Σ_f u_f x_f + v r          x: `FEATURES`, fields (monotone.py); u and v start at 0
 
 Khattab & Zaharia 2020, "ColBERT" (arXiv:2004.12832), sum the m_i themselves. With token states that were
 never trained for it that sum lost on every collection tried here: nearly every token is somewhat like some
 other. The sixth power keeps what is nearly the same word in nearly the same sense.
 
-W starts as the identity and is applied to the query, so that stored tokens stay as they are. The module has
-no parameter for a document or a query.
+r is the score of a reranker, a model of its own that reads query and document together, less the mean of the
+candidates; a stage without one has no v. W starts as the identity and is applied to the query, so that stored
+tokens stay as they are. The module has no parameter for a document or a query.
 """
 
 from __future__ import annotations
@@ -30,6 +31,20 @@ FEATURES = (
     *("leaders", "neighbours"),
 )
 LEAD = 16  # first tokens of a document, its title among them
+
+
+class RerankerIdentity(NamedTuple):
+    """The reranker that a weight was fitted to; another one's scores have another meaning.
+
+    Attributes:
+        name: name on a hub, or path of a folder.
+        kind: "cross-encoder" or "multi-vector".
+        sha256: digest of its files.
+    """
+
+    name: str
+    kind: str
+    sha256: str
 
 
 class Interactions(NamedTuple):
@@ -65,7 +80,7 @@ class Matches(NamedTuple):
 
 
 class SecondStage(nn.Module):
-    """γ, W and u.
+    """γ, W, u and v.
 
     Attributes:
         strength: γ.
@@ -73,17 +88,26 @@ class SecondStage(nn.Module):
         feature_weights: u, by `FEATURES`.
         fields: further features of the metadata.
         field_weights: u, by `fields`; None without any.
+        reranker: the one that is asked; None without.
+        reranker_weight: v; None without one.
 
     Args:
         dims: length of a stored token.
         strength: γ at the start.
         fields: further features.
+        reranker: a model whose scores are one more feature.
 
     Raises:
         InvalidRequest: dims below 1.
     """
 
-    def __init__(self, dims: int, strength: float = START_STRENGTH, fields: tuple[MonotoneField, ...] = ()):
+    def __init__(
+        self,
+        dims: int,
+        strength: float = START_STRENGTH,
+        fields: tuple[MonotoneField, ...] = (),
+        reranker: RerankerIdentity | None = None,
+    ):
         super().__init__()
         if dims < 1:
             raise InvalidRequest(f"dims={dims}; use an integer of at least 1")
@@ -92,6 +116,8 @@ class SecondStage(nn.Module):
         self.feature_weights = nn.Parameter(torch.zeros(len(FEATURES)))
         self.fields = fields
         self.field_weights = nn.Parameter(torch.zeros(len(fields))) if fields else None
+        self.reranker = reranker
+        self.reranker_weight = None if reranker is None else nn.Parameter(torch.zeros(()))
 
     @property
     def dims(self) -> int:
@@ -121,11 +147,16 @@ class SecondStage(nn.Module):
         features: Float[Tensor, "candidates features"],
         fields: Float[Tensor, "candidates fields"] | None = None,
     ) -> Float[Tensor, " candidates"]:
-        """γ M + Σ u x."""
+        """γ M + Σ u x; without v r, see `reranked`."""
         term = self.strength * matches.sharp + features @ self.feature_weights
         if self.field_weights is None or fields is None:
             return term
         return term + fields.to(self.field_weights) @ self.field_weights
+
+    def reranked(self, scores: Float[Tensor, " candidates"]) -> Float[Tensor, " candidates"]:
+        """v r."""
+        assert self.reranker_weight is not None
+        return self.reranker_weight * scores.to(self.reranker_weight)
 
 
 def best_tokens(

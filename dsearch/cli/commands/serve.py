@@ -97,6 +97,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
             settings.cache,
         ),
         migrates_to=settings.next_encoder or settings.encoder,
+        rerankers=_listed(settings.rerankers),
         task_memory_bytes=settings.task_memory_bytes,
         device=settings.device,
     )

@@ -58,7 +58,8 @@ def stage_over(query: RerankQuery, token_dims: int | None, head: Head, mode: Mod
 
     Raises:
         InvalidRequest: 2 stages where the shards have no tokens, or with options that it does not go with.
-        NotInCluster: the model learned a second stage, and the release has no tokens for it.
+        NotInCluster: the model learned a second stage, and the release has no tokens for it; or it asks a
+            reranker.
     """
     learned = head.second_stage
     if query.stages is None and learned is not None and mode == "hybrid" and learned.dims != token_dims:
@@ -72,6 +73,11 @@ def stage_over(query: RerankQuery, token_dims: int | None, head: Head, mode: Mod
     if chosen_stages(query.stages, token_dims, head, mode=mode, plain=True) == 1:
         return None
     assert token_dims is not None
+    if learned is not None and learned.reranker is not None:
+        raise NotInCluster(
+            f"this model asks the reranker {learned.reranker.name!r}, which shards do not run; promote a "
+            "version without one, or ask with stages=1"
+        )
     return learned or SecondStage(token_dims)
 
 

@@ -16,15 +16,10 @@ from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.wire.messages import MeaningRequest, QueryText, RescoreRequest, RescoreResult
 from dsearch.encoder import TextTokens
-from dsearch.engine.ranking.second_stage import (
-    QueryTokens,
-    Reranker,
-    monotone_features,
-    query_tokens,
-    require_tokens,
-)
+from dsearch.engine.ranking.second_stage import Reranker, monotone_features, require_tokens
 from dsearch.engine.search.highlights.meaning import meaning_highlighter
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.types import Document, Highlight
 
 

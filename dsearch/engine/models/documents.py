@@ -199,7 +199,8 @@ class ModelDocuments:
         added = np.setdiff1d(rows, generation.rows, assume_unique=True)
         removed = np.setdiff1d(generation.rows, rows, assume_unique=True)
         fresh = self._fresh(version, state, added, generation.keyword or KeywordIndex.build([]))
-        return replace(Snapshot.of(generation, fresh, removed, base.sequence), fields=base.fields)
+        view = Snapshot.of(generation, fresh, removed, base.sequence)
+        return replace(view, fields=base.fields, reranked=base.reranked)
 
     def _fresh(
         self, version: str, state: _State, rows: Int64[np.ndarray, " fresh"], keyword: KeywordIndex

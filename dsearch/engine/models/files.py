@@ -6,7 +6,8 @@ and does not serve the head without it. Format 2: a trained query encoder, in `e
 score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
 Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision.
 Format 11: a second stage. Format 12: a learned score or an output projection. Format 13: shares of the heads
-that follow the query. These are among the head's tensors. Formats 6 and 8 are retired (retired.py).
+that follow the query. These are among the head's tensors. Format 14: fields of the metadata in its second
+stage. Format 15: a reranker in it, which lies elsewhere. Formats 6 and 8 are retired (retired.py).
 
 The module also finds the version that was live before, and deletes versions.
 """
@@ -22,6 +23,7 @@ from safetensors.torch import load, save
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.monotone import MonotoneField
+from dsearch.attention.retrieval.second_stage import RerankerIdentity
 from dsearch.encoder import EncoderChange, EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
@@ -48,8 +50,10 @@ FORMAT_WITH_SECOND_STAGE = 11
 FORMAT_WITH_SCORE = 12
 FORMAT_WITH_EXCITATION = 13
 FORMAT_WITH_FIELDS = 14
-FIELDS = "monotone_fields"  # member of a record: of the second stage
-NEWEST_FORMAT = 14
+FORMAT_WITH_RERANKER = 15
+FIELDS = "monotone_fields"  # members of a record: of the second stage
+RERANKER = "reranker"
+NEWEST_FORMAT = 15
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -121,6 +125,8 @@ def save_model(
         format = FORMAT_WITH_EXCITATION
     if head.second_stage is not None and head.second_stage.fields:
         record, format = {**record, FIELDS: [*map(list, head.second_stage.fields)]}, FORMAT_WITH_FIELDS
+    if head.second_stage is not None and head.second_stage.reranker is not None:
+        record, format = {**record, RERANKER: [*head.second_stage.reranker]}, FORMAT_WITH_RERANKER
     record = {
         **record,
         "format": format,
@@ -170,6 +176,8 @@ def load_head(store: Store, version: str) -> Head:
     head.load_state_dict(load(content))
     if head.second_stage is not None and FIELDS in record:
         head.second_stage.fields = tuple(MonotoneField(*field) for field in record[FIELDS])
+    if head.second_stage is not None and RERANKER in record:
+        head.second_stage.reranker = RerankerIdentity(*record[RERANKER])
     if MEMORY_NAME in record["files"]:
         rows = verified(store, version, MEMORY_NAME, record["files"][MEMORY_NAME]["sha256"])
         head.memory = memory_from_bytes(rows)

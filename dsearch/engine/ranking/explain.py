@@ -1,6 +1,6 @@
 """Explanation of a hit's score, in parts that add up to it.
 
-With one head the score is dense + keyword + memory + second stage. With several it is
+With one head the score is dense + keyword + memory + second stage + reranker. With several it is
 (attention/retrieval/ranking.py)
 
     s(d) = t · (log Σ_h m_h a_h(d) + Σ_h m_h Z_h)         a_h(d) = exp(l_h(d) − Z_h)
@@ -78,6 +78,8 @@ def explained(
     of_heads, rest = _numbers(shares), _numbers(mixing)
 
     def explain(query: int, column: int, terms: Mapping[str, float]) -> Explanation:
+        by_reranker = 0.0 if output.reranked is None else float(output.reranked[query, column])
+        second = 0.0 if output.second is None else float(output.second[query, column]) - by_reranker
         return Explanation(
             dense=dense[query, :, column].tolist(),
             keyword=keyword[query, :, column].tolist(),
@@ -87,7 +89,8 @@ def explained(
             mixing=float(rest[query, column]),
             null_weight=None if output.null_weight is None else float(output.null_weight[query]),
             memory=0.0 if output.memory is None else float(output.memory[query, column]),
-            second_stage=0.0 if output.second is None else float(output.second[query, column]),
+            second_stage=second,
+            reranker=by_reranker,
         )
 
     return explain

@@ -42,9 +42,10 @@ from dsearch.engine.ranking.scores import (
     ranks_by_inner_product,
 )
 from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing, under_autocast_of_now
-from dsearch.engine.ranking.second_stage import FirstStage, QueryTokens, Reranker, chosen_stages, stage_of
+from dsearch.engine.ranking.second_stage import FirstStage, Reranker, chosen_stages, stage_of
 from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.types import Mode
@@ -171,8 +172,7 @@ class SearchLayer(nn.Module):
 
         Under autocast it computes in float32 all the same: rounded to half precision, the best scores tie.
         """
-        match = None if self.match is None else self.match.field
-        check_texts(len(query_states), texts, self.mode, match)
+        check_texts(len(query_states), texts, self.mode, None if self.match is None else self.match.field)
         check_values(values, self.snapshot.positions)
         if torch.compiler.is_compiling():
             # FAISS and NumPy have no graph: the layer runs as it is between the compiled parts around it.
@@ -363,7 +363,7 @@ class SearchLayer(nn.Module):
     ) -> SearchOutput:
         head = self.head
         folded = head.fold(queries)
-        whole = None
+        whole = everything = second = None
         if among is not None:
             positions = among
         elif self.over == "all":
@@ -392,7 +392,6 @@ class SearchLayer(nn.Module):
             mask = mask & (raw != -torch.inf).any(1)
             positions = np.where(mask.cpu().numpy(), positions, NONE)
         weighing = self.weighing_of(folded)
-        everything = second = None
         if whole is None:
             scores, first = weighing.scores(raw, mask), raw
             if tokens is not None and self.stages == 2:
@@ -442,6 +441,7 @@ class SearchLayer(nn.Module):
             covered_mass=None if everything is None else torch.ones_like(scores[:, :1]).squeeze(1),
             second=None if second is None else second.values.gather(1, order),
             near_evidence=None if second is None else second.evidence,
+            reranked=None if second is None or second.reranked is None else second.reranked.gather(1, order),
         )
 
     @property

@@ -34,6 +34,7 @@ class SearchOutput(NamedTuple):
         output: output projection of the context; None if the head has none, or other values are pooled.
         documents: number of documents that share the attention: candidates, or all in reach.
         second: term of the second stage, the same for all heads; None without one.
+        reranked: of `second` the part by a reranker; None without one.
         near_evidence: of the second stage, of whether the collection has an answer (evaluation/near.py).
         covered_mass: share of the attention over all documents that is theirs; 1 over all. In a collection of
             more than 20,000 documents an estimate. It is that of the first stage. Of `SearchLayer.forward`
@@ -62,6 +63,7 @@ class SearchOutput(NamedTuple):
     documents: Int64[np.ndarray, " batch"] | None = None
     covered_mass: Float[Tensor, " batch"] | None = None
     second: Float[Tensor, "batch candidates"] | None = None
+    reranked: Float[Tensor, "batch candidates"] | None = None
     near_evidence: Float[np.ndarray, "batch evidence"] | None = None
     ids_of: Callable[[Int64[np.ndarray, "batch candidates"]], list[list[str]]] | None = None
     texts: list[list[str]] | None = None

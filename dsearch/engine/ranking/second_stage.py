@@ -27,38 +27,26 @@ from dsearch.attention.retrieval.second_stage import (
     Matches,
     SecondStage,
 )
-from dsearch.encoder import TextTokens
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens import SnapshotTokens
-from dsearch.errors import InvalidRequest
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+from dsearch.errors import InvalidRequest, NotInCluster
 from dsearch.evaluation.near import NearRows, StageScores, near_evidence
-from dsearch.index import KeywordIndex
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.types import Mode
 
-_MOST_QUERY_TOKENS = 64  # of largest weight
 _ROUNDING = 1e-6  # of a score that is computed in two ways
 _WITHOUT_TOKENS = (
     "stages=2, or highlight_by='meaning', in a collection without tokens, or by a model with document "
     "embeddings of its own; leave it out, or add them: dsearch index -c COLLECTION --second-stage"
 )
+_WITHOUT_TEXTS = (
+    "this model asks a reranker, which reads the documents' texts, and they are not at hand here; search "
+    "with stages=1, or promote a version without one"
+)
 _SHARPNESS = 0.05  # temperature of the leaders' shares: that of an untrained head
 _NEARNESS = 0.1  # temperature of neighbours' cosines
 _FEEDBACK = 10  # hits of the first stage whose mean is the feedback vector
-
-
-class QueryTokens(NamedTuple):
-    """The tokens of one query.
-
-    Attributes:
-        states: projected as the documents' are; a tensor of the graph where the encoder learns.
-        weights: idf of each one's word; never all 0.
-        spans: [start, end) of each in characters of the query.
-    """
-
-    states: Float32[np.ndarray, "query_tokens dims"] | Float[Tensor, "query_tokens dims"]
-    weights: Float32[np.ndarray, " query_tokens"]
-    spans: Int64[np.ndarray, "query_tokens 2"]
 
 
 class FirstStage(NamedTuple):
@@ -87,12 +75,14 @@ class CandidateEvidence(NamedTuple):
         counts: tokens of each.
         embeddings: of each document; None where no feature counts.
         fields: monotone features of the metadata; None without any.
+        reranked: scores of a reranker, less their mean; None without one.
     """
 
     matches: Matches
     counts: Int64[Tensor, " reranked"]
     embeddings: Float[Tensor, "reranked encoder_dim"] | None
     fields: Float[Tensor, "reranked fields"] | None = None
+    reranked: Float[Tensor, " reranked"] | None = None
 
 
 class StageTerms(NamedTuple):
@@ -102,63 +92,13 @@ class StageTerms(NamedTuple):
         values: to be added to t · l of every head.
         inside: True for those that the second stage looked at.
         evidence: `NEAR_EVIDENCE` of each query; None with gradients, and over shards.
+        reranked: the reranker's part of the values; None without one.
     """
 
     values: Float[Tensor, "batch candidates"]
     inside: Bool[np.ndarray, "batch candidates"]
     evidence: NearRows | None = None
-
-
-def query_tokens(tokens: TextTokens, text: str, snapshot: Snapshot) -> QueryTokens:
-    """Project a query's tokens, and weigh them by the idf of their words.
-
-    Stop words have none; a query of nothing else weighs all of its tokens alike.
-    """
-    best, weights = _heaviest(text, tokens.spans, snapshot)
-    projected = _tokens_of(snapshot).codec.projected(tokens.states[best])
-    return QueryTokens(projected, weights[best], tokens.spans[best])
-
-
-def query_tokens_in_graph(
-    states: Float[Tensor, "tokens encoder_dim"],
-    spans: Int64[np.ndarray, "tokens 2"],
-    text: str,
-    snapshot: Snapshot,
-) -> QueryTokens:
-    """`query_tokens` of states that an encoder gives in the graph: gradients reach it."""
-    best, weights = _heaviest(text, spans, snapshot)
-    projection = torch.as_tensor(_tokens_of(snapshot).codec.projection).to(states)
-    projected = torch.nn.functional.normalize(states[torch.as_tensor(best)] @ projection.mT, dim=-1)
-    return QueryTokens(projected, weights[best], spans[best])
-
-
-def _heaviest(
-    text: str, spans: Int64[np.ndarray, "tokens 2"], snapshot: Snapshot
-) -> tuple[Int64[np.ndarray, " query_tokens"], Float32[np.ndarray, " tokens"]]:
-    """The tokens of largest weight, ascending; and the weights of all."""
-    weights = token_weights(text, spans, snapshot.keyword)
-    if not weights.any():
-        weights = np.ones(len(weights), np.float32)
-    best = np.sort(np.argsort(-weights, kind="stable")[:_MOST_QUERY_TOKENS])
-    return best[weights[best] > 0], weights
-
-
-def token_weights(
-    text: str, spans: Int64[np.ndarray, "tokens 2"], keyword: KeywordIndex
-) -> Float32[np.ndarray, " tokens"]:
-    """The idf of the word that each token is part of; 0 for one that is no term."""
-    idf_of: dict[str, float] = {}
-    weights = np.zeros(len(spans), np.float32)
-    for number, (start, end) in enumerate(spans.tolist()):
-        while start > 0 and text[start - 1].isalnum():
-            start -= 1
-        while end < len(text) and text[end].isalnum():
-            end += 1
-        word = text[start:end]
-        if word not in idf_of:
-            idf_of[word] = keyword.idf(word)
-        weights[number] = idf_of[word]
-    return weights
+    reranked: Float[Tensor, "batch candidates"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +127,8 @@ class Reranker:
             matched.append(matches)
             embeddings = self.embeddings(positions, first.raw) if with_features else None
             fields = monotone_features(self.snapshot, self.stage.fields, positions)
-            return CandidateEvidence(matches, of.counts, embeddings, fields)
+            reranked = reranker_scores(self.snapshot, self.stage, queries[row], positions)
+            return CandidateEvidence(matches, of.counts, embeddings, fields, reranked)
 
         best = self.best(first)
         result = terms(self.stage, first, best, evidence)
@@ -241,6 +182,7 @@ def terms(
     """
     inside = np.zeros(first.positions.shape, bool)
     rows: list[Tensor] = []
+    parts: dict[int, Tensor] = {}  # of the reranker
     for row, at in enumerate(best):
         inside[row, at] = True
         raw = first.raw[row]
@@ -253,8 +195,17 @@ def terms(
         else:
             features = features_of(first, row, at, of)
         term = stage.term(of.matches, features, of.fields).to(raw)
+        if of.reranked is not None:
+            part = stage.reranked(of.reranked).to(raw)
+            parts[row] = raw.new_zeros(raw.shape[1]).scatter(0, torch.as_tensor(at).to(raw.device), part)
+            term = term + part
         rows.append(spread(term, at, raw, first.positions[row] != NONE))
-    return StageTerms(torch.stack(rows) if rows else torch.zeros_like(first.scores), inside)
+    values = torch.stack(rows) if rows else torch.zeros_like(first.scores)
+    if stage.reranker is None:
+        return StageTerms(values, inside)
+    nothing = values.new_zeros(values.shape[1])
+    by_reranker = [parts.get(row, nothing) for row in range(len(rows))]
+    return StageTerms(values, inside, None, torch.stack(by_reranker) if rows else torch.zeros_like(values))
 
 
 def monotone_features(
@@ -267,6 +218,22 @@ def monotone_features(
     return torch.as_tensor(
         np.stack([field.of(snapshot.fields(rows, field.name)) for field in fields], axis=1)
     )
+
+
+def reranker_scores(
+    snapshot: Snapshot, stage: SecondStage, query: QueryTokens, positions: Int64[np.ndarray, " reranked"]
+) -> Float[Tensor, " reranked"] | None:
+    """r of each document; None without a reranker.
+
+    Raises:
+        RerankerUnavailable: it is not on this machine, or is another one now.
+    """
+    if stage.reranker is None:
+        return None
+    if snapshot.reranked is None:
+        raise NotInCluster(_WITHOUT_TEXTS)
+    scores = torch.as_tensor(snapshot.reranked(stage.reranker, query.text, snapshot.rows(positions)))
+    return scores - scores.mean()
 
 
 def stage_scores(

@@ -185,5 +185,6 @@ def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -
         head_weights=of(output.head_weights),
         memory=None if output.memory is None else of(output.memory),
         second=None if output.second is None else of(output.second),
+        reranked=None if output.reranked is None else of(output.reranked),
         keys=keys,
     )

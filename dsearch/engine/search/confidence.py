@@ -53,6 +53,7 @@ def _of_first_stage(output: SearchOutput, layer: SearchLayer) -> SearchOutput:
         keyword=output.keyword.gather(2, along),
         positions=np.take_along_axis(output.positions, order.numpy(), 1),
         second=None,
+        reranked=None,
     )
 
 

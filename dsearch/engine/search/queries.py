@@ -21,8 +21,9 @@ from torch import Tensor
 from dsearch.engine.indexing.own_vectors import Vectors, query_vectors
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.ranking.second_stage import QueryTokens, query_tokens, require_tokens
+from dsearch.engine.ranking.second_stage import require_tokens
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.index import ParsedQuery, Tokenizer, parse_query

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
+from dsearch.attention.retrieval.second_stage import RerankerIdentity
 from dsearch.engine.snapshot.fresh import Fresh
 from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
 from dsearch.engine.snapshot.tokens import SnapshotTokens
@@ -29,6 +30,7 @@ _lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary
 
 
 ReadField = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
+ScoreRows = Callable[[RerankerIdentity, str, Int64[np.ndarray, " rows"]], Float32[np.ndarray, " rows"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Snapshot:
         passages: further embeddings of long documents; None if no document is long.
         tokens: tokens of the documents, for the second stage; None without one.
         fields: reads a field of rows, None where it is absent; None where documents are not at hand.
+        reranked: scores a query with the documents of rows by a reranker; None likewise.
         built: number of documents in the generation, deleted ones included.
         positions: number of all positions, deleted ones included.
         documents: number of visible documents.
@@ -60,6 +63,7 @@ class Snapshot:
     passages: SnapshotPassages | None = None
     tokens: SnapshotTokens | None = None
     fields: ReadField | None = field(default=None, repr=False, compare=False)
+    reranked: ScoreRows | None = field(default=None, repr=False, compare=False)
     # Counted once: a search reads them some thirty times.
     built: int = field(init=False, repr=False, compare=False)
     positions: int = field(init=False, repr=False, compare=False)

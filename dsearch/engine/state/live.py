@@ -30,6 +30,7 @@ from dsearch.engine.options import keyword_texts
 from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.fields import KeptFields
+from dsearch.engine.state.reranked import KeptRerankings
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
@@ -54,6 +55,7 @@ class LiveState:
         self._store = store
         self._tokens = TokenKeeper(store) if tokens is None else tokens
         self._fields = KeptFields(store)  # of a model's monotone features
+        self._rerankings = KeptRerankings(store)
         self._closed = closed
         self._proof: IntegrityProof | None = None
         self._snapshot: Snapshot | None = None
@@ -234,7 +236,7 @@ class LiveState:
         changes = self._store.changes_since(generation.manifest.sequence)
         fresh = self._fresh(changes.added, generation.keyword)
         state = Snapshot.of(generation, fresh, changes.removed, changes.sequence)
-        return replace(state, fields=self._fields.of)
+        return replace(state, fields=self._fields.of, reranked=self._rerankings.of)
 
     def _after(self, present: Snapshot) -> Snapshot:
         """Build the state after `present` from later writes and deletions.

@@ -46,7 +46,15 @@ _GIVEN = documented(BodyTooLarge, UnsupportedMediaType, InvalidJson)
 )
 async def train_model(collection: str, body: TrainRequest, service: TheService) -> Response:
     """Train a new model version, and promote it if held-out queries show that it is better."""
-    return await _take_on(service, "train", collection, body.to_dict())
+    request = body.to_dict()
+    reranker = request.get("reranker")
+    if reranker is not None and reranker not in service.rerankers:
+        permitted = ", ".join(sorted(service.rerankers)) or "none"
+        raise InvalidRequest(
+            f"reranker={reranker[:200]!r} is not among those of this server ({permitted}); leave it "
+            "out, or add it to rerankers in the server's settings"
+        )
+    return await _take_on(service, "train", collection, request)
 
 
 @router.post(

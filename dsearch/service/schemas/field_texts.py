@@ -199,6 +199,7 @@ EXAMPLES: dict[str, Any] = {
     "return_documents": False,
     "reward": 1.0,
     "monotone_fields": "+year,-price",
+    "reranker": "cross-encoder/ms-marco-MiniLM-L6-v2",
     "reward_url": "http://127.0.0.1:9000/rewards",
     "score": 0.87,
     "score_threshold": 0.5,

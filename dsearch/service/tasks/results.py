@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load, save
 
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import SecondStage
+from dsearch.attention.retrieval.second_stage import RerankerIdentity, SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
@@ -179,7 +179,9 @@ def register_made(
         return registered
     tensors = load((folder / _STAGE).read_bytes())
     fields = tuple(MonotoneField(*field) for field in record["second_stage"].get("scales", ()))
-    stage = SecondStage(len(tensors["token_delta"]), fields=fields)
+    named = record["second_stage"].get("reranker")
+    reranker = None if named is None else RerankerIdentity(*named)
+    stage = SecondStage(len(tensors["token_delta"]), fields=fields, reranker=reranker)
     stage.load_state_dict(tensors)
     return register_second_stage(collection, stage.eval(), {**record, "task": task}, registered)
 

@@ -92,7 +92,8 @@ function why(hit) {
       drawer.append(heatmap(["weight"], heads.map(([name]) => name), [explain.head_weights], "Attention by head"));
     }
     if (explain.second_stage) {
-      drawer.append(element("p", "", `Second look: ${explain.second_stage.toFixed(4)} of the score.`));
+      const asked = explain.reranker ? `, and ${explain.reranker.toFixed(4)} by its reranker` : "";
+      drawer.append(element("p", "", `Second look: ${explain.second_stage.toFixed(4)} of the score${asked}.`));
     }
     if (pastInWords(hit)) drawer.append(element("p", "", pastInWords(hit)));
     for (const sentence of explain.learned ? learnedInWords(hit) : []) drawer.append(element("p", "", sentence));

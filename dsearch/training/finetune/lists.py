@@ -13,18 +13,19 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, SecondStage
+from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, RerankerIdentity, SecondStage
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.second_stage import (
     CandidateEvidence,
     FirstStage,
-    QueryTokens,
     Reranker,
     features_of,
     monotone_features,
     neutral,
+    reranker_scores,
 )
 from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.evaluation.near import NearCalibration, NearRows, StageScores, calibrate_near, near_evidence
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
@@ -40,12 +41,13 @@ class CandidateLists:
     Attributes:
         positions: the best of the first stage, best first; −1 behind.
         scores: t · l of the first stage.
-        features: M, then `FEATURES`, then monotone fields.
+        features: M, then `FEATURES`, monotone fields and, with a reranker, its score.
         grades: of each candidate.
         ideal: grades of all relevant documents of each query; 0 behind.
         temperature: t of each query's head.
         queries: indices among all examples.
-        signs: of the weights of monotone fields, the last features.
+        signs: of the weights of monotone fields and reranker, the last features.
+        reranked: whether the last feature is the score of a reranker.
     """
 
     positions: Int64[np.ndarray, "queries candidates"]
@@ -55,6 +57,7 @@ class CandidateLists:
     temperature: Float[Tensor, " queries"]
     queries: Int64[np.ndarray, " queries"]
     signs: tuple[int, ...] = ()
+    reranked: bool = False
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -71,6 +74,7 @@ class CandidateLists:
             self.temperature[rows],
             self.queries[at],
             self.signs,
+            self.reranked,
         )
 
     def ranked(self, weights: Float[Tensor, " terms"]) -> Int64[np.ndarray, "queries candidates"]:
@@ -91,6 +95,7 @@ class CandidateLists:
             torch.cat([part.temperature for part in wide]),
             np.concatenate([part.queries for part in wide]),
             wide[0].signs,
+            wide[0].reranked,
         )
 
     def padded(self, width: int) -> CandidateLists:
@@ -104,6 +109,7 @@ class CandidateLists:
             self.temperature,
             self.queries,
             self.signs,
+            self.reranked,
         )
 
 
@@ -114,12 +120,22 @@ def lists_of(
     head: Head,
     queries: Sequence[int],
     fields: Sequence[MonotoneField] = (),
+    model: RerankerIdentity | None = None,
 ) -> CandidateLists:
-    """The candidates of some queries by a head that did not learn from them."""
+    """The candidates of some queries by a head that did not learn from them.
+
+    Args:
+        examples: judged queries.
+        tokens: of each.
+        head: ranks the candidates.
+        queries: numbers of the queries.
+        fields: further features.
+        model: a reranker whose score is a feature.
+    """
     at = np.asarray(queries, np.int64)
     layer = SearchLayer(examples.snapshot, head.reranking(None))
     parts = [
-        _block(examples, tokens, layer, at[start : start + _AT_A_TIME], fields)
+        _block(examples, tokens, layer, at[start : start + _AT_A_TIME], fields, model)
         for start in range(0, len(at), _AT_A_TIME)
     ]
     return CandidateLists.joined(parts)
@@ -131,10 +147,11 @@ def _block(
     layer: SearchLayer,
     at: Int64[np.ndarray, " some"],
     fields: Sequence[MonotoneField],
+    model: RerankerIdentity | None,
 ) -> CandidateLists:
     snapshot = layer.snapshot
     assert snapshot.tokens is not None
-    reranker = Reranker(snapshot, SecondStage(snapshot.tokens.codec.dims))
+    reranker = Reranker(snapshot, SecondStage(snapshot.tokens.codec.dims, reranker=model))
     texts = [examples.texts[i] for i in at]
     first_hits = layer.ranked(torch.as_tensor(examples.states[at]), texts)
     positions = first_hits.positions.copy()
@@ -147,7 +164,7 @@ def _block(
     width = min(RERANK_CANDIDATES, positions.shape[1])
     of_positions = np.full((len(at), width), NONE, np.int64)
     of_scores = torch.full((len(at), width), -torch.inf)
-    features = torch.zeros(len(at), width, 1 + len(FEATURES) + len(fields))
+    features = torch.zeros(len(at), width, 1 + len(FEATURES) + len(fields) + (model is not None))
     for row, columns in enumerate(reranker.best(first)):
         count = len(columns)
         of, present = reranker.interactions(tokens[at[row]], positions[row, columns], scores)
@@ -160,7 +177,10 @@ def _block(
         features[row, :count, 1 : 1 + len(FEATURES)] = features_of(first, row, columns, evidence)
         of_fields = monotone_features(snapshot, fields, positions[row, columns])
         if of_fields is not None:
-            features[row, :count, 1 + len(FEATURES) :] = of_fields
+            features[row, :count, 1 + len(FEATURES) : 1 + len(FEATURES) + len(fields)] = of_fields
+        scored = reranker_scores(snapshot, reranker.stage, tokens[at[row]], positions[row, columns])
+        if scored is not None:
+            features[row, :count, -1] = scored
     gains = Relevant([examples.relevant[i] for i in at]).gains(of_positions)
     return CandidateLists(
         of_positions,
@@ -169,7 +189,8 @@ def _block(
         gains,
         layer.head.temperature.expand(len(at)).clone(),
         at,
-        tuple(field.sign for field in fields),
+        (*(field.sign for field in fields), *([] if model is None else [1])),
+        model is not None,
     )
 
 

@@ -4,7 +4,8 @@
 
 is linear in (γ, u), which are pulled towards (0, 0), where hybrid search answers as before; β is free, for
 the order does not depend on it. First γ alone is tried on a grid, then the linear model with several pulls;
-other queries choose among them. W stays as it is, unless it is asked for (token_matrix.py).
+other queries choose among them. W stays as it is, unless it is asked for (token_matrix.py). A reranker's
+score is one more feature; it has to bring more than its standard error over the best that goes without.
 
 Scores of the first stage have to be those of queries that it did not learn from, so each fold of the training
 is scored by the head (and the memory) that was trained without it (`FoldHeads`). What is chosen and fitted on
@@ -25,12 +26,10 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, SecondStage
+from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, RerankerIdentity, SecondStage
 from dsearch.engine import Snapshot
 from dsearch.engine.models.training_record import query_statistics
-from dsearch.engine.ranking.second_stage import (
-    QueryTokens,
-)
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.lists import CandidateLists, lists_of, near_calibration
@@ -48,15 +47,23 @@ _STEPS = 40
 
 
 class FitMethod(NamedTuple):
-    """Manner of fitting a second stage: γ as it is, or everything with this pull to nothing."""
+    """Manner of fitting a second stage: γ as it is, or everything with this pull to nothing.
+
+    Attributes:
+        strength: γ.
+        pull: of all weights; None leaves γ alone.
+        reranked: whether a reranker has a weight.
+    """
 
     strength: float = 0.0
     pull: float | None = None
+    reranked: bool = False
 
 
 TERMS_OF_UNTRAINED = torch.tensor([START_STRENGTH, *(0.0 for _ in FEATURES)])  # (γ, u)
 OF_UNTRAINED = FitMethod(strength=START_STRENGTH)
 WAYS = (FitMethod(), *(FitMethod(strength=of) for of in STRENGTHS), *(FitMethod(pull=of) for of in PULLS))
+RERANKED_WAYS = tuple(FitMethod(pull=of, reranked=True) for of in PULLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,8 @@ def fitted(lists: CandidateLists, way: FitMethod) -> Float[Tensor, " terms"]:
     A monotone field whose weight would have the other sign has none, and the others are fitted without it.
     """
     open_to = torch.ones(lists.features.shape[2])
+    if lists.reranked and not way.reranked:
+        open_to[-1] = 0.0
     while True:
         weights = _fitted(lists, way, open_to)
         signs = torch.tensor([*([0] * (len(weights) - len(lists.signs))), *lists.signs])
@@ -138,19 +147,25 @@ def _means(features: Tensor, present: Tensor) -> Tensor:
 
 
 def chosen_way(lists: CandidateLists, examples: Examples, seed: int) -> FitMethod:
-    """The way that answers other queries best; none where it gains less than its standard error."""
+    """The way that answers other queries best; none where it gains less than its standard error.
+
+    One with a reranker has to gain more than that over the best without it.
+    """
     fold = np.random.default_rng([seed, 3]).permutation(len(lists)) % _FOLDS
-    values = np.zeros((len(WAYS), len(lists)))
+    ways = (*WAYS, *RERANKED_WAYS) if lists.reranked else WAYS
+    values = np.zeros((len(ways), len(lists)))
     for number in range(_FOLDS):
         mine, others = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
         part, rest = lists.subset(mine), lists.subset(others)
         relevant = [examples.relevant[i] for i in part.queries]
-        for row, way in enumerate(WAYS):
+        for row, way in enumerate(ways):
             values[row, mine] = ndcg_at_10(part.ranked(fitted(rest, way)), relevant)
-    gains = values - values[0]
-    best = int(gains.mean(1).argmax())
-    error = gains[best].std() / np.sqrt(len(lists))
-    return WAYS[best] if gains[best].mean() > error else WAYS[0]
+    best = int(values[: len(WAYS)].mean(1).argmax())
+    best = best if _clear([values[best] - values[0]]) else 0
+    if lists.reranked:
+        other = len(WAYS) + int(values[len(WAYS) :].mean(1).argmax())
+        best = other if _clear([values[other] - values[best]]) else best
+    return ways[best]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +206,7 @@ def train_second_stage(
     seed: int = 0,
     matrix: bool = False,
     fields: Sequence[MonotoneField] = (),
+    reranker: RerankerIdentity | None = None,
 ) -> TrainedStage | None:
     """Fit a second stage to follow one of the searches of a training; None with too few queries.
 
@@ -203,10 +219,11 @@ def train_second_stage(
         seed: random seed of the folds.
         matrix: fit W as well (token_matrix.py), and keep it where held-out queries gain by it.
         fields: further features, scaled.
+        reranker: a model whose score is a feature, where held-out queries gain by it.
     """
     started = time.monotonic()
     of_folds = [
-        lists_of(examples, tokens, fold.heads[base], fold.queries, fields)
+        lists_of(examples, tokens, fold.heads[base], fold.queries, fields, reranker)
         for fold in folds
         if base in fold.heads
     ]
@@ -221,9 +238,9 @@ def train_second_stage(
         assert candidates is not None
         way = way if way != WAYS[0] else OF_UNTRAINED
         delta, weights = fitted_with_matrix(lists, candidates, way, seed)
-        stage = stage_with(examples.snapshot, weights, delta, fields)
     else:
-        stage = stage_with(examples.snapshot, fitted(lists, way), None, fields)
+        delta, weights = None, fitted(lists, way)
+    stage = stage_with(examples.snapshot, weights, delta, fields, reranker if way.reranked else None)
     record = stage_record(examples, lists, tokens, base, way, stage, report, seed, started)
     return TrainedStage(base, stage, way, report, record)
 
@@ -255,6 +272,8 @@ def stage_record(
             "features": dict(zip(FEATURES, stage.feature_weights.tolist(), strict=True)),
             "fields": weights_of_fields(stage),
             "scales": [list(field) for field in stage.fields],
+            "reranker": None if stage.reranker is None else list(stage.reranker),
+            "reranker_weight": None if stage.reranker_weight is None else stage.reranker_weight.item(),
         },
         "near": None if near is None else near.to_dict(),
         "gate": report.to_dict(),
@@ -276,6 +295,8 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     how = "no second stage" if way == WAYS[0] else _described(way)
     if raised := [f"{name} {weight:+.4g}" for name, weight in about.get("fields", {}).items() if weight]:
         how += ", " + ", ".join(raised)
+    if about.get("reranker"):
+        how += f", reranker {about['reranker'][0]} {about['reranker_weight']:+.4g}"
     if about.get("token_matrix"):
         how += ", token matrix"
     return {
@@ -286,6 +307,7 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
         "strength": about["strength"],
         "features": about["features"],
         "fields": about.get("fields", {}),
+        "reranker": None if not about.get("reranker") else about["reranker"][0],
         "gate": gate,
     }
 
@@ -303,14 +325,18 @@ def stage_with(
     weights: Float[Tensor, " terms"],
     delta: Float[Tensor, "dims dims"] | None = None,
     fields: Sequence[MonotoneField] = (),
+    reranker: RerankerIdentity | None = None,
 ) -> SecondStage:
     """A second stage with these weights and W − I, for the tokens of a state."""
     assert snapshot.tokens is not None
-    stage = SecondStage(snapshot.tokens.codec.dims, strength=weights[0].item(), fields=tuple(fields))
+    dims = snapshot.tokens.codec.dims
+    stage = SecondStage(dims, strength=weights[0].item(), fields=tuple(fields), reranker=reranker)
     with torch.no_grad():
         stage.feature_weights.copy_(weights[1 : 1 + len(FEATURES)])
         if stage.field_weights is not None:
-            stage.field_weights.copy_(weights[1 + len(FEATURES) :])
+            stage.field_weights.copy_(weights[1 + len(FEATURES) : 1 + len(FEATURES) + len(fields)])
+        if stage.reranker_weight is not None:
+            stage.reranker_weight.copy_(weights[-1])
         if delta is not None:
             stage.token_delta.copy_(delta)
     return stage.eval()

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import FEATURES
 from dsearch.engine import UNTRAINED, Collection
-from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.queries import tokens_of
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.training.confidence import with_near
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.lists import lists_of

@@ -17,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.retrieval.second_stage import FEATURES, Interactions, Matches, SecondStage
-from dsearch.engine.ranking.second_stage import QueryTokens, Reranker, neutral
+from dsearch.engine.ranking.second_stage import Reranker, neutral
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.training.finetune.lists import CandidateLists
 
 PULL = 0.1

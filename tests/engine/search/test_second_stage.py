@@ -11,17 +11,13 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.second_stage import FEATURES, POWER, Matches, SecondStage
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.engine.network_layer import open_layer
-from dsearch.engine.ranking.second_stage import (
-    CandidateEvidence,
-    FirstStage,
-    features_of,
-    query_tokens,
-)
+from dsearch.engine.ranking.second_stage import CandidateEvidence, FirstStage, features_of
 from dsearch.engine.search.confidence import evidence_of_rankings
+from dsearch.engine.snapshot.tokens_of_query import query_tokens
 from dsearch.errors import InvalidCursor, InvalidRequest
-from dsearch.types import Document
+from dsearch.types import Document, Query
 
 QUERY = "bread with cheese"
 
@@ -122,6 +118,17 @@ def test_served_as_trained(staged: Collection) -> None:
     ]
     weights = found.weights[0, : len(answer.hits)].tolist()
     assert weights == pytest.approx([hit.weight for hit in answer.hits], abs=1e-6)
+
+
+def test_an_evaluation_ranks_as_searches_do(staged: Collection) -> None:
+    """A version that learned a second stage is scored with it."""
+    assert staged.snapshot.token_dims is not None
+    head = staged.head("v0").reranking(SecondStage(staged.snapshot.token_dims, strength=3.0))
+    staged.promote(staged.add_model(head, {}, parent="v0"))
+    (run,) = make_run(staged, [Query("q", QUERY)], System("hybrid", staged.live_model)).values()
+    served = staged.search(QUERY, limit=20).hits
+    assert [id for id, _ in run[:20]] == [hit.id for hit in served]
+    assert [score for _, score in run[:20]] == pytest.approx([hit.score for hit in served], abs=1e-5)
 
 
 def test_gradients_reach_matrix_strength_and_features(staged: Collection) -> None:

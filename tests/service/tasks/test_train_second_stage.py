@@ -7,11 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
+from starlette.responses import Response
 from starlette.testclient import TestClient
 from support.training.second_stages import judged_collection
 
 from dsearch.engine import SearchEngine
 from dsearch.jobs import TrainingJob
+from dsearch.service.app import create_app
+from dsearch.service.routes import tasks
 from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
 from dsearch.service.tasks.results import register_made
 from dsearch.training import run_training, summary
@@ -89,3 +92,23 @@ def test_a_search_without_tokens_names_the_way_to_them(engine: SearchEngine, cli
     answer = client.post("/v1/collections/plain/search", json={"query": "a", "stages": 2})
     assert answer.status_code == 422
     assert "--second-stage" in answer.json()["detail"]
+
+
+def test_a_request_names_no_reranker_that_the_operator_did_not(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default there is none: a request does not make the server load a model."""
+
+    async def taken_on(*_: object) -> Response:
+        return Response(status_code=202)
+
+    monkeypatch.setattr(tasks, "_take_on", taken_on)
+    judged_collection(engine)
+    body = {"queries": {"q": "a1"}, "judgements": {"q": {"d1": 1}}, "reranker": "some/model"}
+    for allowed, status in (((), 422), (("other/model",), 422), (("some/model",), 202)):
+        with TestClient(create_app(engine, rerankers=allowed), base_url="http://127.0.0.1") as client:
+            answer = client.post("/v1/collections/judged/train", json=body)
+            assert answer.status_code == status, answer.text
+            if status == 422:
+                expected = f"not among those of this server ({', '.join(allowed) or 'none'})"
+                assert expected in answer.json()["detail"]

@@ -13,8 +13,8 @@ from support.training.second_stages import judged_collection
 from dsearch.attention.retrieval.second_stage import FEATURES
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.ranking.second_stage import query_tokens
 from dsearch.engine.search.queries import tokens_of
+from dsearch.engine.snapshot.tokens_of_query import query_tokens
 from dsearch.evaluation.confidence import Calibration
 from dsearch.evaluation.logistic import Logistic
 from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration

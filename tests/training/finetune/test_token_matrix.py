@@ -9,8 +9,8 @@ from support.training.second_stages import judged_collection
 
 from dsearch.attention.retrieval.second_stage import FEATURES
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.queries import tokens_of
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.training import run_training

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.engine.ranking.second_stage import QueryTokens
 from dsearch.engine.search.highlights.fragments import SCANNED_CHARACTERS, fragments
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.types import Document, Highlight
 
 LIKE = 0.5  # cosine of tokens that are marked

@@ -1,0 +1,117 @@
+"""Locate a reranker's files, and say which kind of model they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dsearch.errors import InvalidRequest, RerankerUnavailable
+
+Kind = Literal["cross-encoder", "multi-vector"]
+
+_FILES = ("*.safetensors", "pytorch_model*.bin", "*.json", "*.txt", "*.model")
+# What other runtimes need is left on the hub.
+_NOT_NEEDED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite", "coreml/*"]
+_KINDS: dict[str, Kind] = {
+    "CrossEncoder": "cross-encoder",
+    "MultiVectorEncoder": "multi-vector",
+    "ColBERT": "multi-vector",
+}
+
+
+class RerankerFiles(NamedTuple):
+    """A reranker on this machine.
+
+    Attributes:
+        name: name on the hub, or the whole path of a folder.
+        folder: its folder.
+        kind: kind of model.
+        sha256: digest of weights, configuration and vocabulary.
+    """
+
+    name: str
+    folder: Path
+    kind: Kind
+    sha256: str
+
+
+def find_reranker(name: str, *, fetch: bool) -> RerankerFiles:
+    """Find the files of a reranker.
+
+    Args:
+        name: name of a model on the hub, or a folder.
+        fetch: whether it may come from the hub over the network; otherwise from its cache on this machine.
+
+    Raises:
+        RerankerUnavailable: no folder, and not to be had from the hub, or no weights in it.
+        InvalidRequest: a model of another kind.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        name = str(folder.resolve())
+    else:
+        folder = _from_hub(name, fetch=fetch)
+    if not any(any(folder.rglob(pattern)) for pattern in _FILES[:2]):
+        raise RerankerUnavailable(
+            f"reranker {name!r}: no weights ({' or '.join(_FILES[:2])}) in {folder}; give the folder of a "
+            "CrossEncoder or MultiVectorEncoder of sentence-transformers"
+        )
+    return RerankerFiles(name, folder, _kind_of(folder, name), _digest(folder))
+
+
+def _from_hub(name: str, *, fetch: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, ignore_patterns=_NOT_NEEDED, local_files_only=not fetch))
+    except Exception as error:  # the hub client raises a dozen kinds
+        whence = "the Hugging Face hub did not give it" if fetch else "it is not in the cache of the hub here"
+        remedy = (
+            "give the name of a CrossEncoder or MultiVectorEncoder while the hub is in reach, or a folder"
+            if fetch
+            else f"a search loads no model from the hub: run hf download {name}, or search with stages=1"
+        )
+        raise RerankerUnavailable(
+            f"reranker {name!r} is not a folder, and {whence} ({type(error).__name__}); {remedy}"
+        ) from error
+
+
+def _kind_of(folder: Path, name: str) -> Kind:
+    """The kind that the files name: a class head that is not among the weights would be drawn at random.
+
+    Raises:
+        InvalidRequest: another kind.
+    """
+    architectures: list[str] = _json(folder / "config.json").get("architectures") or []
+    named = _json(folder / "config_sentence_transformers.json").get("model_type")
+    classifies = any(of.endswith(("ForSequenceClassification", "ForCausalLM")) for of in architectures)
+    kind = _KINDS.get(str(named))
+    if kind is None and named is None:
+        kind = "multi-vector" if "HF_ColBERT" in architectures else "cross-encoder" if classifies else None
+    if kind is None:
+        what = named or ", ".join(architectures) or "a model without config.json"
+        raise InvalidRequest(
+            f"reranker {name!r} is {what}; use a CrossEncoder or a MultiVectorEncoder of "
+            "sentence-transformers, which score a query with a text"
+        )
+    return kind
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _digest(folder: Path) -> str:
+    files = sorted({file for pattern in _FILES for file in folder.rglob(pattern) if file.is_file()})
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            digest.update(file.relative_to(folder).as_posix().encode())
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

@@ -1,0 +1,116 @@
+"""Rerankers are those of sentence-transformers; what is none is refused by its files, before it is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentence_transformers
+import torch
+from support.training.rerankers import cross_encoder_folder, multi_vector_folder
+
+from dsearch.encoder.reranker import load_reranker, model
+from dsearch.encoder.weights import find_weights
+from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable
+
+QUERY, TEXTS = "oat bread", ["bread of oats", "a mango", "cheese with bread and a long text behind " * 30]
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "_loaded", type(model._loaded)())  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_cross_encoder_gives_its_logits(tmp_path: Path, unloaded: None) -> None:
+    folder = cross_encoder_folder(tmp_path / "cross")
+    loaded = load_reranker(str(folder))
+    own = sentence_transformers.CrossEncoder(str(folder), device="cpu", local_files_only=True)
+    expected = own.predict([(QUERY, text) for text in TEXTS], activation_fn=torch.nn.Identity())
+    scores = loaded.scores(QUERY, TEXTS)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    assert np.ptp(scores) > 1e-3
+    np.testing.assert_allclose(loaded.scores(QUERY, TEXTS[:1]), scores[:1], atol=1e-5)
+    assert loaded.scores(QUERY, []).shape == (0,)
+    assert (loaded.files.kind, len(loaded.files.sha256)) == ("cross-encoder", 64)
+
+
+def test_a_multi_vector_encoder_gives_its_similarity(tmp_path: Path, unloaded: None) -> None:
+    folder = multi_vector_folder(tmp_path / "multi")
+    loaded = load_reranker(str(folder))
+    own = sentence_transformers.MultiVectorEncoder(str(folder), device="cpu", local_files_only=True)
+    expected = own.similarity(own.encode_query([QUERY]), own.encode_document(TEXTS))[0]
+    np.testing.assert_allclose(loaded.scores(QUERY, TEXTS), np.asarray(expected), atol=1e-4)
+    assert loaded.files.kind == "multi-vector"
+
+
+def test_a_folder_is_loaded_once_by_any_of_its_names(
+    tmp_path: Path, unloaded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cross_encoder_folder(tmp_path / "cross")
+    first = load_reranker(str(tmp_path / "cross"))
+    monkeypatch.chdir(tmp_path)
+    assert load_reranker("cross") is first
+    assert first.files.name == str(tmp_path / "cross")
+    for number in range(model.MOST_MODELS):
+        load_reranker(str(cross_encoder_folder(tmp_path / f"other{number}", seed=number + 1)))
+    assert load_reranker("cross") is not first
+
+
+def test_an_encoder_is_no_reranker() -> None:
+    """sentence-transformers would put a class head of random numbers on it."""
+    folder = find_weights("all-MiniLM-L6-v2").folder
+    with pytest.raises(InvalidRequest, match=r"is .*; use a CrossEncoder or a MultiVectorEncoder"):
+        load_reranker(str(folder))
+
+
+def test_several_labels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="has 3 labels; use a model with one"):
+        load_reranker(str(cross_encoder_folder(tmp_path / "labels", labels=3)))
+
+
+def test_a_search_asks_no_hub() -> None:
+    with pytest.raises(RerankerUnavailable, match="hf download nobody/nothing, or search with stages=1"):
+        load_reranker("nobody/nothing")
+
+
+def test_a_training_says_that_the_hub_did_not_give_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def out_of_reach(name: str, *, local_files_only: bool, **_: object) -> str:
+        asked.append(local_files_only)
+        raise OSError(name)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", out_of_reach)
+    with pytest.raises(RerankerUnavailable, match="the Hugging Face hub did not give it"):
+        load_reranker("nobody/nothing", fetch=True)
+    assert asked == [False]
+
+
+def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RerankerUnavailable, match="no weights"):
+        load_reranker(str(tmp_path))
+
+
+def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
+    folder = cross_encoder_folder(tmp_path / "cut")
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(RerankerUnavailable, match="does not load as a CrossEncoder"):
+        load_reranker(str(folder))
+
+
+def test_a_kind_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = cross_encoder_folder(tmp_path / "named")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "ColBERT"}))
+    monkeypatch.delattr(sentence_transformers, "MultiVectorEncoder")
+    with pytest.raises(MissingExtra, match="does not have; install a newer one"):
+        load_reranker(str(folder))
+
+
+def test_scores_that_are_not_numbers_are_refused(tmp_path: Path, unloaded: None) -> None:
+    loaded = load_reranker(str(cross_encoder_folder(tmp_path / "nan")))
+    with torch.no_grad():
+        loaded._model.model.classifier.bias.fill_(float("nan"))  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(RerankerUnavailable, match="not one finite number a text"):
+        loaded.scores(QUERY, TEXTS)
