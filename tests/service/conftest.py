@@ -19,18 +19,10 @@ from support.service.service_fakes import (
     open_words,
     serving,
 )
-from support.warm.processes import WarmSubprocess, warm_start
 
-from dsearch import processes
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app
 from dsearch.training.confidence import calibrate_by_documents
-
-
-@pytest.fixture(autouse=True)
-def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run_spawned` forks a preloaded process; tests/test_processes.py starts cold ones."""
-    monkeypatch.setattr(processes, "subprocess", WarmSubprocess(warm_start()))
 
 
 @pytest.fixture
