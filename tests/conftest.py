@@ -22,7 +22,9 @@ from support.shape_checks import install
 install()  # before what it checks is imported
 
 from support.fakes import HashingEncoder
+from support.warm.processes import WarmSubprocess, warm_start
 
+from dsearch import processes
 from dsearch.engine import Collection, SearchEngine
 from dsearch.types import Document
 
@@ -30,6 +32,7 @@ pytest_plugins = ["support.sizes", "support.longest"]
 
 FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
 WORDS = FOODS.split()
+_WARM = WarmSubprocess(lambda *args, **more: warm_start()(*args, **more))  # started by the first that asks
 
 
 @pytest.fixture
@@ -62,6 +65,21 @@ def collection(engine: SearchEngine, documents: list[Document]) -> Collection:
     made = engine.create("food")
     made.ingest(documents)
     return made
+
+
+@pytest.fixture(autouse=True)
+def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run_spawned` forks a preloaded process; some of tests/test_processes.py start cold ones."""
+    monkeypatch.setattr(processes, "subprocess", _WARM)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No service refuses requests because a busy machine made its event loop late."""
+    admission = sys.modules.get("dsearch.service.overload.admission")
+    if admission is not None:  # loaded by whatever module makes an app
+        monkeypatch.setattr(admission, "TOLERATED_S", 60.0)
+        monkeypatch.setattr(admission, "FULL_S", 120.0)
 
 
 @pytest.fixture

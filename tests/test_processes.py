@@ -18,6 +18,12 @@ from dsearch.processes import run_spawned
 from dsearch.types import Progress
 
 
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes start as for users: new interpreters, which import torch and FAISS for 1.8 s of CPU."""
+    monkeypatch.setattr(processes, "subprocess", subprocess)
+
+
 def test_the_result_and_the_progress_come_back(tmp_path: Path) -> None:
     seen: list[Progress] = []
     made = run_spawned(targets.count, 3, tmp_path, on_progress=seen.append)
@@ -25,6 +31,7 @@ def test_the_result_and_the_progress_come_back(tmp_path: Path) -> None:
     assert [step.done for step in seen] == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("cold")
 def test_it_is_a_new_interpreter_with_the_thread_budget_set_before_the_target_is_imported() -> None:
     there = run_spawned(targets.surroundings, threads=1)
     assert there["pid"] != os.getpid()
@@ -53,6 +60,7 @@ def test_a_death_is_reported() -> None:
         run_spawned(targets.leave)
 
 
+@pytest.mark.usefixtures("cold")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs RLIMIT_AS and /proc")
 def test_memory_is_limited() -> None:
     assert run_spawned(targets.take_memory, 10, memory_bytes=2**27) == 10 * 2**20
@@ -84,6 +92,7 @@ def test_cancelling_lets_it_clean_up(tmp_path: Path) -> None:
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.usefixtures("cold")
 def test_what_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_GRACE_S", 0.3)
     with pytest.raises(Cancelled):

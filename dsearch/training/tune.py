@@ -276,22 +276,20 @@ def _best(values: Values) -> Setting:
 
     A hop costs a second search, and other k1 and b memory; and among many settings some look better by luck.
     """
-    own = _best_of([setting for setting in values if setting.bm25 is None], values)
+    means = dict(zip(values, np.stack(list(values.values())).mean(axis=1).tolist(), strict=True))
+    own = _best_of([setting for setting in values if setting.bm25 is None], values, means)
     other = [setting for setting in values if setting.bm25 is not None]
     if not other:
         return own
-    best = _best_of(other, values)
+    best = _best_of(other, values, means)
     return best if _clear(values[best] - values[own]) else own
 
 
-def _best_of(settings: Sequence[Setting], values: Values) -> Setting:
-    best = max(settings, key=lambda setting: values[setting].mean())
+def _best_of(settings: Sequence[Setting], values: Values, means: Mapping[Setting, float]) -> Setting:
+    best = max(settings, key=means.__getitem__)
     if best.hop_strength == 0:
         return best
-    plain = max(
-        (setting for setting in settings if setting.hop_strength == 0),
-        key=lambda setting: values[setting].mean(),
-    )
+    plain = max((setting for setting in settings if setting.hop_strength == 0), key=means.__getitem__)
     return best if _clear(values[best] - values[plain]) else plain
 
 

@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 from support.cli.terminal import Terminal
 from support.fakes import HashingEncoder
-from support.warm.processes import WarmSubprocess, warm_start
 
-from dsearch import processes
 from dsearch.encoder import Encoder
-
-
-@pytest.fixture(autouse=True)
-def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run_spawned` forks a preloaded process; tests/test_processes.py starts cold ones."""
-    monkeypatch.setattr(processes, "subprocess", WarmSubprocess(warm_start()))
 
 
 @pytest.fixture

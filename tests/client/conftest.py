@@ -14,10 +14,8 @@ import pytest
 import torch
 from support.paths import SUPPORT, TESTS
 from support.service.service_fakes import WordEncoder, documents
-from support.warm.processes import WarmSubprocess, warm_start
 
 import dsearch
-from dsearch import processes
 from dsearch.attention.retrieval.head import Head
 from dsearch.client import AsyncClient, Client, LocalEngine
 from dsearch.engine import PassageOptions, SearchEngine
@@ -56,12 +54,6 @@ class Awaited:
     def finish(self) -> None:
         self._runner.run(self._client.close())
         self._runner.close()
-
-
-@pytest.fixture(autouse=True)
-def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run_spawned` forks a preloaded process; tests/test_processes.py starts cold ones."""
-    monkeypatch.setattr(processes, "subprocess", WarmSubprocess(warm_start()))
 
 
 @pytest.fixture(scope="session")

@@ -19,26 +19,10 @@ from support.service.service_fakes import (
     open_words,
     serving,
 )
-from support.warm.processes import WarmSubprocess, warm_start
 
-from dsearch import processes
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app
-from dsearch.service.overload import admission
 from dsearch.training.confidence import calibrate_by_documents
-
-
-@pytest.fixture(autouse=True)
-def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run_spawned` forks a preloaded process; tests/test_processes.py starts cold ones."""
-    monkeypatch.setattr(processes, "subprocess", WarmSubprocess(warm_start()))
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine makes the event loop late, which is no reason for a test to fail."""
-    monkeypatch.setattr(admission, "TOLERATED_S", 60.0)
-    monkeypatch.setattr(admission, "FULL_S", 120.0)
 
 
 @pytest.fixture

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 import pytest
 from support.paths import ROOT
 from support.tiny_encoder import write_tiny_encoder
+from support.warm.processes import WarmProcess, warm_start
 
 SCRIPT = ROOT / "scripts" / "trials" / "attack.py"
 
@@ -30,31 +31,26 @@ def attack() -> Iterator[ModuleType]:
     del sys.modules[spec.name]
 
 
-def test_a_small_attack_breaks_no_promise(tmp_path: Path) -> None:
+class WarmServers:
+    """In place of the program's `subprocess`: three servers that start cold import for twenty seconds."""
+
+    @staticmethod
+    def Popen(command: list[str], *, stdout: IO[bytes], stderr: IO[bytes]) -> WarmProcess:
+        return warm_start()(command, stdout=stdout.fileno(), stderr=stderr.fileno())
+
+
+def test_a_small_attack_breaks_no_promise(
+    attack: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     encoder = write_tiny_encoder(tmp_path)
-    sizes = (
-        "--kills",
-        "1",
-        "--flips",
-        "8",
-        "--fuzz",
-        "60",
-        "--events",
-        "8",
-        "--clients",
-        "4",
-        "--seconds",
-        "0.5",
-    )
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--encoder", str(encoder), *sizes],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    header, *rows = done.stdout.splitlines()
+    sizes = "--kills 1 --flips 8 --fuzz 60 --events 8 --clients 4 --seconds 0.5"
+    monkeypatch.setattr(attack, "subprocess", WarmServers)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--encoder", str(encoder), *sizes.split()])
+    monkeypatch.delenv("DSEARCH_HOME", raising=False)
+    code = attack.main()
+    output, errors = capsys.readouterr()
+    assert code == 0, output + errors
+    header, *rows = output.splitlines()
     assert header.split() == ["round", "trials", "broken", "seen"]
     assert [row.split()[0] for row in rows] == ["kill", "flip", "fuzz", "poison", "overload"]
     assert all(int(row.split()[1]) > 0 and row.split()[2] == "0" for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -72,6 +73,9 @@ class HashingEncoder(torch.nn.Module):
         return torch.nn.functional.normalize(stored @ self.weight, dim=-1)
 
 
+@functools.lru_cache(1 << 16)  # a generator of random numbers costs more than all else here
 def _direction(word: str, dimension: int) -> np.ndarray:
     seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
-    return np.random.default_rng(seed).standard_normal(dimension)
+    direction = np.random.default_rng(seed).standard_normal(dimension)
+    direction.flags.writeable = False  # the next who asks for it has the same array
+    return direction

@@ -55,12 +55,12 @@ _MISSING = object()
 class _Known(NamedTuple):
     """What is known of a function: its code, its types if one is a shape, and what passed a check.
 
-    That is arguments, and pairs of arguments and result.
+    That is arguments, and for each of them results.
     """
 
     code: CodeType  # kept, so that its id stays its own; equal codes may have other annotations
     types: dict[str, Any] | None
-    passed: set[Hashable]
+    passed: dict[Hashable, set[Hashable]]
 
 
 _known: dict[int, _Known] = {}  # by id of the code
@@ -82,7 +82,7 @@ def checked(function: Any) -> Any:
         # Now and not at the first call: a class within which it is defined is Any yet, as jaxtyping has it.
         types = _resolved(function)
         shaped = any(map(_names_a_shape, types.values()))
-        known = _known[id(code)] = _Known(code, types if shaped else None, set())
+        known = _known[id(code)] = _Known(code, types if shaped else None, {})
     return function if known.types is None else _checked_when_called(function, known.types, known.passed)
 
 
@@ -115,7 +115,7 @@ def _names_a_shape(annotation: object) -> bool:
     return any(map(_names_a_shape, get_args(annotation)))
 
 
-def _checked_when_called(function: Any, types: dict[str, Any], passed: set[Hashable]) -> Any:
+def _checked_when_called(function: Any, types: dict[str, Any], passed: dict[Hashable, set[Hashable]]) -> Any:
     wrapper: Callable[..., Any] | None = None
     results: dict[int, object] = {}  # by thread: a result that is there already, only to be checked
 
@@ -129,19 +129,20 @@ def _checked_when_called(function: Any, types: dict[str, Any], passed: set[Hasha
         # A traced size that is looked up, or compared, becomes a constant of the graph.
         if jaxtyping.config.jaxtyping_disable or torch.compiler.is_compiling():
             return function(*arguments, **named)
-        before = key_of((arguments, named))
-        seen = before is not None and before in passed
+        before = _key_of_call(arguments, named)
+        results_passed = None if before is None else passed.get(before)
+        seen = results_passed is not None
         result = function(*arguments, **named) if seen else _MISSING
-        if seen and (after := key_of(result)) is not None and (before, after) in passed:
+        if results_passed is not None and (after := key_of(result)) is not None and after in results_passed:
             return result
         if wrapper is None:
             wrapper = _jaxtyped(call_or_take, function, types)
         results[threading.get_ident()] = result
         result = wrapper(*arguments, **named)
         if before is not None:
-            passed.add(before)
+            results_passed = passed.setdefault(before, set())
             if (after := key_of(result)) is not None:
-                passed.add((before, after))
+                results_passed.add(after)
         return result
 
     return call
@@ -160,26 +161,48 @@ def _jaxtyped(stand_in: Any, function: Any, types: dict[str, Any]) -> Callable[.
     return jaxtyping.jaxtyped(stand_in, typechecker=beartype)
 
 
+def _key_of_call(arguments: tuple[Any, ...], named: dict[str, Any]) -> Hashable | None:
+    positional = _key_of_parts(arguments)
+    if positional is None or not named:
+        return positional
+    by_name = _key_of_parts(named)
+    return None if by_name is None else (positional, by_name)
+
+
 def key_of(value: object) -> Hashable | None:
     """All that a check of a value's type and shape depends on; None if that is too much to say."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return (type(value), value.dtype, tuple(value.shape))
-    if isinstance(value, (bool, int)):  # a size may be named in a shape
-        return (type(value), value)
-    if isinstance(value, str):  # may be one of a Literal
-        return value if len(value) <= _LONGEST else str
-    if isinstance(value, type):
-        return value
-    if isinstance(value, dict):
-        parts = [*value.keys(), *value.values()]
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        parts = list(value)
-    else:
-        return type(value)
+    kind = type(value)
+    try:
+        key = _key_by_type[kind]
+    except KeyError:
+        key = _key_by_type[kind] = next((of for bases, of in _KEYS if issubclass(kind, bases)), None)
+    return kind if key is None else key(value)
+
+
+def _key_of_array(value: Any) -> Hashable:
+    return (type(value), value.dtype, value.shape)
+
+
+def _key_of_text(value: str) -> Hashable:
+    return value if len(value) <= _LONGEST else str
+
+
+def _key_of_parts(value: Any) -> Hashable | None:
+    parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     if len(parts) > 2 * _LONGEST:
         return None
-    keys = tuple(map(key_of, parts))
+    keys = tuple([key_of(one) for one in parts])
     return None if None in keys else (type(value), keys)
+
+
+_KEYS: tuple[tuple[Any, Callable[[Any], Hashable | None]], ...] = (
+    ((torch.Tensor, np.ndarray), _key_of_array),
+    (int, lambda value: (type(value), value)),  # a size may be named in a shape
+    (str, _key_of_text),  # may be one of a Literal
+    (type, lambda value: value),
+    ((dict, list, tuple, set, frozenset), _key_of_parts),
+)
+_key_by_type: dict[type, Callable[[Any], Hashable | None] | None] = {}
 
 
 class _Decorate(ast.NodeTransformer):

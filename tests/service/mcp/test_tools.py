@@ -15,7 +15,9 @@ import mcp
 import pytest
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from support.paths import SUPPORT
 from support.service.service_fakes import WordEncoder, documents, serving
+from support.warm.processes import VARIABLE, warm_start
 
 from dsearch.engine import SearchEngine
 from dsearch.service.auth.keys import ApiKeys
@@ -279,13 +281,13 @@ def test_calls_are_counted(origin: str) -> None:
 def test_an_agent_on_this_machine_starts_it(tmp_path: Path, mode: str) -> None:
     """Over stdin and stdout, in a process of its own, beside nothing else."""
     home = with_notes(tmp_path / "home")
-    script = Path(__file__).parents[2] / "support" / "service" / "stdio_process.py"
+    script = SUPPORT / "service" / "stdio_process.py"
 
     async def connect(*flags: str) -> list[str]:
         started = StdioServerParameters(
             command=sys.executable,
-            args=[str(script), str(home), *flags],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            args=["-IS", str(SUPPORT / "warm" / "command.py"), str(script), str(home), *flags],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), VARIABLE: warm_start().address},
         )
         async with mcp.Client(started, mode=mode) as client:
             river = {"query": "river stone", "episode": f"stdio{len(flags)}", "collection": "notes"}
