@@ -78,7 +78,7 @@ class PoolLending:
 
 
 class LendingWeights(NamedTuple):
-    """Judged documents that those of a pool borrow from, weights with λ = 1, and which are judged themselves."""
+    """Judged documents that those of a pool borrow from, weights with λ = 1, and which ones are judged."""
 
     neighbours: Int64[Tensor, "queries pool near"]
     weights: Float32[Tensor, "queries pool near"]
