@@ -1,6 +1,6 @@
-"""Fit a query memory: choose γ, τ and c on judged queries, each answered without its own row.
+"""Fit a query memory: choose γ, τ, c and λ on judged queries, each answered without its own row.
 
-The memory (attention/retrieval/memory.py) needs no training: its rows are the judged queries. Three numbers
+The memory (attention/retrieval/memory.py) needs no training: its rows are the judged queries. Four numbers
 are chosen, beside the setting of the tuned search, on up to `MOST_QUERIES` queries. What they give is
 cross-validated: each fold is scored with the choice of the other folds.
 """
@@ -152,8 +152,13 @@ class MemoryTrials:
 
 def _doubt(memory: MemorySetting) -> float:
     """Price of a memory's squared distance from the middle of the grid."""
-    strength, temperature, null_level = memory
-    steps = (math.log2(strength / 0.4), (temperature - 0.05) / 0.04, (null_level - 0.5) / 0.4)
+    strength, temperature, null_level, lending = memory
+    steps = (
+        math.log2(strength / 0.4),
+        (temperature - 0.05) / 0.04,
+        (null_level - 0.5) / 0.4,
+        (lending - 0.5) / 0.5,
+    )
     return _FIRMNESS * sum(step**2 for step in steps)
 
 

@@ -59,6 +59,7 @@ class PoolLending:
         of_near, of_own = number[self._near], number[self._documents]
         neighbours = np.zeros((*self._pool.shape, NEIGHBOURS), np.int64)
         weights = np.zeros((*self._pool.shape, NEIGHBOURS), np.float32)
+        judged = np.zeros(self._pool.shape, bool)
         for query, alone in enumerate(_judged_alone(memory, states)):
             places = self._places[query]
             lenders, own = of_near[places], of_own[places]
@@ -69,17 +70,19 @@ class PoolLending:
             neighbours[query, line, slot] = lenders[line, column]
             weights[query, line, slot] = self._lending[places[line], column]
             weights[query] /= 1.0 + weights[query].sum(1, keepdims=True)
-            judged = (own >= 0) & ~alone[own]
-            neighbours[query, judged, 0], weights[query, judged] = own[judged], np.eye(1, NEIGHBOURS)
+            judged[query] = (own >= 0) & ~alone[own]
+            at = judged[query]
+            neighbours[query, at, 0], weights[query, at] = own[at], np.eye(1, NEIGHBOURS)
         weights *= (self._pool >= 0)[..., None]
-        return LendingWeights(torch.as_tensor(neighbours), torch.as_tensor(weights))
+        return LendingWeights(*map(torch.as_tensor, (neighbours, weights, judged)))
 
 
 class LendingWeights(NamedTuple):
-    """Judged documents that each document of a pool borrows from, and the weights of borrowing."""
+    """Judged documents that those of a pool borrow from, weights with λ = 1, and which ones are judged."""
 
     neighbours: Int64[Tensor, "queries pool near"]
     weights: Float32[Tensor, "queries pool near"]
+    judged: Bool[Tensor, "queries pool"]
 
     def scores(
         self, memory: QueryMemory, states: Float[Tensor, "queries encoder_dim"]
@@ -87,7 +90,11 @@ class LendingWeights(NamedTuple):
         """γ M of the pool, by rows that are not nearly its query."""
         relevance = memory(states, above=ALIKE).relevance
         of_near = relevance.gather(1, self.neighbours.flatten(1)).view(self.neighbours.shape)
-        return (of_near * self.weights).sum(-1)
+        return self.lent((of_near * self.weights).sum(-1), memory.lending)
+
+    def lent(self, scores: Float[Tensor, "queries pool"], lending: float) -> Float[Tensor, "queries pool"]:
+        """Scores with λ = `lending` from those with λ = 1."""
+        return scores if lending == 1.0 else torch.where(self.judged, scores, lending * scores)
 
 
 def _judged_alone(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from dsearch.training.tune import Setting, head_of
 STRENGTHS = (0.1, 0.2, 0.4, 0.8, 1.5)
 TEMPERATURES = (0.03, 0.05, 0.07)
 NULL_LEVELS = (0.3, 0.5, 0.7)
+LENDINGS = (0.0, 0.5, 1.0)
 _ROUNDS = 5
 _EPISODE_PARTS = 4  # memories without the episodes of some queries; each queries' own one would take longer
 _POOL = 100  # of each search in a pool
@@ -40,16 +42,17 @@ _QUERIES_AT_A_TIME = 32
 
 
 class MemorySetting(NamedTuple):
-    """γ, τ and c of a memory."""
+    """γ, τ, c and λ of a memory."""
 
     strength: float
     temperature: float
     null_level: float
+    lending: float = 1.0
 
 
 GRID = [
-    MemorySetting(*of)
-    for of in np.array(np.meshgrid(STRENGTHS, TEMPERATURES, NULL_LEVELS)).T.reshape(-1, 3).tolist()
+    MemorySetting(strength, temperature, null_level, lending)
+    for temperature, null_level, lending, strength in product(TEMPERATURES, NULL_LEVELS, LENDINGS, STRENGTHS)
 ]
 
 
@@ -65,7 +68,7 @@ def memory_of(
 
     Args:
         examples: judged queries; texts are kept only of judgements, not of clicks.
-        setting: γ, τ and c.
+        setting: γ, τ, c and λ.
         states: embeddings of the queries by another encoder; None for the collection's.
         hidden: positions whose grades are left out.
         inserted: whether the grades count as inserted, which the next training keeps.
@@ -95,6 +98,7 @@ def memory_of(
         strength=setting.strength,
         temperature=setting.temperature,
         null_level=setting.null_level,
+        lending=setting.lending,
     )
 
 
@@ -185,15 +189,21 @@ def _remembered(
     lent = [None if memory is None else lending.without_own(memory, states) for memory in memories]
     plain: dict[tuple[float, float], list[Float[Tensor, "queries pool"] | None]] = {}
     for setting in GRID:
-        key = setting[1:]
+        key = setting[1:3]
         if key not in plain:
-            plain = {key: []}  # the strengths of one temperature and level come in a row
+            plain = {key: []}  # settings of one temperature and level come in a row
             for memory, of in zip(memories, lent, strict=True):
                 scores = None
                 if memory is not None and of is not None:
                     scores = of.scores(memory.with_setting(1.0, *key), states)
                 plain[key].append(scores)
-        yield setting, [None if of is None else setting.strength * of for of in plain[key]]
+        yield (
+            setting,
+            [
+                None if of is None or scores is None else setting.strength * of.lent(scores, setting.lending)
+                for scores, of in zip(plain[key], lent, strict=True)
+            ],
+        )
 
 
 def _mean_of_rounds(rows: Sequence[Float[np.ndarray, " queries"]]) -> Float[np.ndarray, " queries"]:

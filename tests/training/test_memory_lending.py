@@ -27,10 +27,13 @@ def examples(engine: SearchEngine) -> Examples:
     return examples_from_judgements(topics, texts, grades).remembering()
 
 
-@pytest.mark.parametrize("with_hidden", [False, True])
-def test_a_query_is_answered_as_by_a_memory_without_its_row(examples: Examples, with_hidden: bool) -> None:
+@pytest.mark.parametrize(("with_hidden", "lending"), [(False, 1.0), (True, 1.0), (False, 0.5), (True, 0.25)])
+def test_a_query_is_answered_as_by_a_memory_without_its_row(
+    examples: Examples, with_hidden: bool, lending: float
+) -> None:
+    setting = SETTING._replace(lending=lending)
     hidden = hidings_of(examples)[0] if with_hidden else None
-    whole, memory = memory_of(examples, SETTING), memory_of(examples, SETTING, hidden=hidden)
+    whole, memory = memory_of(examples, setting), memory_of(examples, setting, hidden=hidden)
     assert whole is not None
     assert memory is not None
     snapshot, states = examples.snapshot, torch.as_tensor(examples.states)
@@ -40,7 +43,7 @@ def test_a_query_is_answered_as_by_a_memory_without_its_row(examples: Examples, 
     moved = 0
     for number in range(len(examples)):
         others = examples.subset([at for at in range(len(examples)) if at != number])
-        without = memory_of(others, SETTING, hidden=hidden)
+        without = memory_of(others, setting, hidden=hidden)
         assert without is not None
         state, pool = states[number : number + 1], every[number : number + 1]
         refitted = SnapshotMemory(without, snapshot).scores(without(state, above=ALIKE), pool)

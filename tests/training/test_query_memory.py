@@ -19,6 +19,7 @@ from dsearch.training.gate.selection import on_device_of, with_memory
 from dsearch.training.memory import MemorySetting, MemoryTrials, memory_of
 from dsearch.training.memory_values import hidings_of, values_of_memories
 from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import Relevant
 from dsearch.training.tune import DEFAULT, Trials
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
@@ -46,6 +47,19 @@ def test_leaving_a_row_out_is_a_memory_without_it(examples: Examples) -> None:
         for memory in (whole, without)
     ]
     assert torch.allclose(parts[0], parts[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("setting", [MemorySetting(0.8, 0.05, 0.3), MemorySetting(0.4, 0.07, 0.7, 0.5)])
+def test_the_grid_is_scored_as_its_memories_rank(examples: Examples, setting: MemorySetting) -> None:
+    drawn = np.arange(len(examples))
+    values = values_of_memories(examples, drawn, [DEFAULT])[DEFAULT, setting].all
+    head = Head(examples.states.shape[1])
+    for number in (0, len(examples) // 2):
+        others = examples.subset([at for at in range(len(examples)) if at != number])
+        head.memory = memory_of(others, setting)
+        one = examples.subset([number])
+        ndcg = Relevant(one.relevant).ndcg_at_10(Ranking(one).top(head.eval()))
+        assert values[number] == pytest.approx(ndcg[0], abs=1e-6)
 
 
 def test_a_ranking_of_training_queries_leaves_their_own_rows_out(examples: Examples) -> None:

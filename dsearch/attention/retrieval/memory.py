@@ -4,13 +4,14 @@ Past queries are keys, their judgements are values, and a null key stands for "n
 
     a = softmax over i of (q · q_i / τ, c / τ)           i: the nearest past queries
     r(j) = Σ_i a_i R_ij                                  R_ij: grade of document j for query i, its best = 1
-    M(q, d) = r(d) if d was judged, else Σ_n w_dn r(n)
+    M(q, d) = r(d) if d was judged, else λ Σ_n w_dn r(n)
     logit = (q_h · k_d + w_h b(q, d) + γ M(q, d)) / t    the same M for all heads
 
 Query states are compared at unit length, as the encoder gives them. A document that no past query judged
 borrows from its `NEIGHBOURS` nearest judged documents n, with weights w = softmax(e_d · e_n / `LENDING`): a
 nearest-neighbour regression in the manner of Nadaraya and Watson. A null key at `LENDING_LEVEL` keeps
-documents that are unlike all judged ones from borrowing, which matters where few are judged.
+documents that are unlike all judged ones from borrowing, which matters where few are judged. λ from 0 to 1 is
+chosen with γ, τ and c: where a question has one answer, its neighbours are wrong.
 
 With γ = 0, the start, nothing changes. No number belongs to a single document or query, so τ, c and γ can be
 chosen by leaving each query's own row out; `above` also leaves out rows that are nearly the same query.
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -97,6 +99,7 @@ class QueryMemory(nn.Module):
         strength: γ.
         temperature: τ.
         null_level: c.
+        lending: λ.
 
     Attributes:
         index: finds the nearest of many past queries; None compares all of them.
@@ -104,7 +107,7 @@ class QueryMemory(nn.Module):
 
     Raises:
         DimensionMismatch: states and embeddings of different lengths.
-        InvalidRequest: a query without a grade above 0; an index out of range; τ not above 0.
+        InvalidRequest: a query without a grade above 0; an index, τ or λ out of range.
     """
 
     def __init__(
@@ -122,20 +125,20 @@ class QueryMemory(nn.Module):
         strength: float = 0.0,
         temperature: float = START_TEMPERATURE,
         null_level: float = START_NULL_LEVEL,
+        lending: float = 1.0,
     ):
         if states.shape[1] != embeddings.shape[1]:
-            raise DimensionMismatch(
-                f"query states of {states.shape[1]} numbers and documents of {embeddings.shape[1]}"
-            )
+            lengths = f"query states of {states.shape[1]} numbers and documents of {embeddings.shape[1]}"
+            raise DimensionMismatch(lengths)
         judged = np.unique(of_query[grades > 0])
         if not (np.isfinite(grades) & (grades != 0) & np.isin(of_query, judged)).all():
             raise InvalidRequest("a query memory needs finite grades above 0; give judged queries")
         if not 0 < temperature < math.inf:
             raise InvalidRequest(f"temperature={temperature}; use a number above 0")
-        for name, indices, size in (
-            ("of_query", of_query, len(states)),
-            ("of_document", of_document, len(rows)),
-        ):
+        if not 0 <= lending <= 1:
+            raise InvalidRequest(f"lending={lending}; use a number from 0 to 1")
+        sized = ("of_query", of_query, len(states)), ("of_document", of_document, len(rows))
+        for name, indices, size in sized:
             outside = len(indices) and (indices.min() < 0 or indices.max() >= size)
             if len(indices) != len(grades) or outside:
                 raise InvalidRequest(f"{name}: give an index from 0 to {size - 1} for each grade")
@@ -155,14 +158,14 @@ class QueryMemory(nn.Module):
                 **by_query(of_query, of_document, grades, later, len(states)),
             },
             texts,
-            (strength, temperature, null_level),
+            (strength, temperature, null_level, lending),
         )
 
     def _fill(
         self,
         parts: dict[str, np.ndarray],
         texts: Sequence[str] | None,
-        setting: tuple[float, float, float],
+        setting: tuple[float, float, float, float],
         indexes: tuple[NearestKeys | None, NearestKeys | None] = (None, None),
     ) -> None:
         super().__init__()
@@ -173,8 +176,8 @@ class QueryMemory(nn.Module):
         self._capped = bool((self.contributors != TRUSTED).any())
         self._set(setting)
 
-    def _set(self, setting: tuple[float, float, float]) -> None:
-        strength, temperature, null_level = setting
+    def _set(self, setting: tuple[float, float, float, float]) -> None:
+        strength, temperature, null_level, self.lending = setting
         self.strength = nn.Parameter(torch.tensor(float(strength)))
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         self.null_level = nn.Parameter(torch.tensor(float(null_level)))
@@ -196,9 +199,9 @@ class QueryMemory(nn.Module):
         cls,
         parts: dict[str, np.ndarray],
         texts: Sequence[str] | None,
-        setting: tuple[float, float, float],
+        setting: tuple[float, float, float, float],
     ) -> QueryMemory:
-        """Restore a memory from what `parts` gave, with (γ, τ, c)."""
+        """Restore a memory from what `parts` gave, with (γ, τ, c, λ)."""
         memory = cls.__new__(cls)
         memory._fill(parts, texts, setting)
         return memory
@@ -208,9 +211,10 @@ class QueryMemory(nn.Module):
         return {name: buffer.detach().cpu().numpy() for name, buffer in self.named_buffers()}
 
     @property
-    def setting(self) -> tuple[float, float, float]:
-        """γ, τ and c."""
-        return self.strength.item(), self.log_temperature.exp().item(), self.null_level.item()
+    def setting(self) -> tuple[float, float, float, float]:
+        """γ, τ, c and λ."""
+        temperature = self.log_temperature.exp().item()
+        return self.strength.item(), temperature, self.null_level.item(), self.lending
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -301,14 +305,15 @@ class QueryMemory(nn.Module):
         self, states: Float[Tensor, "batch encoder_dim"], start: int
     ) -> Float[Tensor, "batch queries"]:
         """Cosines with the past queries from `start` on."""
-        blocks = [
-            product(states, keys.to(states) * scales.to(states)[:, None])
-            for keys, scales in _blocks(self.keys[start:], self.key_scales[start:])
-        ]
-        return torch.cat(blocks, dim=1) if blocks else states.new_zeros(len(states), 0)
+        ends = [*range(start, len(self), _BLOCK), len(self)]
+        blocks = [states.new_zeros(len(states), 0)]
+        for first, end in pairwise(ends):
+            keys = self.keys[first:end].to(states) * self.key_scales[first:end].to(states)[:, None]
+            blocks.append(product(states, keys))
+        return torch.cat(blocks, dim=1)
 
     def extended(self, more: QueryMemory, *, replace: bool = True) -> QueryMemory:
-        """Return this memory with the grades of another one, which count as inserted; γ, τ and c stay.
+        """Return this memory with the grades of another one, which count as inserted; γ, τ, c and λ stay.
 
         A query of the same text and contributor is one query: its grade of a document is the one of `more`,
         or without `replace` of this memory. Texts compare without case and repeated blanks; they are kept if
@@ -373,17 +378,19 @@ class QueryMemory(nn.Module):
             **by_query(of_query, of_document, numbers["grades"][pairs], pairs[pairs], len(queries)),
         }
         texts = None if self.texts is None else [self.texts[int(at)] for at in queries]
-        return QueryMemory.of_parts(parts, texts, (0.0, START_TEMPERATURE, START_NULL_LEVEL))
+        return QueryMemory.of_parts(parts, texts, (0.0, START_TEMPERATURE, START_NULL_LEVEL, 1.0))
 
-    def with_setting(self, strength: float, temperature: float, null_level: float) -> QueryMemory:
-        """Return the same memory with other γ, τ and c; rows are shared."""
+    def with_setting(
+        self, strength: float, temperature: float, null_level: float, lending: float = 1.0
+    ) -> QueryMemory:
+        """Return the same memory with other γ, τ, c and λ; rows are shared."""
         other = QueryMemory.__new__(QueryMemory)
         nn.Module.__init__(other)
         other.texts, other.index, other.lenders = self.texts, self.index, self.lenders
         other._capped = self._capped
         for name, buffer in self.named_buffers():
             other.register_buffer(name, buffer, persistent=False)
-        other._set((strength, temperature, null_level))
+        other._set((strength, temperature, null_level, lending))
         return other
 
     def _names(self) -> dict[tuple[str | bytes, int], int]:
@@ -435,13 +442,6 @@ def by_query(
         "inserted": inserted,
         "starts": np.searchsorted(of_query, np.arange(queries + 1)).astype(np.int64),
     }
-
-
-def _blocks(
-    codes: Int8[Tensor, "count dim"], scales: Float[Tensor, " count"]
-) -> Iterator[tuple[Int8[Tensor, "some dim"], Float[Tensor, " some"]]]:
-    for start in range(0, len(codes), _BLOCK):
-        yield codes[start : start + _BLOCK], scales[start : start + _BLOCK]
 
 
 def _unit(states: Float[np.ndarray, "queries encoder_dim"]) -> Float32[np.ndarray, "queries encoder_dim"]:

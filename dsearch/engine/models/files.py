@@ -4,10 +4,11 @@ The format of a model says which parts it has, so that a release that does not k
 and does not serve the head without it. Format 2: a trained query encoder, in `encoder/` (encoders.py). Format
 3: a trained document encoder, in `documents/` (documents.py). Format 4: its own k1 and b of the keyword
 score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
-Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision.
-Format 11: a second stage. Format 12: a learned score or an output projection. Format 13: shares of the heads
-that follow the query. These are among the head's tensors. Format 14: fields of the metadata in its second
-stage. Format 15: a reranker in it, which lies elsewhere. Formats 6 and 8 are retired (retired.py).
+Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision; 16:
+with a share of lending. Format 11: a second stage. Format 12: a learned score or an output projection. Format
+13: shares of the heads that follow the query. These are among the head's tensors. Format 14: fields of the
+metadata in its second stage. Format 15: a reranker in it, which lies elsewhere. Formats 6 and 8 are retired
+(retired.py).
 
 The module also finds the version that was live before, and deletes versions.
 """
@@ -51,9 +52,10 @@ FORMAT_WITH_SCORE = 12
 FORMAT_WITH_EXCITATION = 13
 FORMAT_WITH_FIELDS = 14
 FORMAT_WITH_RERANKER = 15
+FORMAT_WITH_LENDING = 16
 FIELDS = "monotone_fields"  # members of a record: of the second stage
 RERANKER = "reranker"
-NEWEST_FORMAT = 15
+NEWEST_FORMAT = 16
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -127,6 +129,8 @@ def save_model(
         record, format = {**record, FIELDS: [*map(list, head.second_stage.fields)]}, FORMAT_WITH_FIELDS
     if head.second_stage is not None and head.second_stage.reranker is not None:
         record, format = {**record, RERANKER: [*head.second_stage.reranker]}, FORMAT_WITH_RERANKER
+    if head.memory is not None and head.memory.lending != 1.0:
+        format = FORMAT_WITH_LENDING
     record = {
         **record,
         "format": format,

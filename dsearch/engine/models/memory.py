@@ -2,8 +2,8 @@
 
 Safetensors: past queries (`keys`) and judged documents (`codes`) in 8 bits with a scale for each row, the
 documents' rows in the store, grades with the numbers of their query and document, contributors of the
-queries, `setting` (γ, τ, c); the texts of the queries as JSON in the metadata, if they may be kept. Format 9
-of a model has embeddings in half precision.
+queries, `setting` (γ, τ, c, and λ where it is not 1); the texts of the queries as JSON in the metadata, if
+they may be kept. Format 9 of a model has embeddings in half precision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def memory_bytes(memory: QueryMemory) -> bytes:
     parts = memory.parts()
     del parts["starts"]  # follows from the others
     narrow = {name: parts[name].astype(np.int32) for name in ("of_query", "of_document")}
-    setting = {"setting": np.array(memory.setting)}
+    whole = memory.lending == 1.0  # earlier releases read three numbers
+    setting = {"setting": np.array(memory.setting[: 3 if whole else 4])}
     arrays = {name: np.ascontiguousarray(part) for name, part in {**parts, **narrow, **setting}.items()}
     return save(arrays, None if memory.texts is None else {"texts": json.dumps(memory.texts)})
 
@@ -44,15 +45,18 @@ def memory_from_bytes(content: bytes) -> QueryMemory:
         texts = metadata_of(content).get("texts")
         texts = None if texts is None else json.loads(texts)
         arrays = load(content)
-        strength, temperature, null_level = arrays.pop("setting").tolist()
+        strength, temperature, null_level, lending = [*arrays.pop("setting").tolist(), 1.0][:4]
         if "keys" in arrays:
-            return QueryMemory.of_parts(_checked(arrays, texts), texts, (strength, temperature, null_level))
+            return QueryMemory.of_parts(
+                _checked(arrays, texts), texts, (strength, temperature, null_level, lending)
+            )
         return QueryMemory(
             **{**arrays, **{name: arrays[name].astype(np.float32) for name in _HALVES}},
             texts=texts,
             strength=strength,
             temperature=temperature,
             null_level=null_level,
+            lending=lending,
         )
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, InvalidRequest) as error:
         raise CorruptData(f"{MEMORY_NAME} cannot be read ({error}); train again") from error
@@ -89,4 +93,5 @@ def memory_record(memory: QueryMemory) -> dict[str, Any]:
         "strength": round(memory.strength.item(), 6),
         "temperature": round(memory.log_temperature.exp().item(), 6),
         "null_level": round(memory.null_level.item(), 6),
+        "lending": memory.lending,
     }

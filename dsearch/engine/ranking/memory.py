@@ -56,8 +56,10 @@ class SnapshotMemory:
         return bool(self._built.computed.all() and self._fresh.computed.all())
 
     def same_rows(self, memory: QueryMemory) -> bool:
-        """True if `memory` has these past queries and grades, whatever its γ, τ and c are."""
-        return memory.rows is self.memory.rows and memory.of_query is self.memory.of_query
+        """True if `memory` has these past queries and grades and this λ, whatever its γ, τ and c are."""
+        own = self.memory
+        alike = memory.rows is own.rows and memory.of_query is own.of_query
+        return alike and memory.lending == own.lending
 
     def scores(
         self, recalled: Recalled, positions: Int64[np.ndarray, "batch candidates"]
@@ -215,7 +217,7 @@ def borrowed(
     near, similar = nearest_judged(memory, embeddings, NEIGHBOURS)
     null = similar.new_full((len(similar), 1), LENDING_LEVEL)
     shares = (torch.cat([similar, null], dim=1) / LENDING).softmax(-1)[:, :-1]
-    return near.numpy(), shares.numpy()
+    return near.numpy(), (memory.lending * shares).numpy()
 
 
 def nearest_judged(

@@ -262,5 +262,5 @@ def with_memory(head: Head, memory: QueryMemory | None, share: float) -> Head:
     """The head with this share of the strength of a query memory; 0 is none."""
     if memory is None or not share:
         return head
-    setting = memory.strength.item() * share, memory.log_temperature.exp().item(), memory.null_level.item()
-    return head.remembering(memory.with_setting(*setting))
+    strength, *others = memory.setting
+    return head.remembering(memory.with_setting(strength * share, *others))

@@ -91,7 +91,8 @@ def test_several_heads_and_an_insertion(food: Collection, shards: ShardedSearch)
 
     memory = food.stored_head("v1").memory
     assert memory is not None
-    headed = Head(32, heads=2, rank=4, seed=1).remembering(memory)
+    lending_half = memory.with_setting(*memory.setting[:3], 0.5)
+    headed = Head(32, heads=2, rank=4, seed=1).remembering(lending_half)
     version = save_model(food.store, headed, parent="v0", record={})
     for _ in range(2):
         options: dict[str, Any] = {"limit": 5, "model": version}

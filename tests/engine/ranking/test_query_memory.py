@@ -22,7 +22,7 @@ from dsearch.engine.ranking import memory as memory_module
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.search.gradients import GradientQuery, vjp
-from dsearch.errors import Conflict, CorruptData
+from dsearch.errors import Conflict, CorruptData, InvalidRequest
 from dsearch.types import Document
 
 WORDS = ["apple", "bread", "cheese", "dough", "egg", "flour", "grape", "honey", "ice", "jam"]
@@ -41,7 +41,7 @@ def papers(engine: SearchEngine) -> Collection:
     return papers
 
 
-def memory_over(papers: Collection, strength: float = 0.6) -> QueryMemory:
+def memory_over(papers: Collection, strength: float = 0.6, lending: float = 1.0) -> QueryMemory:
     ids = sorted({id for judged in JUDGED for id in judged})
     rows = papers.store.rows_of(ids)
     of_row = np.array([rows[id] for id in ids])
@@ -50,14 +50,13 @@ def memory_over(papers: Collection, strength: float = 0.6) -> QueryMemory:
     of_query, of_document, grades = (np.array(column) for column in zip(*pairs, strict=True))
     states = papers.query_states(PAST, "hybrid").numpy()
     embeddings = papers.snapshot.embeddings(positions[None])[0]
-    return QueryMemory(
-        states, embeddings, of_row, of_query, of_document, grades, texts=PAST, strength=strength
-    )
+    memory = QueryMemory(states, embeddings, of_row, of_query, of_document, grades, texts=PAST)
+    return memory.with_setting(strength, 0.05, 0.5, lending)
 
 
-def remembering(papers: Collection, heads: int = 1) -> Head:
+def remembering(papers: Collection, heads: int = 1, lending: float = 1.0) -> Head:
     head = Head(papers.store.dimension, heads=heads)
-    head.memory = memory_over(papers)
+    head.memory = memory_over(papers, lending=lending)
     return head.eval()
 
 
@@ -85,14 +84,16 @@ def by_hand(papers: Collection, head: Head, query: str) -> dict[int, float]:
         near = np.argsort(-similar, kind="stable")[:NEIGHBOURS]
         shares = np.exp(similar[near] / LENDING)
         null = np.exp(LENDING_LEVEL / LENDING)
-        lent = float(relevance[near] @ shares / (null + shares.sum()))
+        lent = memory.lending * float(relevance[near] @ shares / (null + shares.sum()))
         expected[position] = memory.strength.item() * (lent if mine is None else relevance[mine])
     return expected
 
 
-@pytest.mark.parametrize("candidates", [100, 6])
-def test_every_candidate_has_the_part_of_the_formula(papers: Collection, candidates: int) -> None:
-    head = remembering(papers)
+@pytest.mark.parametrize(("candidates", "lending"), [(100, 1.0), (6, 1.0), (100, 0.5), (6, 0.0)])
+def test_every_candidate_has_the_part_of_the_formula(
+    papers: Collection, candidates: int, lending: float
+) -> None:
+    head = remembering(papers, lending=lending)
     papers.upsert([document(n) for n in range(40, 44)])  # fresh rows borrow too
     papers.delete(["d11", "d5"])  # a judged document that is gone still lends
     layer = SearchLayer(papers.snapshot, head, candidates=candidates)
@@ -315,14 +316,35 @@ def test_a_head_travels_without_its_memory_and_is_refused_as_a_child(papers: Col
         require_head_alone(version, papers.store.model(version).record)
 
 
-def test_its_file_gives_it_back(papers: Collection) -> None:
-    memory = memory_over(papers, strength=0.8)
+@pytest.mark.parametrize("lending", [1.0, 0.5])
+def test_its_file_gives_it_back(papers: Collection, lending: float) -> None:
+    memory = memory_over(papers, strength=0.8, lending=lending)
     again = memory_from_bytes(memory_bytes(memory))
     assert again.texts == PAST
+    assert again.lending == lending
     for name, tensor in memory.state_dict().items():
         assert torch.allclose(again.state_dict()[name], tensor, rtol=1e-6), name
     for name, tensor in memory.named_buffers():
         assert torch.equal(dict(again.named_buffers())[name], tensor), name
+
+
+def test_a_share_of_lending_is_a_format_that_earlier_releases_refuse(papers: Collection) -> None:
+    version = papers.add_model(remembering(papers, lending=0.5), {})
+    record = papers.store.model(version).record
+    assert record["format"] == 16
+    assert record["memory"]["lending"] == 0.5
+    again = papers.head(version).memory
+    assert again is not None
+    assert again.lending == 0.5
+    assert again.with_setting(*again.setting).lending == 0.5
+
+
+def test_a_share_of_lending_is_from_0_to_1(papers: Collection) -> None:
+    memory = memory_over(papers)
+    parts = memory.parts()
+    rows = [parts[name] for name in ("rows", "of_query", "of_document", "grades")]
+    with pytest.raises(InvalidRequest, match=r"lending=1\.5; use a number from 0 to 1"):
+        QueryMemory(memory.states.numpy(), memory.embeddings.numpy(), *rows, lending=1.5)
 
 
 @pytest.mark.parametrize("cut", [4, 40, 400])
