@@ -116,7 +116,7 @@ def clear(
         came = "may have come" if older_than is not None else "came"
         text += (
             f"\n{left} rows of the query memory {came} from such events, and stay; drop them with: "
-            f"{typed('feedback', 'clear', *again)}"
+            f"{typed('feedback clear', *again)}"
         )
     if versions:
         text += (
