@@ -2,6 +2,7 @@
 
     python scripts/bench/quality.py DATA --home index --log quality.jsonl
     python scripts/bench/quality.py DATA --collections nfcorpus --few 60 324
+    python scripts/bench/quality.py DATA --collections cranfield --fold-seed 1
     python scripts/bench/quality.py DATA --collections cranfield nfcorpus --quick
 
 DATA holds folders in BEIR's layout. A collection of a folder's name is indexed where it is not there yet.
@@ -126,6 +127,7 @@ def main() -> None:
     parser.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="NAME")
     parser.add_argument("--log", type=Path, help="JSON lines; gone on with if it is there")
     parser.add_argument("--seed", type=int, default=0, help="of the training [0, the default]")
+    parser.add_argument("--fold-seed", type=int, help="five folds by it, in place of those of folds.json")
     parser.add_argument("--few", nargs="+", type=int, default=[], metavar="N", help="training queries only")
     parser.add_argument("--quick", action="store_true", help="few queries and epochs, to see that it runs")
     arguments = parser.parse_args()
@@ -133,9 +135,11 @@ def main() -> None:
     tables: dict[str, Table] = {}
     with opened_engine(arguments.home, readonly=False) as (engine, _):
         for name in arguments.collections:
-            every = cases(arguments.data / name, arguments.quick)
+            every = cases(arguments.data / name, arguments.quick, arguments.fold_seed)
             for case in fewer(next(every), arguments.few) if arguments.few else every:
                 key = f"{case.table}/{case.part}/{arguments.seed}/{'quick' if arguments.quick else 'full'}"
+                if arguments.fold_seed is not None:
+                    key += f"/{arguments.fold_seed}"
                 if key not in done:
                     collection = indexed(engine, arguments.data / name)
                     done[key] = measured(collection, case, arguments)
@@ -165,14 +169,15 @@ def indexed(engine: SearchEngine, folder: Path) -> Collection:
     return collection
 
 
-def cases(folder: Path, quick: bool) -> Iterator[Case]:
+def cases(folder: Path, quick: bool, fold_seed: int | None = None) -> Iterator[Case]:
     """Trainings of a collection."""
     pairs, folds = folder / "source_docs.tsv", folder / "folds.json"
     split = "test" if (folder / "qrels" / "test.tsv").is_file() else "dev"
     judged = read_judgements(folder, split, pairs if pairs.is_file() else None)
     texts = {query.id: query.text for query in BeirFolder(folder).queries(Problems())}
     if folds.is_file():
-        turns = list(cross_validation(judged.qrels, read_folds(folds)))
+        parts = read_folds(folds) if fold_seed is None else drawn_folds(judged.qrels, fold_seed)
+        turns = list(cross_validation(judged.qrels, parts))
         for fold in turns[:1] if quick else turns:
             case = Case(folder.name, str(fold.number), texts, fold.train, fold.test, judged.exclude)
             yield shortened(case) if quick else case
@@ -188,6 +193,12 @@ def cases(folder: Path, quick: bool) -> Iterator[Case]:
         left = {query: of for query, of in left.items() if of}
         case = replace(whole, table=f"{folder.name}, a quarter unjudged", train=left, hidden=hidden)
         yield shortened(case) if quick else case
+
+
+def drawn_folds(judged: Qrels, seed: int) -> dict[str, int]:
+    """Five folds of judged queries, drawn."""
+    order = np.random.default_rng(seed).permutation(sorted(judged)).tolist()
+    return {query: at % 5 for at, query in enumerate(order)}
 
 
 def fewer(case: Case, sizes: list[int]) -> Iterator[Case]:

@@ -270,7 +270,7 @@ class QueryMemory(nn.Module):
         pairs, of_row = pairs.to(rows.device), torch.as_tensor(owners).to(rows.device)
         parts = weights.flatten()[of_row] * self.grades[pairs].to(weights)
         total = weights.new_zeros(batch * self.documents)
-        return total.index_add(0, self.of_document[pairs] + lines, parts).view(batch, self.documents)
+        return total.index_add_(0, self.of_document[pairs] + lines, parts).view(batch, self.documents)
 
     def _nearest(
         self, states: Float[Tensor, "batch encoder_dim"], above: float | None
@@ -289,8 +289,8 @@ class QueryMemory(nn.Module):
         rows = torch.as_tensor(near).to(states.device)
         at = rows.clamp_min(0)
         numbers = at.flatten()
-        keys = self.keys.index_select(0, numbers).to(states) * self.key_scales[numbers].to(states)[:, None]
-        cosines = (keys.view(*at.shape, -1) @ states[..., None]).squeeze(-1)
+        keys = self.keys.index_select(0, numbers).to(states).view(*at.shape, -1)
+        cosines = (keys @ states[..., None]).squeeze(-1) * self.key_scales[numbers].to(states).view(at.shape)
         if (rows < 0).any():
             cosines = cosines.masked_fill(rows < 0, -torch.inf)
         if len(self.index) < len(self):
