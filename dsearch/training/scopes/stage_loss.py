@@ -64,8 +64,9 @@ class StageLoss:
         grades = Relevant([examples.relevant[at] for at in which]).gains(output.positions)
         grades = np.where(missing, 0.0, grades)
         target = torch.as_tensor(grades / np.maximum(grades.sum(1, keepdims=True), 1e-12))
-        logits = output.scores / head.temperature
-        logits = logits.masked_fill(torch.as_tensor(missing).to(logits.device), -torch.inf)
+        out = torch.as_tensor(missing).to(output.scores.device)
+        # Filled before the division too: by −inf the temperature's gradient would be NaN.
+        logits = (output.scores.masked_fill(out, 0.0) / head.temperature).masked_fill(out, -torch.inf)
         log_shares = logits.log_softmax(1)
         lost = torch.where(target.to(logits) > 0, target.to(logits) * log_shares, 0.0)
         return -lost.sum() / len(which)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +66,25 @@ def test_it_reaches_the_encoder_by_tokens_alone(judged: tuple[Collection, Exampl
     again = encoder.embed_tokens([examples.texts[at] for at in which], "query")
     again = again._replace(embeddings=encoded.embeddings)
     assert StageLoss(examples, keywords=True)(collection.head("v0"), again, which) < loss
+
+
+def test_gradients_are_finite_beside_padding(
+    engine: SearchEngine,
+) -> None:
+    collection = engine.create("wide")
+    documents = [Document(f"d{i}", f"b{i % 11} the c{i % 13} e{i}", title=f"a{i % 7}") for i in range(240)]
+    collection.ingest(documents, second_stage=True)
+    queries = {"q0": "e3", "q1": "a1 b2 c3", "q2": "nothing known"}
+    judgements = {"q0": {"d3": 1.0}, "q1": {"d8": 1.0, "d15": 2.0}, "q2": {"d9": 1.0}}
+    examples = examples_from_judgements(collection, queries, judgements)
+    head = copy.deepcopy(collection.head("v0")).requires_grad_(True)
+    encoded = learning(collection).embed_tokens(examples.texts, "query")
+    layer = SearchLayer(examples.snapshot, head)
+    assert (layer(encoded.embeddings, examples.texts).positions == -1).any()
+    StageLoss(examples, keywords=True)(head, encoded, [0, 1, 2]).backward()  # type: ignore[no-untyped-call]
+    gradients = {name: of.grad for name, of in head.named_parameters() if of.grad is not None}
+    assert {"log_temperature", "keyword_weight", "query_delta"} <= gradients.keys()
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
 def test_a_version_answers_with_the_tokens_of_its_encoder(judged: tuple[Collection, Examples]) -> None:
