@@ -100,6 +100,7 @@ class TrainOptions(LearningOptions, total=False):
     tune: bool
     memory: bool
     token_matrix: bool
+    stage_loss: bool
     monotone_fields: str | None
     reranker: str | None
 
@@ -210,9 +211,7 @@ class TrainingJob(LearningJob):
         "method for the encoder: lora (scope query), or all of its weights (scope full)",
         choices=("lora", "all"),
     )
-    encoder_learning_rate: float | None = option(
-        None, "learning rate of the encoder", low=0, high=0.1, inside=True
-    )
+    encoder_learning_rate: float | None = option(None, "rate of the encoder", low=0, high=0.1, inside=True)
     objective: str | None = option(None, "training objective", choices=OBJECTIVE_NAMES)
     reward_url: str | None = option(
         None,
@@ -254,6 +253,7 @@ class TrainingJob(LearningJob):
     )
     memory: bool = option(True, "recall judgements of similar queries, where held-out queries gain by it")
     token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
+    stage_loss: bool = option(False, "scope query: the encoder learns by a second stage's matches too")
     monotone_fields: str | None = option(
         None, "second stage: fields of the metadata that may raise (+year) or lower (-price)", longest=500
     )

@@ -21,7 +21,7 @@ from dsearch.cluster.release.transfer import read_release
 from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.encoder import TextEncoder, TextTokens
-from dsearch.engine import Collection, Searchable, SearchEngine
+from dsearch.engine import UNTRAINED, Collection, Searchable, SearchEngine
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.options import SearchArguments
 from dsearch.errors import NotInCluster, ShardsMissing
@@ -152,6 +152,8 @@ class ShardedCollection:
             "documents of its own": self._local.has_documents_of(version),
             'a slot for "nothing fits"': head.null_slot is not None,
             "a learned score": head.learned_score is not None,
+            "a second stage behind an encoder of its own": head.second_stage is not None
+            and self._local.encoder_identity_of(version) != self._local.encoder_identity_of(UNTRAINED),
         }
         if unsupported := [part for part, present in parts.items() if present]:
             raise NotInCluster(

@@ -24,7 +24,7 @@ from dsearch.encoder.backends import CLOSE, FLOAT, PRECISIONS, TORCH
 from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.encoder.encoder import Role, TextEncoder
 from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.token_states import TokenBatch
+from dsearch.encoder.token_states import TextTokens, TokenBatch, TokenEncoder
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.errors import CorruptData, EncoderUnavailable, InvalidRequest, MissingExtra
 
@@ -84,6 +84,21 @@ class _Wrapped(nn.Module):
     def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
         """Unit embeddings as part of the graph."""
         return self.encoder.embed(texts, role)
+
+    def encode_tokens(
+        self, texts: Sequence[str], role: Role = "document"
+    ) -> tuple[Float32[np.ndarray, "texts encoder_dim"], list[TextTokens]]:
+        """As `TokenEncoder`.
+
+        Raises:
+            EncoderUnavailable: the encoder gives no token states.
+        """
+        if not isinstance(self.encoder, TokenEncoder):
+            raise EncoderUnavailable(
+                f"encoder {self.encoder.identity.name!r} gives no token states, so there is no second stage "
+                "with it; search with stages=1"
+            )
+        return self.encoder.encode_tokens(texts, role)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """As `TokenCounter`; of an encoder that is one."""

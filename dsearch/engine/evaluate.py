@@ -110,7 +110,9 @@ def make_run(
     for start in range(0, len(queries), _QUERIES_AT_A_TIME):
         block = queries[start : start + _QUERIES_AT_A_TIME]
         texts = [query.text for query in block]
-        tokens = tokens_of(collection, texts, layer.snapshot) if layer.stages == 2 else None
+        tokens = None
+        if layer.stages == 2:
+            tokens = tokens_of(collection, texts, layer.snapshot, system.model if head is None else None)
         with torch.inference_mode():
             output = layer(torch.as_tensor(states[start : start + len(block)]), texts, tokens=tokens)
         ids = collection.ids_at(layer.snapshot, output.positions[:, : depth + spare])

@@ -179,7 +179,7 @@ class CollectionLayer(SearchLayer):
             parts = zip(batch.states, batch.spans, texts, strict=True)
             return [query_tokens_in_graph(*part, self.snapshot) for part in parts]
         with self._source() as collection:
-            return tokens_of(collection, texts, self.snapshot)
+            return tokens_of(collection, texts, self.snapshot, self.version)
 
     @property
     def device(self) -> torch.device:

@@ -121,6 +121,14 @@ class CollectionModels(CollectionState):
             delete_version(self.store, version)
         self._forget_model(version)
 
+    def encoder_change_of(self, version: str) -> EncoderChange | None:
+        """Return the change of the query encoder of a version; None for the collection's own.
+
+        Raises:
+            ModelNotFound, CorruptData.
+        """
+        return self._encoders.change_of(version)
+
     def retune(self) -> TunedKeys | None:
         """Measure the recall of an approximate index for the live head, and tune it below its target.
 

@@ -72,6 +72,7 @@ class TrainingOptions(HeadOptions):
         encoder_method: method of the encoder: "lora", or "all" of its weights.
         lora_rank: rank of the product learned beside each layer; α is twice that.
         encoder_learning_rate: learning rate of the encoder.
+        stage_loss: True to add the loss of a ranking by two stages (scopes/stage_loss.py), in scope query.
         memory: fit a query memory too, and serve the head with it where held-out queries gain by it.
         tune: tune keyword weight, k1 and b, and hop strength first, without the held-out queries, and train
             from there. Training learns without a hop, so the hop strength is tuned again afterwards.
@@ -82,6 +83,7 @@ class TrainingOptions(HeadOptions):
     encoder_method: str = "lora"
     lora_rank: int = 16
     encoder_learning_rate: float = 2e-4
+    stage_loss: bool = False
     tune: bool = True
     memory: bool = True
 

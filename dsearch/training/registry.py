@@ -201,7 +201,7 @@ def register_second_stage(
     if calibration is not None:
         record[RECORDED] = calibration.to_dict()
     record = with_near(record, record.pop("near", None))
-    version = collection.add_model(head, record, parent=base)
+    version = collection.add_model(head, record, parent=base, encoder=collection.encoder_change_of(base))
     collection.promote(version, after=base)
     reason = f"{registered.reason}; with a second stage: {gate['reason']}"
     sentence = sentence_of(gate, "live")

@@ -52,17 +52,23 @@ class HashingEncoder(torch.nn.Module):
 
     def embed_tokens(self, texts: Sequence[str], role: str) -> TokenBatch:
         """As `encode_tokens`, in the graph."""
-        tokens = [self._tokens(text) for text in texts]
-        states = [torch.as_tensor(of.states) @ self.weight for of in tokens]
+        spans = [self._tokens(text).spans for text in texts]
+        states = [self._states(text, of) @ self.weight for text, of in zip(texts, spans, strict=True)]
         units = [torch.nn.functional.normalize(of, dim=-1) for of in states]
-        return TokenBatch(self.embed(texts, role), units, [of.spans for of in tokens])
+        return TokenBatch(self.embed(texts, role), units, spans)
 
     def _tokens(self, text: str) -> TextTokens:
-        spans = [match.span() for match in re.finditer(r"\w+|[^\w\s]", text)]
-        states = [_direction(text[start:end].lower(), self.identity.dimension) for start, end in spans]
-        numbers = np.array(states, np.float32).reshape(len(spans), self.identity.dimension)
-        lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
-        return TextTokens(numbers / np.maximum(lengths, 1e-12), np.array(spans, np.int64).reshape(-1, 2))
+        spans = np.array([match.span() for match in re.finditer(r"\w+|[^\w\s]", text)], np.int64).reshape(
+            -1, 2
+        )
+        with torch.no_grad():
+            states = (self._states(text, spans) @ self.weight).float()
+            return TextTokens(torch.nn.functional.normalize(states, dim=-1).numpy(), spans)
+
+    def _states(self, text: str, spans: np.ndarray) -> torch.Tensor:
+        size = self.identity.dimension
+        drawn = [_direction(text[start:end].lower(), size) for start, end in spans]
+        return torch.as_tensor(np.array(drawn, np.float64).reshape(len(spans), size)).to(self.weight.dtype)
 
     def embed(self, texts: Sequence[str], role: str) -> torch.Tensor:
         vectors = np.zeros((len(texts), self.identity.dimension))

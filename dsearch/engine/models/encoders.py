@@ -116,15 +116,27 @@ class ModelEncoders:
             self._loaded.pop(version, None)
             self._described.pop(version, None)
 
+    def change_of(self, version: str) -> EncoderChange | None:
+        """Return the change of the encoder that a version was stored with; None for the collection's own.
+
+        Raises:
+            ModelNotFound, CorruptData.
+        """
+        described = self._store.model(version).record.get("query_encoder")
+        return None if described is None else self._change(version, described)
+
     def _load(self, version: str, described: dict[str, Any]) -> TextEncoder:
+        change = self._change(version, described)
+        return tuned(self._base(), change, EncoderIdentity.from_dict(described["identity"]))
+
+    def _change(self, version: str, described: dict[str, Any]) -> EncoderChange:
         record = self._store.model(version).record
         content = verified(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
         training = EncoderTraining(described["method"], described["rank"], described["alpha"])
         try:
-            change = EncoderChange(training, load(content))
+            return EncoderChange(training, load(content))
         except SafetensorError as error:
             raise CorruptData(f"model {version}: {WEIGHTS_NAME} cannot be read ({error})") from error
-        return tuned(self._base(), change, EncoderIdentity.from_dict(described["identity"]))
 
 
 def verified(store: Store, version: str, name: str, sha256: str) -> bytes:

@@ -127,7 +127,7 @@ def resolve_queries(
         of_group = states if len(groups) == 1 else states[group.numbers]
         tokens = None
         if not own and layer.stages == 2 and group.texts is not None:
-            tokens = tokens_of(collection, group.texts, layer.snapshot)
+            tokens = tokens_of(collection, group.texts, layer.snapshot, pinned.model)
         texts = group.texts
         if typos and texts is not None:
             texts = [state.keyword.respelt(text, state.fresh.texts) for text in texts]
@@ -155,14 +155,22 @@ def checked_questions(
     return states, [(query, state.numpy().tobytes()) for query, state in zip(queries, states, strict=True)]
 
 
-def tokens_of(collection: CollectionState, texts: Sequence[str], state: Snapshot) -> list[QueryTokens]:
+def tokens_of(
+    collection: CollectionState, texts: Sequence[str], state: Snapshot, version: str | None = None
+) -> list[QueryTokens]:
     """The tokens of queries, to be matched with those of a state's documents.
+
+    By the collection's encoder, as the documents' are; by the one of the version that has a second stage of
+    its own, which was fitted to that one's tokens.
 
     Raises:
         InvalidRequest: the documents have none.
     """
     require_tokens(state)
-    raw = collection.kept_query_tokens.of(collection.encoder, texts)
+    encoder = collection.encoder
+    if version is not None and collection.stored_head(version).second_stage is not None:
+        encoder = collection.encoder_of(version)
+    raw = collection.kept_query_tokens.of(encoder, texts)
     return [query_tokens(query, text, state) for query, text in zip(raw, texts, strict=True)]
 
 

@@ -116,7 +116,7 @@ def answered(
         by_words = chosen.highlight_by == "words"
         meaning = None
         if chosen.highlight and not by_words and texts is not None:
-            tokens = tokens_of(collection, texts, layer.snapshot)
+            tokens = tokens_of(collection, texts, layer.snapshot, stamp.model)
             meaning = meaning_highlighter(layer.snapshot, layer.reranker.stage, tokens)
         hits = hits_of(
             output,

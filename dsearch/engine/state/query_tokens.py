@@ -9,18 +9,18 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float32
 
-from dsearch.encoder import TextEncoder, TextTokens
+from dsearch.encoder import EncoderIdentity, TextEncoder, TextTokens
 from dsearch.engine.indexing.tokens import token_encoder
 
 _MOST = 256  # of some ten tokens each: 4 MB at 384 numbers
 
 
 class KeptQueryTokens:
-    """Least recently used tokens, for many threads; the collection's own encoder gives them."""
+    """Least recently used tokens, for many threads; by the collection's own encoder, or a version's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tokens: OrderedDict[str, TextTokens] = OrderedDict()
+        self._tokens: OrderedDict[tuple[EncoderIdentity, str], TextTokens] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -28,7 +28,7 @@ class KeptQueryTokens:
     def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
         """Embeddings of queries, in place of `encoder.encode_queries`; their tokens are kept."""
         embeddings, tokens = token_encoder(encoder).encode_tokens(texts, "query")
-        self._keep(texts, tokens)
+        self._keep(encoder, texts, tokens)
         return embeddings
 
     def of(self, encoder: TextEncoder, texts: Sequence[str]) -> list[TextTokens]:
@@ -38,13 +38,16 @@ class KeptQueryTokens:
             EncoderUnavailable: the encoder gives no token states.
         """
         with self._lock:
-            by_text = {text: self._tokens[text] for text in texts if text in self._tokens}
+            identity = encoder.identity
+            by_text = {
+                text: self._tokens[identity, text] for text in texts if (identity, text) in self._tokens
+            }
             for text in by_text:
-                self._tokens.move_to_end(text)
+                self._tokens.move_to_end((identity, text))
         missing = [text for text in dict.fromkeys(texts) if text not in by_text]
         if missing:
             _, tokens = token_encoder(encoder).encode_tokens(missing, "query")
-            self._keep(missing, tokens)
+            self._keep(encoder, missing, tokens)
             by_text.update(zip(missing, tokens, strict=True))
         return [by_text[text] for text in texts]
 
@@ -53,8 +56,9 @@ class KeptQueryTokens:
         with self._lock:
             self._tokens.clear()
 
-    def _keep(self, texts: Sequence[str], tokens: Sequence[TextTokens]) -> None:
+    def _keep(self, encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[TextTokens]) -> None:
         with self._lock:
-            self._tokens.update(zip(texts, tokens, strict=True))
+            named = ((encoder.identity, text) for text in texts)
+            self._tokens.update(zip(named, tokens, strict=True))
             while len(self._tokens) > _MOST:
                 self._tokens.popitem(last=False)

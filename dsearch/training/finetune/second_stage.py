@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +27,10 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, RerankerIdentity, SecondStage
+from dsearch.encoder import TextTokens
 from dsearch.engine import Snapshot
 from dsearch.engine.models.training_record import query_statistics
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.lists import CandidateLists, lists_of, near_calibration
@@ -66,6 +67,18 @@ WAYS = (FitMethod(), *(FitMethod(strength=of) for of in STRENGTHS), *(FitMethod(
 RERANKED_WAYS = tuple(FitMethod(pull=of, reranked=True) for of in PULLS)
 
 
+class OwnQueries(NamedTuple):
+    """Queries of a fold by an encoder that learned without them.
+
+    Attributes:
+        states: embeddings.
+        tokens: of each.
+    """
+
+    states: Float[np.ndarray, "queries encoder_dim"]
+    tokens: list[TextTokens]
+
+
 @dataclass(frozen=True, slots=True)
 class FoldHeads:
     """The heads of one fold: each search that may go live, learned without these queries.
@@ -73,10 +86,24 @@ class FoldHeads:
     Attributes:
         queries: indices of the fold's queries.
         heads: by the name of the candidate: "start", "tuned", "head".
+        own: the queries as "head" sees them; None for the collection's encoder.
     """
 
     queries: list[int]
     heads: dict[str, Head]
+    own: OwnQueries | None = None
+
+    def seen_by(
+        self, base: str, examples: Examples, tokens: Sequence[QueryTokens]
+    ) -> tuple[Examples, Sequence[QueryTokens]]:
+        """All examples and tokens, with the fold's queries as the encoder of a candidate sees them."""
+        if self.own is None or base != "head":
+            return examples, tokens
+        states, tokens = examples.states.copy(), list(tokens)
+        for place, at in enumerate(self.queries):
+            states[at] = self.own.states[place]
+            tokens[at] = query_tokens(self.own.tokens[place], examples.texts[at], examples.snapshot)
+        return replace(examples, states=states), tokens
 
 
 def fitted(lists: CandidateLists, way: FitMethod) -> Float[Tensor, " terms"]:
@@ -223,7 +250,7 @@ def train_second_stage(
     """
     started = time.monotonic()
     of_folds = [
-        lists_of(examples, tokens, fold.heads[base], fold.queries, fields, reranker)
+        lists_of(*fold.seen_by(base, examples, tokens), fold.heads[base], fold.queries, fields, reranker)
         for fold in folds
         if base in fold.heads
     ]

@@ -28,6 +28,13 @@ def check_stage_options(job: TrainingJob, collection: Collection) -> None:
         "reranker": job.reranker,
     }
     names = [name for name, value in chosen.items() if value]
+    if job.stage_loss and (
+        job.scope != "query" or job.judgements is None or collection.snapshot.tokens is None
+    ):
+        raise InvalidRequest(
+            "stage_loss: for judged queries, in scope query, in a collection with tokens; leave it out, or "
+            "add them: dsearch index -c COLLECTION --second-stage"
+        )
     if not names:
         return
     judged_head = job.scope == "head" and job.source is None and job.judgements is not None

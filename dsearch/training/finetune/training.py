@@ -20,7 +20,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.evaluation.confidence import AnsweredQueries
 from dsearch.training.confidence import ranked_examples
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune.second_stage import FoldHeads
+from dsearch.training.finetune.second_stage import FoldHeads, OwnQueries
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers, HeldOut, split_folds
 from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
@@ -58,6 +58,7 @@ class FoldParts:
         beginning: of the training, in the shape of `trained`.
         trained: head after the last checkpoint.
         memory: beside it; None without one.
+        own: the fold's queries by an encoder that learned; None for the collection's.
     """
 
     queries: list[int]
@@ -66,6 +67,7 @@ class FoldParts:
     beginning: Head
     trained: Head
     memory: QueryMemory | None
+    own: OwnQueries | None = None
 
     def heads(self, served: ServingChoice | None) -> FoldHeads:
         """The heads by candidate; "head" as `served` says, left out where an earlier checkpoint is kept."""
@@ -74,7 +76,7 @@ class FoldParts:
             heads["head"] = with_memory(
                 as_served(self.trained, self.beginning, served), self.memory, served.memory
             )
-        return FoldHeads(self.queries, heads)
+        return FoldHeads(self.queries, heads, self.own)
 
 
 def as_served(head: Head, beginning: Head, served: ServingChoice) -> Head:
@@ -224,9 +226,13 @@ class Trainings:
                         }
                         served.update(_answers_by_hop(held_out, of_memory, sorted({0.0, strength}), states))
                 answers = served[ServingChoice(1.0, strength)]
-                if self.encoder is None and self.task is None and examples.snapshot.tokens is not None:
-                    trained = deepcopy(student.head).cpu()
-                    self.parts.append(FoldParts(ranked, self.start, searched, beginning, trained, memory))
+                two_stages = self.encoder is None or options.stage_loss
+                if two_stages and self.task is None and examples.snapshot.tokens is not None:
+                    trained, own = deepcopy(student.head).cpu(), None
+                    if student.encoder is not None:
+                        own = OwnQueries(*student.encoder.encode_tokens(held_out.examples.texts, "query"))
+                    parts = FoldParts(ranked, self.start, searched, beginning, trained, memory, own)
+                    self.parts.append(parts)
             else:
                 answers = held_out.answers(student.head, states)
             after[epoch.number] = answers

@@ -35,6 +35,7 @@ from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import HeadOptions, TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings
 from dsearch.training.relevant import padded
+from dsearch.training.scopes.stage_loss import StageLoss
 
 __all__ = ["Epoch", "MakeTask", "OnEpoch", "OnStudent", "TrainingDiverged", "train_head", "train_student"]
 
@@ -179,6 +180,7 @@ class _FrozenDocuments(NothingFurther):
         self._batches = _Batches(examples, device)
         self._objective = OBJECTIVES[options.objective]
         self._keyword = KeywordScores(examples, device) if options.keywords else None
+        self._stage = StageLoss(examples, keywords=options.keywords) if options.stage_loss else None
         self._at_once = options.batch_size
         steps = -(-len(examples) // options.batch_size) * options.epochs
         draws = steps * options.retention_batch if options.retention else 0
@@ -225,12 +227,19 @@ class _FrozenDocuments(NothingFurther):
 
     def _loss(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, ""]:
         head, corpus = self.trained.head, self._corpus
-        states = None
-        if self.trained.encoder is not None:
+        states = encoded = None
+        if self.trained.encoder is not None and self._stage is not None:
+            texts = [self._examples.texts[i] for i in batch.tolist()]
+            encoded = self.trained.encoder.embed_tokens(texts, "query")
+            states = encoded.embeddings.to(corpus.device)
+        elif self.trained.encoder is not None:
             states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()]).to(corpus.device)
         keyword = self._keyword and self._keyword(batch)
         examples = self._batches.of(head, corpus, batch, keyword, states, generator)
-        return self._objective(replace(examples, further=self._further))
+        loss = self._objective(replace(examples, further=self._further))
+        if self._stage is None or encoded is None:
+            return loss
+        return loss + self._stage(head, encoded, batch.tolist())
 
 
 def descend(

@@ -1,0 +1,153 @@
+"""The loss of a ranking by two stages reaches the encoder by the tokens of queries, and is served so."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from support.training.second_stages import judged_collection
+
+from dsearch.encoder import EncoderTraining, LearningEncoder
+from dsearch.engine import Collection, SearchEngine, System, make_run
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.search.queries import tokens_of
+from dsearch.errors import InvalidRequest
+from dsearch.jobs import TrainingJob
+from dsearch.training import run_training
+from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.finetune.second_stage import stage_with
+from dsearch.training.registry import register_second_stage, register_trained
+from dsearch.training.scopes.stage_loss import StageLoss
+from dsearch.types import Document, Query
+
+
+@pytest.fixture
+def judged(engine: SearchEngine) -> tuple[Collection, Examples]:
+    collection, queries, judgements = judged_collection(engine)
+    return collection, examples_from_judgements(collection, queries, judgements)
+
+
+def learning(collection: Collection) -> LearningEncoder:
+    return LearningEncoder(collection.encoder, EncoderTraining("all"))
+
+
+def test_it_is_the_cross_entropy_of_what_is_served(judged: tuple[Collection, Examples]) -> None:
+    collection, examples = judged
+    which, head = [3, 8, 21], collection.head("v0")
+    encoded = learning(collection).embed_tokens([examples.texts[at] for at in which], "query")
+    value = StageLoss(examples, keywords=True)(head, encoded, which).item()
+    expected = 0.0
+    for at in which:
+        hits = collection.search(examples.texts[at], stages=2, limit=100).hits
+        (right,) = examples.relevant[at][0].tolist()
+        named = collection.ids_at(examples.snapshot, np.array([[right]]))[0][0]
+        logits = torch.tensor([hit.score for hit in hits], dtype=torch.float64) / 0.05
+        place = [hit.id for hit in hits].index(named)
+        expected -= logits.log_softmax(0)[place].item() / len(which)
+    assert value == pytest.approx(expected, abs=1e-3)
+
+
+def test_it_reaches_the_encoder_by_tokens_alone(judged: tuple[Collection, Examples]) -> None:
+    collection, examples = judged
+    encoder, which = learning(collection), [1, 2, 5]
+    (parameter,) = encoder.learning()
+    with torch.no_grad():  # a token that is the stored one is at the top of its match, without a slope
+        parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    encoded = encoder.embed_tokens([examples.texts[at] for at in which], "query")
+    encoded = encoded._replace(embeddings=encoded.embeddings.detach())
+    loss = StageLoss(examples, keywords=True)(collection.head("v0"), encoded, which)
+    (gradient,) = torch.autograd.grad(loss, parameter)
+    assert gradient.isfinite().all()
+    assert gradient.abs().max() > 1e-4
+    with torch.no_grad():  # a small step down the gradient lowers the loss
+        parameter -= gradient
+    again = encoder.embed_tokens([examples.texts[at] for at in which], "query")
+    again = again._replace(embeddings=encoded.embeddings)
+    assert StageLoss(examples, keywords=True)(collection.head("v0"), again, which) < loss
+
+
+def test_gradients_are_finite_beside_padding(
+    engine: SearchEngine,
+) -> None:
+    collection = engine.create("wide")
+    documents = [Document(f"d{i}", f"b{i % 11} the c{i % 13} e{i}", title=f"a{i % 7}") for i in range(240)]
+    collection.ingest(documents, second_stage=True)
+    queries = {"q0": "e3", "q1": "a1 b2 c3", "q2": "nothing known"}
+    judgements = {"q0": {"d3": 1.0}, "q1": {"d8": 1.0, "d15": 2.0}, "q2": {"d9": 1.0}}
+    examples = examples_from_judgements(collection, queries, judgements)
+    head = copy.deepcopy(collection.head("v0")).requires_grad_(True)
+    encoded = learning(collection).embed_tokens(examples.texts, "query")
+    layer = SearchLayer(examples.snapshot, head)
+    assert (layer(encoded.embeddings, examples.texts).positions == -1).any()
+    StageLoss(examples, keywords=True)(head, encoded, [0, 1, 2]).backward()  # type: ignore[no-untyped-call]
+    gradients = {name: of.grad for name, of in head.named_parameters() if of.grad is not None}
+    assert {"log_temperature", "keyword_weight", "query_delta"} <= gradients.keys()
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+
+
+def test_a_version_answers_with_the_tokens_of_its_encoder(judged: tuple[Collection, Examples]) -> None:
+    """The stage is fitted to them fold by fold, and the version that has it keeps the encoder."""
+    collection, examples = judged
+    queries = {f"q{at}": text for at, text in enumerate(examples.texts)}
+    judgements = {f"q{i}": {f"d{i}": 1.0} for i in range(48)}
+    job = TrainingJob(
+        queries=queries, judgements=judgements, scope="query", encoder_training="all", epochs=1,
+        encoder_learning_rate=0.01, stage_loss=True, accept=False,
+    )  # fmt: skip
+    learned = run_training(collection, job)
+    result = learned.result
+    assert result.encoder is not None  # type: ignore[union-attr]
+    for fold in result.folds:  # type: ignore[union-attr]
+        assert fold.own is not None
+        seen, tokens = fold.seen_by(
+            "head", examples, tokens_of(collection, examples.texts, examples.snapshot)
+        )
+        changed = np.abs(seen.states - examples.states).max(1) > 1e-6
+        assert np.flatnonzero(changed).tolist() == sorted(fold.queries)
+        assert len(tokens) == len(examples)
+    registered = register_trained(collection, result, promote=True, accept=True, parent="v0")  # type: ignore[arg-type]
+    base = collection.live_model
+    assert registered.live == base
+    weights = torch.zeros(11)
+    weights[0] = 2.0
+    stage = stage_with(examples.snapshot, weights)
+    assert learned.second_stage is not None
+    record = {**learned.second_stage.record, "near": None}
+    version = register_second_stage(collection, stage, record, registered).live
+    assert version is not None
+    assert version == collection.live_model != base
+    assert collection.encoder_of(version).identity == collection.encoder_of(base).identity
+    layer = SearchLayer(collection.snapshot, collection.head(version))
+    text = "a3 c5"
+    tokens = tokens_of(collection, [text], collection.snapshot, version)
+    plain = tokens_of(collection, [text], collection.snapshot)
+    assert np.abs(np.asarray(tokens[0].states) - np.asarray(plain[0].states)).max() > 1e-4
+    states = collection.query_states([text], "hybrid", version)
+    served = collection.search(text, model=version, limit=20).hits
+    ranked = layer.ranked(states, [text], tokens)
+    assert [hit.score for hit in served] == pytest.approx(ranked.scores[0, :20].tolist(), abs=1e-5)
+    (run,) = make_run(collection, [Query("q", text)], System("hybrid", version)).values()
+    assert [id for id, _ in run[:20]] == [hit.id for hit in served]
+
+
+@pytest.mark.parametrize("options", [{}, {"scope": "full"}])
+def test_it_is_refused_elsewhere(judged: tuple[Collection, Examples], options: dict[str, str]) -> None:
+    collection, _ = judged
+    job = TrainingJob(
+        queries={"q": "a1"},
+        judgements={"q": {"d1": 1.0}},
+        stage_loss=True,
+        **options,  # type: ignore[arg-type]
+    )
+    with pytest.raises(InvalidRequest, match="stage_loss: for judged queries, in scope query"):
+        run_training(collection, job)
+
+
+def test_it_needs_tokens(engine: SearchEngine) -> None:
+    collection = engine.create("plain")
+    collection.ingest([Document("d", "a b")])
+    examples = examples_from_judgements(collection, {"q": "a"}, {"q": {"d": 1.0}})
+    with pytest.raises(InvalidRequest, match="in a collection without tokens"):
+        StageLoss(examples, keywords=True)
