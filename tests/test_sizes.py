@@ -45,9 +45,21 @@ class _Item:
 def run(folder: Path, *arguments: str) -> str:
     """The output of the plugin on a suite of three tests."""
     (folder / "test_suite.py").write_text(SUITE)
-    options = ["-p", "no:cacheprovider", "-p", "support.sizes", "-c", os.devnull, "--rootdir", str(folder)]
+    options = [
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "xdist",
+        "-p",
+        "support.sizes",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(folder),
+    ]
     command = [sys.executable, "-m", "pytest", "-s", *options, *arguments, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    # Importing the plugins of every installed package would take longer than all else.
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False).stdout
 
 

@@ -32,10 +32,10 @@ class Rephrase(torch.nn.Module):
         return torch.nn.functional.normalize(states + 0.1 * torch.tanh(self.turn(states)), dim=-1)
 
 
-def margins(layer, network, questions: list[Question]) -> torch.Tensor:
+def margins(layer, network, questions: list[Question], states: dict[str, torch.Tensor]) -> torch.Tensor:
     """Score of each question's document less that of the best other one."""
     texts = [one.text for one in questions]
-    out = layer(network(layer.query_states(texts)), texts)
+    out = layer(network(torch.stack([states[text] for text in texts])), texts)
     ids = layer.ids(out.positions)
     right = torch.tensor([[id == q.document for id in line] for q, line in zip(questions, ids, strict=True)])
     best = out.scores.masked_fill(~right, -1e4).amax(1)
@@ -49,6 +49,8 @@ def main() -> None:
         collection = engine.create("facts")
         collection.ingest(documents[:-20])
         layer = dsearch.open_layer(engine, "facts")
+        asked = [one.text for one in (*training, *held_out)]
+        states = dict(zip(asked, layer.query_states(asked), strict=True))  # the encoder stays: encoded once
         same, network = torch.nn.Identity(), Rephrase(384)
         run = torch.compile(network, backend="aot_eager") if "--compile" in sys.argv else network
         optimizer = torch.optim.AdamW([*layer.parameters(), *network.parameters()], lr=2e-3)
@@ -58,13 +60,16 @@ def main() -> None:
                 layer.refresh()
             batch = [training[i] for i in torch.randperm(len(training))[:24].tolist()]
             with torch.autocast("cpu", torch.bfloat16, enabled="--bf16" in sys.argv):
-                loss = softplus((0.1 - margins(layer, run, batch)) * 10).mean()
-                loss = loss + softplus((0.1 - margins(layer, same, batch)) * 10).mean()
+                loss = softplus((0.1 - margins(layer, run, batch, states)) * 10).mean()
+                loss = loss + softplus((0.1 - margins(layer, same, batch, states)) * 10).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         saved = dsearch.save_model(
-            collection, layer, evidence=lambda layer: margins(layer, same, held_out), measure="margin"
+            collection,
+            layer,
+            evidence=lambda layer: margins(layer, same, held_out, states),
+            measure="margin",
         )
         print(saved.reason)
         print(f"{collection.live_model} answers: {collection.search(held_out[0].text, limit=1).hits[0].text}")

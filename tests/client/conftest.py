@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.paths import SUPPORT, TESTS
 from support.service.service_fakes import WordEncoder, documents
+from support.warm.processes import warm_start
 
 import dsearch
 from dsearch.attention.retrieval.head import Head

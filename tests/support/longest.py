@@ -1,6 +1,6 @@
 """Whole files in the order of their length, the longest first, as a pytest plugin.
 
-Two processes take file after file, so they end together if the last files are short. `long_files.txt` names
+Processes take file after file, so they end together if the last files are short. `long_files.txt` names
 the longest, with their seconds in a whole run; the others follow by marker. The summary of a run prints its
 longest files: what `long_files.txt` should say. The tests of tests/cluster/ run in one process, one after the
 other: they share a Ray cluster, which takes long to start and more than a core to run.
