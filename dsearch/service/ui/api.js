@@ -98,12 +98,15 @@ async function ask(url, options = {}) {
     response = await fetch(url, { ...options, headers: withKey(options.headers ?? {}) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is `dsearch serve` still running?");
+    throw stopped();
   }
   note(url, options, response.status, performance.now() - started);
   if (!response.ok) throw await asError(response);
   return isJson(response) ? response.json() : {};
 }
+
+// What a request that reached nobody means to a person.
+export const stopped = () => new Error("The server does not answer. Is `dsearch serve` still running?");
 
 async function asError(response) {
   const content = isJson(response) ? await response.json() : {};

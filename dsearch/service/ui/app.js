@@ -6,8 +6,8 @@
 //   search.js  compare.js  train.js  collection.js  attend.js  jobs.js  console.js     the views
 
 import { remember, state } from "./address.js";
-import { collections, keepKey, told } from "./api.js";
-import { element, problemElement } from "./dom.js";
+import { collections, keepKey, key, stopped, told } from "./api.js";
+import { element, problemElement, worded } from "./dom.js";
 import { judgeByKey } from "./judging.js";
 import { changedCollection, noCollection, showSearch, startSearch } from "./search.js";
 
@@ -41,7 +41,9 @@ async function show() {
   at("stamp").textContent = "";
   const mine = leave.signal;
   try {
-    const module = await import(`./${name}.js`);
+    const module = await import(`./${name}.js`).catch((error) => {
+      throw error instanceof TypeError ? stopped() : error; // the file did not come
+    });
     if (!mine.aborted) await module.show(view, { collection: chosen.value, signal: mine });
   } catch (error) {
     if (!mine.aborted && error.name !== "AbortError") view.append(problemElement(error));
@@ -75,7 +77,10 @@ async function start() {
   });
   addEventListener("hashchange", show);
   addEventListener("keydown", judgeByKey);
-  told.addEventListener("locked", () => { unlock.hidden = false; });
+  told.addEventListener("locked", () => {
+    unlock.hidden = false;
+    at("key").focus();
+  });
   unlock.addEventListener("submit", (event) => {
     event.preventDefault();
     keepKey(at("key").value.trim());
@@ -92,13 +97,14 @@ async function load() {
     chosen.replaceChildren(...found.map(option));
     if (found.length === 0) {
       chosen.disabled = true;
+      chosen.append(element("option", "", "none yet"));
       noCollection();
       return;
     }
     await show();
   } catch (error) {
-    at("problem").textContent = error.message;
-    at("problem").hidden = false;
+    at("problem").replaceChildren(...worded(error.message));
+    at("problem").hidden = error.status === 401 && !key(); // the form says it
   }
 }
 

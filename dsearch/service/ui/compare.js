@@ -94,8 +94,8 @@ function evaluationElement({ result }, open) {
 function cellText({ mean, difference }) {
   const text = element("span", "", mean.toFixed(4));
   if (!difference) return text;
-  text.append(element("br"), element("span", "quiet",
-    `${signed(difference.mean)} (${difference.low.toFixed(4)} to ${difference.high.toFixed(4)})`));
+  text.append(element("br"), element("span", "quiet", `${signed(difference.mean)} `,
+    element("span", "whole", `(${difference.low.toFixed(4)} to ${difference.high.toFixed(4)})`)));
   return text;
 }
 

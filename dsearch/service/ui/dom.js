@@ -61,8 +61,13 @@ export function scrolling(content) {
   return made;
 }
 
+// A problem's words; what stands between backticks is typed.
+export function worded(text) {
+  return text.split("`").map((part, number) => (number % 2 ? element("code", "", part) : part));
+}
+
 export function problemElement(error) {
-  const made = element("p", "problem", error.message);
+  const made = element("p", "problem", ...worded(error.message));
   made.setAttribute("role", "alert");
   return made;
 }

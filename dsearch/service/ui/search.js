@@ -3,7 +3,7 @@
 import { remember, state, versions } from "./address.js";
 import { describe, models, search, similar } from "./api.js";
 import { heatmap } from "./heatmap.js";
-import { element } from "./dom.js";
+import { element, worded } from "./dom.js";
 import { hitElement } from "./hits.js";
 import { acts } from "./judging.js";
 import { attentionInWords, confidenceInWords, count, evidenceInWords } from "./words.js";
@@ -51,7 +51,8 @@ export async function changedCollection() {
 }
 
 export async function noCollection() {
-  query.disabled = true;
+  query.disabled = model.disabled = true;
+  model.append(element("option", "", "none yet"));
   const { newCollection } = await import("./upload.js");
   const command = element("code", "", "dsearch index FOLDER -c notes");
   hint.replaceChildren(element("h2", "", "No collection yet"), newCollection(),
@@ -247,7 +248,7 @@ function showHeat({ hits: found }) {
 }
 
 function showProblem(error) {
-  problem.textContent = error.message;
+  problem.replaceChildren(...worded(error.message));
   problem.hidden = false;
   hint.hidden = true;
   empty();
