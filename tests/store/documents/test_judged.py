@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from dsearch.store.sqlite import schema
 GOLDEN = EXAMPLE / "golden"
 
 
-def row(text: str, store: Store, **more: str) -> MemoryRow:
+def row(text: str, store: Store, **more: Any) -> MemoryRow:
     return MemoryRow(text, np.linspace(0, 1, store.dimension, dtype=np.float32), {3: 1.0, 5: 0.5}, **more)
 
 
