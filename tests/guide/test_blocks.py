@@ -22,7 +22,7 @@ README = ROOT / "README.md"
 # Lines of README's blocks that are not run from it, and why.
 NOT_RUN = {
     "scripts/demo": "installs into the working tree; tests/real/test_demo.py runs what it ends in",
-    "pip install": "asks a package index; what it installs is what runs here",
+    "command -v nvidia-smi": "asks a package index; what it installs is what runs here",
 }
 
 LEAVES_EARLY = re.compile(r"\|\s*(head\b|grep\s+(-\w*q|-m))")
