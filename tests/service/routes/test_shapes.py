@@ -59,6 +59,7 @@ def test_a_hit_is_written_without_what_was_not_requested() -> None:
             "memory": 0.0,
             "past_queries": [],
             "second_stage": 0.0,
+            "reranker": 0.0,
         },
         "passage": {"ordinal": 0, "start": 0, "end": 2, "text": "te"},
     }
