@@ -81,9 +81,7 @@ def predict(
     return Predictions(stamp, predictions, coverage_note(layer, output))
 
 
-def _refuse_misspelt(
-    collection: CollectionState, field: str, predictions: Sequence[FieldPrediction]
-) -> None:
+def _refuse_misspelt(collection: CollectionState, field: str, predictions: Sequence[FieldPrediction]) -> None:
     """Refuse a field that no document has if one of a similar name exists.
 
     Raises:
