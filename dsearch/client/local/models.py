@@ -96,7 +96,7 @@ class LocalUpkeep:
         opened = self.engine.collection(collection)
         upload = upload_of(layer, encoder, parent)
         purpose = options.get("purpose", "search")
-        evidence_report = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose))
+        evidence_report = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose), options)
         head = layer_head(layer, upload.head)
 
         def work(opened: Collection) -> dict[str, Any]:
