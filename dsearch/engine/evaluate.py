@@ -144,7 +144,7 @@ def absent_documents_warning(
     """
     relevant = [{id for id, grade in judged.items() if grade > 0} for judged in qrels.values()]
     relevant = [ids for ids in relevant if ids]
-    every = set().union(*relevant)
+    every = set[str]().union(*relevant)
     absent = every - collection.store.rows_of(sorted(every)).keys()
     if not absent:
         return None
