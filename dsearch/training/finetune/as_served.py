@@ -3,8 +3,8 @@
 Sentences, by which its training was judged, are long and have no keywords beside them; users have. So the
 head is compared with what answers now in hybrid search, hops and all, on
 
-    synthetic titles, first sentences and remembered words of documents that it did not learn from
-    logged    queries that people reacted to, where feedback keeps enough; clicks and thumbs are judgements
+    synthetic    titles, first sentences and remembered words of documents that it did not learn from
+    logged       queries that people reacted to, where feedback keeps enough; clicks and thumbs are judgements
 
 These may refuse the head, not admit it: words of documents flatter keywords, and anybody can click. Clicks
 are on what was shown, so logged queries are ranked without documents that nobody was shown (feedback.py).
