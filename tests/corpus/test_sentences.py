@@ -60,7 +60,7 @@ def test_sentences_of_lower_case_text_begin_small() -> None:
 
 
 def test_names_with_capitals_do_not_hide_that_sentences_begin_small() -> None:
-    text = "we compared DNA of both. the PCR failed twice. nobody knows. Smith agrees. it was repeated. so be it."
+    text = "we compared DNA of both. the PCR failed twice. nobody knows. Smith does. it was done. so be it."
     assert sentences(text)[:2] == ["we compared DNA of both.", "the PCR failed twice."]
     assert len(sentences(text)) == 6
     few = "we compared DNA. the PCR failed. nobody knows."
@@ -70,7 +70,7 @@ def test_names_with_capitals_do_not_hide_that_sentences_begin_small() -> None:
 
 
 def test_small_abbreviations_pauses_and_marks_end_nothing_in_lower_case() -> None:
-    text = "cbs broadcast in the u.s. , and apple co. paid for i am ... sasha fierce at st. paul as yahoo! , intel"
+    text = "cbs sent it in the u.s. , and apple co. paid for i am ... sasha fierce at st. paul as yahoo! , intel"
     assert sentences(text) == [text]
 
 
