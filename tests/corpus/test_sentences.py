@@ -70,7 +70,9 @@ def test_names_with_capitals_do_not_hide_that_sentences_begin_small() -> None:
 
 
 def test_small_abbreviations_pauses_and_marks_end_nothing_in_lower_case() -> None:
-    text = "cbs sent it in the u.s. , and apple co. paid for i am ... sasha fierce at st. paul as yahoo! , intel"
+    text = (
+        "cbs sent it in the u.s. , and apple co. paid for i am ... sasha fierce at st. paul as yahoo! , intel"
+    )
     assert sentences(text) == [text]
 
 
