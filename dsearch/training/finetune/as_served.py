@@ -3,8 +3,8 @@
 Sentences, by which its training was judged, are long and have no keywords beside them; users have. So the
 head is compared with what answers now in hybrid search, hops and all, on
 
-    made      titles, first sentences and remembered words of documents that it did not learn from
-    logged    queries that people reacted to, where feedback keeps enough; clicks and thumbs are judgements
+    synthetic    titles, first sentences and remembered words of documents that it did not learn from
+    logged       queries that people reacted to, where feedback keeps enough; clicks and thumbs are judgements
 
 These may refuse the head, not admit it: words of documents flatter keywords, and anybody can click. Clicks
 are on what was shown, so logged queries are ranked without documents that nobody was shown (feedback.py).
@@ -27,7 +27,7 @@ from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.loop.observer import Observer
 from dsearch.training.options import TrainingOptions
 
-MADE, LOGGED = "queries like those of users", "logged queries"
+SYNTHETIC, LOGGED = "queries like those of users", "logged queries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class ServedQueries:
     """Queries that judge a head which learned from the corpus.
 
     Attributes:
-        made: of documents that it did not learn from; None where there are too few.
+        synthetic: of documents that it did not learn from; None where there are too few.
         logged: that people reacted to; None where there are too few.
     """
 
-    made: Examples | None
+    synthetic: Examples | None
     logged: FromFeedback | None
 
     def judged(
@@ -64,7 +64,10 @@ class ServedQueries:
             return trained
         options = TrainingOptions(keywords=True)
         verdict, record = trained.gate, dict(trained.record)
-        kinds = (MADE, "gate_on_user_queries", self.made), (LOGGED, "gate_on_logged_queries", self.logged)
+        kinds = (
+            (SYNTHETIC, "gate_on_user_queries", self.synthetic),
+            (LOGGED, "gate_on_logged_queries", self.logged),
+        )
         for kind, entry, queries in kinds:
             if queries is None:
                 continue
@@ -77,15 +80,15 @@ class ServedQueries:
             assert whole.deviation is not None
             change = posterior(whole.difference.mean, whole.deviation, whole.queries, SLICE_PRIOR)
             harm = change.below(-gate.margin)
-            said = (
+            sentence = (
                 f"{len(examples)} {kind}, with keywords: {report.measure} "
                 f"{whole.before:.4f} → {whole.after:.4f}; the probability is {harm:.2f} that they lose more "
                 f"than {gate.margin:g}"
             )
             if observer is not None:
-                observer.remark(said)
+                observer.remark(sentence)
             if verdict.passed and harm > gate.harm:
-                verdict = replace(verdict, verdict="refused", reason=f"{said} (allowed {gate.harm:g})")
+                verdict = replace(verdict, verdict="refused", reason=f"{sentence} (allowed {gate.harm:g})")
             record[entry] = report.to_dict()
         return replace(trained, gate=verdict, record={**record, "gate": verdict.to_dict()})
 
