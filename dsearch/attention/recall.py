@@ -109,8 +109,11 @@ class RowArrays(NamedTuple):
         if missing:
             cosines = np.where(rows < 0, np.float32(-np.inf), cosines)
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :most]
-        rows = np.take_along_axis(rows, best, 1)
-        return np.maximum(rows, 0) if missing else rows, np.take_along_axis(cosines, best, 1)
+        if len(rows) == 1:
+            rows, cosines = rows[:, best[0]], cosines[:, best[0]]
+        else:
+            rows, cosines = np.take_along_axis(rows, best, 1), np.take_along_axis(cosines, best, 1)
+        return np.maximum(rows, 0) if missing else rows, cosines
 
 
 def in_eight_bits(
