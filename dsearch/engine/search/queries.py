@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dsearch.encoder import TextEncoder
 from dsearch.engine.indexing.own_vectors import Vectors, query_vectors
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
@@ -109,13 +110,15 @@ def resolve_queries(
         return [QueryBatch([*range(len(states))], layer, states, None)], pinned
     groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
     own = vectors is not None or turn is not None
-    twice = not own and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2
+    of_tokens = None
+    if not own and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2:
+        of_tokens = token_encoder_of(collection, pinned.model)
     if vectors is not None:
         states = vectors
     else:
         states = states_of(
             groups,
-            lambda texts: collection.query_states(texts, mode, pinned.model, tokens=twice),
+            lambda texts: collection.query_states(texts, mode, pinned.model, tokens=of_tokens),
             collection.store.dimension,
         )
         if mode != "keyword" and pinned.model == live:
@@ -160,18 +163,24 @@ def tokens_of(
 ) -> list[QueryTokens]:
     """The tokens of queries, to be matched with those of a state's documents.
 
-    By the collection's encoder, as the documents' are; by the one of the version that has a second stage of
-    its own, which was fitted to that one's tokens.
+    By `token_encoder_of` the version; by the collection's encoder without one.
 
     Raises:
         InvalidRequest: the documents have none.
     """
     require_tokens(state)
-    encoder = collection.encoder
-    if version is not None and collection.stored_head(version).second_stage is not None:
-        encoder = collection.encoder_of(version)
+    encoder = collection.encoder if version is None else token_encoder_of(collection, version)
     raw = collection.kept_query_tokens.of(encoder, texts)
     return [query_tokens(query, text, state) for query, text in zip(raw, texts, strict=True)]
+
+
+def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
+    """Return the encoder of a query's tokens: the collection's, as of the documents' tokens.
+
+    That of the version, if it has a second stage of its own, which was fitted to that one's tokens.
+    """
+    own = collection.stored_head(version).second_stage is not None
+    return collection.encoder_of(version) if own else collection.encoder
 
 
 def layer_options(options: SearchOptions, candidates: int) -> LayerOptions:

@@ -307,7 +307,7 @@ class CollectionState:
         raise Gone(f"{named} is gone; collection {self.name!r} is at {live}: ask again, without the stamp")
 
     def query_states(
-        self, queries: Sequence[str], mode: Mode, model: str | None = None, *, tokens: bool = False
+        self, queries: Sequence[str], mode: Mode, model: str | None = None, tokens: TextEncoder | None = None
     ) -> Float[Tensor, "batch encoder_dim"]:
         """Encode texts as query states for a layer; zeros if only their words count.
 
@@ -315,13 +315,13 @@ class CollectionState:
             queries: texts.
             mode: "hybrid", "dense" or "keyword".
             model: version whose encoder is used, that of the layer's head; the live one when None.
-            tokens: whether their tokens are wanted next, which the same pass of the encoder gives.
+            tokens: encoder of their tokens, if these are wanted next; the same pass of it gives both.
         """
         if mode == "keyword":
             return torch.zeros(len(queries), self.store.dimension)
         encoder = self.encoder_of(self.live_model if model is None else model)
         encode = encoder.encode_queries
-        if tokens and encoder is self.encoder:
+        if encoder is tokens:
             encode = partial(self.kept_query_tokens.encode, encoder)
         return torch.as_tensor(self.query_cache.states(encoder.identity, list(queries), encode))
 
