@@ -13,7 +13,7 @@ from dsearch.encoder.automatic.folder import encoder_cache
 from dsearch.encoder.automatic.outcome import outcome, preferred
 from dsearch.encoder.backends import AUTO, FLOAT, TORCH, Backend, best_dtype
 from dsearch.encoder.choice import read_choice
-from dsearch.encoder.exported.cache import Exporting
+from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.load import by_torch, load_encoder
 from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.weights import find_weights

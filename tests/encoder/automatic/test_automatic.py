@@ -22,11 +22,11 @@ from support.warm.processes import warm_start
 
 from dsearch.encoder import AutomaticEncoder, Backend, Encoder, EncoderSource, encoder_in_use, load_encoder
 from dsearch.encoder.automatic import encoder as automatic
-from dsearch.encoder.automatic import outcome, preparation
+from dsearch.encoder.automatic import outcome, preparation, process
 from dsearch.encoder.automatic.folder import encoder_cache, machine_cache
 from dsearch.encoder.automatic.preparation import Preparation
-from dsearch.encoder.exported.cache import Exporting
 from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.exported.runtimes import openvino_knows
 from dsearch.encoder.weights import find_weights
 from dsearch.engine import SearchEngine
@@ -244,8 +244,8 @@ def test_a_model_that_cannot_be_exported_is_tried_once(
         raise InvalidRequest("no fast tokenizer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "ensure_exported", refuse)
-        preparation.prepare(other.encoder, str(other.cache), "openvino")
+        patch.setattr(process, "ensure_exported", refuse)
+        process.prepare(other.encoder, str(other.cache), "openvino")
     assert json.loads(capsys.readouterr().out) == {"problem": "no fast tokenizer"}
     monkeypatch.setattr(preparation, "subprocess", None)
     assert other.load().note == other.in_use().note == "no fast tokenizer"
@@ -257,8 +257,8 @@ def test_a_full_disk_is_told_and_tried_again(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(preparation, "ensure_exported", full)
-    preparation.prepare(machine.encoder, str(tmp_path), "openvino")
+    monkeypatch.setattr(process, "ensure_exported", full)
+    process.prepare(machine.encoder, str(tmp_path), "openvino")
     assert "No space left" in json.loads(capsys.readouterr().out)["problem"]
     assert list(tmp_path.iterdir()) == []
 
