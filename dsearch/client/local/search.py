@@ -14,19 +14,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
-
 from dsearch import results
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import numbers, one_vector, ragged
-from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine, attention_parts, calls, vjp
-from dsearch.engine.draws import DEFAULT_SAMPLES, draw, reward
+from dsearch.engine import Collection, LayerOptions, SearchEngine, calls
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import impression_of
+from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.store import Event, FeedbackStore, Impression
-from dsearch.training import ACTIONS
 from dsearch.types import (
     DrawResult,
     FeedbackResult,
@@ -38,6 +35,7 @@ from dsearch.types import (
 
 if TYPE_CHECKING:
     from dsearch.client.wire import Rows, Vectors
+    from dsearch.engine.search.gradients import GradientQuery
 
 
 class LocalSearch:
@@ -168,6 +166,8 @@ class LocalSearch:
         **options: Unpack[DifferentiableOptions],
     ) -> results.Attention:
         """Attention itself: context, weights, scores and ids."""
+        from dsearch.engine.search.gradients import attention_parts
+
         question = _question(queries, vectors, options)
         opened = self.engine.collection(collection)
         return attention_parts(opened, question, include=set(include), certify=certify)
@@ -185,6 +185,8 @@ class LocalSearch:
         **options: Unpack[DifferentiableOptions],
     ) -> results.Gradients:
         """The gradients of a loss of what `attend` answered; asked as it was, with its stamp."""
+        from dsearch.engine.search.gradients import vjp
+
         gradients = vjp(
             self.engine.collection(collection),
             _question(queries, vectors, options),
@@ -205,6 +207,8 @@ class LocalSearch:
         **options: Unpack[DifferentiableOptions],
     ) -> DrawResult:
         """Documents drawn with the probability of their weights, to be rewarded."""
+        from dsearch.engine.draws import draw
+
         return draw(self.engine.collection(collection), _question(queries, vectors, options), samples, seed)
 
     def reward(
@@ -217,9 +221,11 @@ class LocalSearch:
         gradients: bool = False,
     ) -> RewardResult:
         """Reward the documents of a draw, once, so that the head learns."""
+        from dsearch.engine import draws
+
         rows = [row.tolist() for row in ragged(rewards)]
         opened = self.engine.collection(collection)
-        return reward(opened, draw, rows, learning_rate=learning_rate, gradients=gradients)
+        return draws.reward(opened, draw, rows, learning_rate=learning_rate, gradients=gradients)
 
     def predict(
         self,
@@ -232,12 +238,18 @@ class LocalSearch:
         **options: Unpack[AttendOptions],
     ) -> results.Predictions:
         """A field of the documents, pooled by the attention of each query."""
+        import torch
+
         inputs = queries if vectors is None else torch.as_tensor(numbers(vectors), dtype=torch.float32)
         opened = self.engine.collection(collection)
         return opened.predict([] if inputs is None else inputs, field=field, evidence=evidence, **options)
 
 
 def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:
+    import torch
+
+    from dsearch.engine.search.gradients import GradientQuery
+
     shared = LayerOptions.__optional_keys__
     layer: Any = {name: value for name, value in options.items() if name in shared and value is not None}
     own: Any = {name: value for name, value in options.items() if name not in shared and value is not None}
@@ -272,6 +284,8 @@ def record_feedback(collection: Collection, events: Sequence[Mapping[str, Any]])
 def _event_of(
     number: int, content: Mapping[str, Any], store: FeedbackStore, now: float
 ) -> tuple[Impression, Event]:
+    from dsearch.training import ACTIONS
+
     if unknown := [str(name) for name in content if name not in _NAMES]:
         raise InvalidRequest(f"{number}: unknown field {unknown[0][:80]!r}; use {', '.join(_NAMES)}")
     if content.get("action_name") not in ACTIONS:

@@ -11,24 +11,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
 
-from dsearch.encoder import (
-    EncoderChange,
-    EncoderIdentity,
-    EncoderTraining,
-    TextEncoder,
-    tuned,
-    tuned_identity,
-)
+from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.errors import CorruptData
 from dsearch.hints import Command
 from dsearch.index.durable import file_digest
 from dsearch.store import Store
+
+if TYPE_CHECKING:
+    from dsearch.encoder import EncoderChange
 
 WEIGHTS_NAME = "encoder/weights.safetensors"
 KEPT = 2  # encoders in memory beside the collection's own: what answers, and what it is compared with
@@ -42,6 +36,10 @@ def write_change(folder: Path, change: EncoderChange, base: EncoderIdentity) -> 
         change: what training changed.
         base: the encoder that it was learned on.
     """
+    from safetensors.torch import save
+
+    from dsearch.encoder import tuned_identity
+
     path = folder / WEIGHTS_NAME
     path.parent.mkdir()
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in change.tensors.items()}))
@@ -83,6 +81,8 @@ class ModelEncoders:
             return self._base()
         with self._loading:
             if version not in self._loaded:
+                import torch
+
                 # A search may ask for it, and what is made under inference mode could never be trained on.
                 with torch.inference_mode(False):
                     self._loaded[version] = self._load(version, described)
@@ -126,10 +126,16 @@ class ModelEncoders:
         return None if described is None else self._change(version, described)
 
     def _load(self, version: str, described: dict[str, Any]) -> TextEncoder:
+        from dsearch.encoder import tuned
+
         change = self._change(version, described)
         return tuned(self._base(), change, EncoderIdentity.from_dict(described["identity"]))
 
     def _change(self, version: str, described: dict[str, Any]) -> EncoderChange:
+        from safetensors.torch import load
+
+        from dsearch.encoder import EncoderChange, EncoderTraining
+
         record = self._store.model(version).record
         content = verified(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
         training = EncoderTraining(described["method"], described["rank"], described["alpha"])

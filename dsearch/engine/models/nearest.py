@@ -6,13 +6,15 @@ in a second for 20,000 rows, and never changed: rows that are inserted later are
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float32, Int8, Int64
 
-from dsearch.attention.retrieval.head import Head
 from dsearch.index import DenseIndex
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
 
 INDEXED_FROM = 4096
 # Of about √n lists. On synthetic keys they hold .9996 of the attention with 10,000 rows and .9993 with

@@ -35,8 +35,6 @@ from dsearch.errors import InvalidRequest
 from dsearch.results import Evidence, FieldPrediction, Predictions
 from dsearch.types import Purpose
 
-EVIDENCE = 10
-
 
 def predict(
     collection: CollectionState,
