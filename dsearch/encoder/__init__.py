@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
 from dsearch.encoder.automatic.folder import encoder_cache
 from dsearch.encoder.automatic.source import EncoderInUse, EncoderSource, encoder_in_use
 from dsearch.encoder.backends import Backend
 from dsearch.encoder.choice import BackendChoice
-from dsearch.encoder.encoder import Encoder, TextEncoder
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.load import choice_of, load_encoder
 from dsearch.encoder.query_cache import QueryCache
+from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import TokenCounter
-from dsearch.encoder.tuned import (
-    EncoderChange,
-    EncoderTraining,
-    LearningEncoder,
-    TunedEncoder,
-    tuned,
-    tuned_identity,
-)
 from dsearch.encoder.weights import DEFAULT_ENCODER
+
+if TYPE_CHECKING:
+    from dsearch.encoder.encoder import Encoder
+    from dsearch.encoder.learning import (
+        EncoderChange,
+        EncoderTraining,
+        LearningEncoder,
+        TunedEncoder,
+        tuned,
+        tuned_identity,
+    )
+
+# By torch, which an exported encoder does not need: loaded when first asked for.
+_HOMES = {
+    "Encoder": "dsearch.encoder.encoder",
+    "EncoderChange": "dsearch.encoder.learning",
+    "EncoderTraining": "dsearch.encoder.learning",
+    "LearningEncoder": "dsearch.encoder.learning",
+    "TunedEncoder": "dsearch.encoder.learning",
+    "tuned": "dsearch.encoder.learning",
+    "tuned_identity": "dsearch.encoder.learning",
+}
 
 __all__ = [
     "DEFAULT_ENCODER",
@@ -48,3 +65,9 @@ __all__ = [
     "tuned",
     "tuned_identity",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

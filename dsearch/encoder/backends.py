@@ -73,7 +73,7 @@ def best_dtype(name: str) -> str:
     OpenVINO computes in bfloat16 where the processor does; everything else in float32.
     """
     if name == OPENVINO and importlib.util.find_spec("openvino") is not None:
-        from dsearch.encoder.runtimes import openvino_knows
+        from dsearch.encoder.exported.runtimes import openvino_knows
 
         return HALF if openvino_knows("BF16") else FLOAT
     return FLOAT

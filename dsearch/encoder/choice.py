@@ -22,7 +22,8 @@ from pathlib import Path
 
 from dsearch.encoder.automatic.agreement import documents, queries
 from dsearch.encoder.backends import CLOSE, FLOAT, HALF, INT8, OPENVINO, TORCH, Backend, best_dtype, installed
-from dsearch.encoder.encoder import TextEncoder
+from dsearch.encoder.exported.cache import versions
+from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.errors import DsearchError
 from dsearch.threads import thread_budget
 
@@ -183,8 +184,6 @@ def _fastest(rates: dict[Backend, tuple[float, float]]) -> Backend:
 
 
 def _file(cache: Path, weights_sha256: str, dtype: str | None) -> Path:
-    from dsearch.encoder.export import versions
-
     parts = {
         "weights": weights_sha256,
         "dtype": dtype,

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,37 +17,16 @@ from torch import Tensor, nn
 from dsearch.encoder.batching import length_sorted_batches
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.packed import load_packed
-from dsearch.encoder.token_states import TextTokens, TokenBatch, token_batch
+from dsearch.encoder.text_encoder import Role
+from dsearch.encoder.token_batch import TokenBatch, token_batch
+from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.encoder.weights import DEFAULT_ENCODER, Weights, find_weights
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.products import quicken
 
-Role = Literal["query", "document"]
 _log = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@runtime_checkable
-class TextEncoder(Protocol):
-    """Encoder interface of the engine."""
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        """Identity of the encoder, by which embeddings are comparable."""
-        ...
-
-    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
-        """Unit embeddings of queries."""
-        ...
-
-    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
-        """Unit embeddings of documents."""
-        ...
-
-    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
-        """Unit embeddings as part of the graph: gradients reach the encoder's weights."""
-        ...
 
 
 class Encoder(nn.Module):

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from functools import cache as once
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dsearch.encoder.automatic.encoder import load_automatic
 from dsearch.encoder.automatic.outcome import preferred
 from dsearch.encoder.backends import AUTO, FLOAT, HALF, INT8, TORCH, Backend, best_dtype, installed
 from dsearch.encoder.choice import BackendChoice, choose, known_in, read_choice
-from dsearch.encoder.encoder import Encoder, TextEncoder, check_device
-from dsearch.encoder.export import Exporting, exported
+from dsearch.encoder.exported.cache import Exporting
+from dsearch.encoder.exported.making import exported
+from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
 from dsearch.errors import DsearchError, InvalidRequest
 
@@ -47,7 +49,10 @@ def load_encoder(
         InvalidRequest: an unknown back end or precision, or one that the other does not go with.
         MissingExtra: the back end is not installed.
     """
-    check_device(device)
+    if device != "cpu":
+        from dsearch.encoder.encoder import check_device
+
+        check_device(device)
     if backend not in (None, AUTO):
         chosen = Backend(backend, dtype or best_dtype(backend))
     elif dtype not in (None, FLOAT, HALF, INT8):
@@ -57,17 +62,13 @@ def load_encoder(
     if chosen is not None and chosen.name != TORCH and device != "cpu":
         raise InvalidRequest(f"backend={chosen.name!r} runs on the CPU, not on {device}; use --backend torch")
 
-    # Without an annotation: tests check those, and put an encoder of their own in this one's place.
-    by_torch = once(
-        lambda dtype: Encoder.load(
-            name, device=device, dtype=dtype, max_tokens=max_tokens, batch_size=batch_size
-        )
-    )
-    in_torch = partial(by_torch, FLOAT)
+    options: dict[str, Any] = {"device": device, "max_tokens": max_tokens, "batch_size": batch_size}
+    loaded = once(lambda dtype: by_torch(name, dtype=dtype, **options))
+    in_torch = partial(loaded, FLOAT)
 
     def by(backend: Backend) -> TextEncoder:
         if backend.name == TORCH:
-            return by_torch(backend.dtype)
+            return loaded(backend.dtype)
         if cache is None:
             raise InvalidRequest(f"backend={backend.name!r} needs a folder for what is exported; give cache")
         backend.require_installed()
@@ -92,7 +93,7 @@ def load_encoder(
     if automatic and cache is not None:
         exporting = Exporting(name, find_weights(name), max_tokens, cache, in_torch)
         return load_automatic(
-            exporting, partial(by_torch, dtype or FLOAT), dtype, batch_size, tell or (lambda _: None)
+            exporting, partial(loaded, dtype or FLOAT), dtype, batch_size, tell or (lambda _: None)
         )
     if dtype == INT8:
         raise InvalidRequest(
@@ -100,6 +101,16 @@ def load_encoder(
             "them installed"
         )
     return by(Backend(TORCH, dtype or FLOAT))
+
+
+def by_torch(name: str, **options: Any) -> Any:
+    """Load the torch encoder; see `Encoder.load`.
+
+    The result has no annotation: tests check those, and put an encoder of their own in its place.
+    """
+    from dsearch.encoder.encoder import Encoder
+
+    return Encoder.load(name, **options)
 
 
 def choice_of(

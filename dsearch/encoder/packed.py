@@ -3,7 +3,7 @@
 The package has the model in one file for an engine of its own: 4-bit blocks of 32 weights with a scale in
 half precision (Q4_0 of GGML: w = scale · (q − 8)), other numbers in float32, and the pieces of the tokenizer
 with their log probabilities. The blocks are expanded, so that the model is differentiable, takes factors
-(`tuned.py`) and can be exported; the engine is not used.
+(`learning.py`) and can be exported; the engine is not used.
 
 Wang et al. 2024, "Multilingual E5 Text Embeddings" (arXiv:2402.05672): a BERT of 12 layers with the
 vocabulary of XLM-R, pooled by the mean, with the prefixes `query: ` and `passage: `.

@@ -94,6 +94,7 @@ def save_model(
         ModelNotFound: no such parent.
         Cancelled: the observer stopped it.
     """
+    _require_parts(collection, layer)
     if isinstance(layer, CollectionLayer):
         parent, encoder = parent or layer.version, encoder or layer.encoder
     parent = parent or collection.live_model
@@ -122,6 +123,24 @@ def save_model(
         parent=parent,
         encoder=judged.encoder,
     )
+
+
+def _require_parts(collection: object, layer: object) -> None:
+    """Refuse what is no collection and no layer.
+
+    Raises:
+        InvalidRequest: naming the call that takes it.
+    """
+    if not isinstance(collection, Collection):
+        raise InvalidRequest(
+            f"a collection of type {type(collection).__name__}; give one of an engine, such as "
+            "engine.collection('papers'), or use save_model of dsearch.open or Client, which takes its name"
+        )
+    if not isinstance(layer, SearchLayer | Head):
+        raise InvalidRequest(
+            f"a layer of type {type(layer).__name__}; give one of dsearch.open_layer, or its head; a "
+            "RemoteSearch is saved by save_model of its client"
+        )
 
 
 def head_of_layer(layer: SearchLayer) -> Head:

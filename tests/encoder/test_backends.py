@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny_encoder import WORDS, write_tiny_encoder
+from support.exported_encoders import TinyHome, needs
+from support.tiny_encoder import WORDS
 
 from dsearch.encoder import (
     Backend,
@@ -28,46 +29,28 @@ from dsearch.encoder import (
     TextEncoder,
     choice,
     choice_of,
-    export,
     load_encoder,
     tuned,
     tuned_identity,
 )
 from dsearch.encoder.automatic.agreement import agrees
-from dsearch.encoder.compiled import CompiledEncoder
-from dsearch.encoder.runtimes import Run, Tokens, openvino_knows
+from dsearch.encoder.exported import cache as exports
+from dsearch.encoder.exported import export, making
+from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.runtimes import Outputs, Run, Tokens, openvino_knows
 from dsearch.errors import EncoderMismatch, EncoderUnavailable, InvalidRequest, MissingExtra
 
 TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
 ALL = ["onnx float32", "onnx int8", "openvino float32", "openvino bfloat16"]
 
 
-class Home:
-    """A tiny encoder, and a cache that the tests of this module share."""
-
-    def __init__(self, folder: Path):
-        self.encoder = str(write_tiny_encoder(folder))
-        self.cache = folder / "cache"
-
-    def load(self, backend: str | None, dtype: str | None = None, **options: object) -> TextEncoder:
-        return load_encoder(self.encoder, backend=backend, dtype=dtype, cache=self.cache, **options)  # type: ignore[arg-type]
-
-    def exports(self, kind: str) -> list[Path]:
-        return [folder for folder in self.cache.glob(f"model-{kind}-*") if folder.is_dir()]
-
-
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return Home(tmp_path_factory.mktemp("backends"))
-
-
-def needs(name: str) -> None:
-    if Backend(name, "float32").missing(exporting=True):
-        pytest.skip(f"needs the extra {name}")
+def home(tmp_path_factory: pytest.TempPathFactory) -> TinyHome:
+    return TinyHome(tmp_path_factory.mktemp("backends"))
 
 
 @pytest.mark.parametrize("which", ALL)
-def test_it_agrees_with_torch(home: Home, which: str) -> None:
+def test_it_agrees_with_torch(home: TinyHome, which: str) -> None:
     name, dtype = which.split()
     needs(name)
     if dtype == "bfloat16" and not openvino_knows("BF16"):
@@ -84,7 +67,7 @@ def test_it_agrees_with_torch(home: Home, which: str) -> None:
     assert other.encode_documents([]).shape == (0, 16)
 
 
-def test_it_counts_tokens_and_batches_as_torch_does(home: Home) -> None:
+def test_it_counts_tokens_and_batches_as_torch_does(home: TinyHome) -> None:
     needs("onnx")
     exact, other = home.load("torch", batch_size=2), home.load("onnx", batch_size=2)
     assert isinstance(exact, Encoder)
@@ -96,7 +79,7 @@ def test_it_counts_tokens_and_batches_as_torch_does(home: Home) -> None:
     np.testing.assert_allclose(exact.encode_documents(many), alone, atol=1e-5)
 
 
-def test_a_shorter_window_cuts_as_torch_does(home: Home) -> None:
+def test_a_shorter_window_cuts_as_torch_does(home: TinyHome) -> None:
     needs("onnx")
     exact, other = home.load("torch", max_tokens=6), home.load("onnx", max_tokens=6)
     assert other.identity.max_tokens == 6
@@ -107,22 +90,22 @@ def test_a_shorter_window_cuts_as_torch_does(home: Home) -> None:
 
 
 def test_openvino_meets_few_shapes_of_texts_that_come_alone(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    home: TinyHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("openvino")
     shapes: list[tuple[int, ...]] = []
-    session = export._session  # pyright: ignore[reportPrivateUsage]
+    session = exports._session  # pyright: ignore[reportPrivateUsage]
 
     def noting(backend: Backend, folder: Path) -> Run:
         run = session(backend, folder)
 
-        def noted(tokens: Tokens) -> np.ndarray:
+        def noted(tokens: Tokens, *, states: bool = False) -> Outputs:
             shapes.append(tokens["input_ids"].shape)
-            return run(tokens)
+            return run(tokens, states=states)
 
         return noted
 
-    monkeypatch.setattr(export, "_session", noting)
+    monkeypatch.setattr(exports, "_session", noting)
     exact, padded = home.load("torch"), home.load("openvino", "float32")
     shapes.clear()  # of comparing the two, if it was exported just now
     texts = [" ".join((WORDS * 3)[:count]) for count in (1, 5, 9, 18, 25)]
@@ -134,7 +117,7 @@ def test_openvino_meets_few_shapes_of_texts_that_come_alone(
     assert shapes[5:] == [(2, 7), (1, 20)]
 
 
-def test_openvino_computes_the_same_where_a_width_has_a_model_of_its_own(home: Home) -> None:
+def test_openvino_computes_the_same_where_a_width_has_a_model_of_its_own(home: TinyHome) -> None:
     needs("openvino")
     encoder = home.load("openvino", "float32")
     exact = home.load("torch")
@@ -150,7 +133,7 @@ def test_openvino_computes_the_same_where_a_width_has_a_model_of_its_own(home: H
 
 
 def test_openvino_keeps_one_model_for_each_width_of_a_lone_text(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    home: TinyHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("openvino")
     import openvino
@@ -174,7 +157,7 @@ def test_openvino_keeps_one_model_for_each_width_of_a_lone_text(
     assert made == ["[1,16]", "[1,32]", "[?,?]"]
 
 
-def test_a_second_start_exports_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_start_exports_nothing(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("onnx")
     expected = home.load("onnx").encode_queries(TEXTS)
     monkeypatch.setattr(export, "_write", _refuse)
@@ -185,7 +168,7 @@ def test_a_second_start_exports_nothing(home: Home, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 @pytest.mark.parametrize("file", ["model.onnx", "tokenizer.json", "export.json"])
 def test_a_damaged_export_is_not_loaded_but_made_again(
-    home: Home, file: str, damage: str, caplog: pytest.LogCaptureFixture
+    home: TinyHome, file: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     needs("onnx")
     expected = home.load("onnx", "int8").encode_queries(TEXTS)
@@ -205,7 +188,7 @@ def test_a_damaged_export_is_not_loaded_but_made_again(
     assert (folder / file).stat().st_size == len(content)
 
 
-def test_an_export_that_fails_leaves_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_fails_leaves_nothing(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("onnx")
     home.load("onnx", "int8")
     [folder] = home.exports("onnx-int8")
@@ -226,9 +209,9 @@ def test_an_export_that_fails_leaves_nothing(home: Home, monkeypatch: pytest.Mon
 
 def test_what_does_not_agree_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("onnx")
-    wrong = Home(tmp_path)
-    session = export.onnx_session
-    monkeypatch.setattr(export, "onnx_session", _rolled(session))
+    wrong = TinyHome(tmp_path)
+    session = exports.onnx_session
+    monkeypatch.setattr(exports, "onnx_session", _rolled(session))
     with pytest.raises(EncoderUnavailable, match=r"onnx float32 gives embeddings whose cosine"):
         wrong.load("onnx")
     monkeypatch.undo()
@@ -246,13 +229,13 @@ def test_agreement_is_the_worst_text_of_the_exact_and_the_mean_of_int8() -> None
 
 
 @pytest.mark.parametrize("name", ["onnx", "openvino"])
-def test_a_missing_extra_is_named(home: Home, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_missing_extra_is_named(home: TinyHome, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     _hide(monkeypatch, "onnxruntime", "openvino")
     with pytest.raises(MissingExtra, match=rf"pip install 'dsearch\[{name}\]', or use --backend torch"):
         home.load(name, "float32")
 
 
-def test_quantising_for_openvino_names_nncf(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantising_for_openvino_names_nncf(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("openvino")
     _hide(monkeypatch, "nncf")
     with pytest.raises(MissingExtra, match="pip install nncf"):
@@ -271,12 +254,14 @@ def test_quantising_for_openvino_names_nncf(home: Home, monkeypatch: pytest.Monk
         ("onnx", None, "toaster", "device='toaster'; use cpu"),
     ],
 )
-def test_bad_options(home: Home, backend: str | None, dtype: str | None, device: str, message: str) -> None:
+def test_bad_options(
+    home: TinyHome, backend: str | None, dtype: str | None, device: str, message: str
+) -> None:
     with pytest.raises(InvalidRequest, match=message):
         home.load(backend, dtype, device=device)
 
 
-def test_openvino_reports_to_nobody(home: Home) -> None:
+def test_openvino_reports_to_nobody(home: TinyHome) -> None:
     needs("openvino")
     home.load("openvino")
     program = """
@@ -293,7 +278,7 @@ assert "openvino" in sys.modules and sys.modules["openvino_telemetry"] is None
     subprocess.run([sys.executable, "-c", program, home.encoder, str(home.cache)], check=True, timeout=120)
 
 
-def test_without_a_folder_for_exports(home: Home) -> None:
+def test_without_a_folder_for_exports(home: TinyHome) -> None:
     with pytest.raises(InvalidRequest, match="needs a folder for what is exported"):
         load_encoder(home.encoder, backend="onnx")
 
@@ -301,7 +286,7 @@ def test_without_a_folder_for_exports(home: Home) -> None:
 # ---- measured
 
 
-def test_nothing_is_measured_unless_asked_for(home: Home, tmp_path: Path) -> None:
+def test_nothing_is_measured_unless_asked_for(home: TinyHome, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     assert isinstance(load_encoder(home.encoder, cache=cache), Encoder)
     assert not cache.exists()
@@ -309,7 +294,7 @@ def test_nothing_is_measured_unless_asked_for(home: Home, tmp_path: Path) -> Non
 
 
 def test_without_extras_auto_is_torch_and_exports_nothing(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: TinyHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _hide(monkeypatch, "onnxruntime", "openvino")
     monkeypatch.setattr("dsearch.encoder.automatic.preparation.subprocess.Popen", _refuse)
@@ -321,7 +306,7 @@ def test_without_extras_auto_is_torch_and_exports_nothing(
 
 
 def test_a_measurement_holds_for_later_starts(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: TinyHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("onnx")
     told: list[str] = []
@@ -341,7 +326,7 @@ def test_a_measurement_holds_for_later_starts(
         file.unlink()
 
 
-def test_torch_stays_where_others_hardly_gain(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_stays_where_others_hardly_gain(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("onnx")
     _pretend(monkeypatch, {"onnx float32": 1.05})
     found = choice_of(home.encoder, home.cache, measure=True)
@@ -352,7 +337,7 @@ def test_torch_stays_where_others_hardly_gain(home: Home, monkeypatch: pytest.Mo
 
 
 def test_measuring_goes_on_without_a_back_end_that_fails(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: TinyHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("onnx")
     needs("openvino")
@@ -361,7 +346,7 @@ def test_measuring_goes_on_without_a_back_end_that_fails(
     def crash(model: Path) -> Run:
         raise RuntimeError("illegal instruction")
 
-    monkeypatch.setattr(export, "onnx_session", crash)
+    monkeypatch.setattr(exports, "onnx_session", crash)
     measured = choice_of(home.encoder, home.cache, measure=True)
     assert measured is not None
     assert measured.backend.name == "openvino"
@@ -371,12 +356,13 @@ def test_measuring_goes_on_without_a_back_end_that_fails(
         file.unlink()
 
 
-def test_a_choice_of_what_is_gone_falls_back(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_of_what_is_gone_falls_back(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("onnx")
     _pretend(monkeypatch, {"onnx float32": 3.0})
     choice_of(home.encoder, home.cache, measure=True)
-    monkeypatch.setattr(export, "_checked", lambda folder: None)
-    monkeypatch.setattr(export, "_export", _unavailable)
+    monkeypatch.setattr(exports, "checked_record", lambda folder: None)
+    monkeypatch.setattr(making, "checked_record", lambda folder: None)
+    monkeypatch.setattr(export, "export", _unavailable)
     told: list[str] = []
     found = home.load(None, tell=told.append)
     assert found.identity.backend == "torch"
@@ -406,7 +392,7 @@ def test_close_ones_may_be_mixed_and_int8_may_not() -> None:
         quantised.require_same(replace(quantised, backend="openvino"), "papers")
 
 
-def test_gradients_and_training_are_torchs(home: Home) -> None:
+def test_gradients_and_training_are_torchs(home: TinyHome) -> None:
     needs("onnx")
     other = home.load("onnx")
     embedded = other.embed(TEXTS[:3], "query")
@@ -451,6 +437,11 @@ def _rolled(session: Callable[[Path], Run]) -> Callable[[Path], Run]:
 
     def made(model: Path) -> Run:
         run = session(model)
-        return lambda tokens: np.roll(run(tokens), 1, axis=1)
+
+        def rolled(tokens: Tokens, *, states: bool = False) -> Outputs:
+            outputs = run(tokens, states=states)
+            return outputs._replace(embeddings=np.roll(outputs.embeddings, 1, axis=1))
+
+        return rolled
 
     return made

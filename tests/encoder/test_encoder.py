@@ -15,7 +15,7 @@ import torch
 
 from dsearch.encoder import Encoder, EncoderIdentity, weights
 from dsearch.encoder.batching import length_sorted_batches
-from dsearch.encoder.encoder import Role
+from dsearch.encoder.text_encoder import Role
 from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("offline_encoder")

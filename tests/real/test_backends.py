@@ -10,7 +10,7 @@ import pytest
 from support.real_data import DATA
 
 from dsearch.encoder import Backend, Encoder, TextEncoder, load_encoder
-from dsearch.encoder.runtimes import openvino_knows
+from dsearch.encoder.exported.runtimes import openvino_knows
 from dsearch.evaluation import read_qrels
 
 DOCUMENTS, QUERIES = 300, 120

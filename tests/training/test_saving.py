@@ -335,6 +335,18 @@ def test_a_head_that_is_none_of_this_collection_is_refused(topics: Collection) -
         save_model(topics, Head(64), evidence=lambda layer: [1.0])
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_collection_and_no_layer_is_refused(engine: SearchEngine, topics: Collection) -> None:
+    layer: Any = dsearch.open_layer(engine, "topics")
+    for collection, given, message in (
+        ("topics", layer, "a collection of type str; give one of an engine"),
+        (topics, torch.nn.Linear(2, 2), "a layer of type Linear; give one of dsearch.open_layer"),
+        (topics, "topics", "a layer of type str"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            dsearch.save_model(collection, given)  # type: ignore[arg-type]
+
+
 def test_training_judgements_alone_are_no_evidence() -> None:
     with pytest.raises(InvalidRequest, match="training without judgements"):
         SavingJob(training={"q": {"d": 1}}).check()

@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dsearch import results
+from dsearch.attention_options import AttentionOptions
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import numbers, one_vector, ragged
+from dsearch.declared import check_keywords
 from dsearch.engine import Collection, LayerOptions, SearchEngine, calls
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import impression_of
@@ -233,16 +235,31 @@ class LocalSearch:
         queries: Sequence[str] | None = None,
         *,
         vectors: Vectors | None = None,
+        ids: Sequence[str] | None = None,
         field: str,
         evidence: int = 10,
         **options: Unpack[AttendOptions],
     ) -> results.Predictions:
         """A field of the documents, pooled by the attention of each query."""
+        ways = {"queries": queries, "vectors": vectors, "ids": ids}
+        kinds = [name for name, way in ways.items() if way is not None]
+        if len(kinds) != 1:
+            named = " and ".join(kinds) or "neither queries nor vectors nor ids"
+            raise InvalidRequest(f"{named}; give one of queries, vectors and ids")
+        check_keywords(AttentionOptions, options, _SELECTION)
         import torch
 
-        inputs = queries if vectors is None else torch.as_tensor(numbers(vectors), dtype=torch.float32)
         opened = self.engine.collection(collection)
-        return opened.predict([] if inputs is None else inputs, field=field, evidence=evidence, **options)
+        inputs: Any = queries
+        if ids is not None:
+            inputs = opened.states_of(ids)
+        elif vectors is not None:
+            inputs = torch.as_tensor(numbers(vectors), dtype=torch.float32)
+        return opened.predict(inputs, field=field, evidence=evidence, **options)
+
+
+_SELECTION = ("filter", "among", "exclude")
+_OF_GRADIENTS = (*_SELECTION, "dtype", "stamp", "ids", "draft", "field", "with_head")
 
 
 def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:
@@ -250,6 +267,7 @@ def _question(queries: Sequence[str] | None, vectors: Any, options: Differentiab
 
     from dsearch.engine.search.gradients import GradientQuery
 
+    check_keywords(AttentionOptions, options, _OF_GRADIENTS)
     shared = LayerOptions.__optional_keys__
     layer: Any = {name: value for name, value in options.items() if name in shared and value is not None}
     own: Any = {name: value for name, value in options.items() if name not in shared and value is not None}
@@ -259,6 +277,7 @@ def _question(queries: Sequence[str] | None, vectors: Any, options: Differentiab
 
 def _without_feedback(options: FindOptions) -> Any:
     """Options as the engine takes them; the coin of `explore` is tossed by servers, which remember pages."""
+    check_keywords(SearchOptions, options, ("explore", "episode"))
     return {name: value for name, value in options.items() if name not in ("explore", "episode")}
 
 

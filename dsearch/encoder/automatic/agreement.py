@@ -1,7 +1,7 @@
-"""Compare a back end's embeddings with those of torch in float32: cosines over texts of all lengths.
+"""Compare a back end's embeddings and token states with those of torch in float32: cosines over texts.
 
-The texts are the docstrings of Python's own types, which exist on every machine. The effect of int8 on a
-ranking is tested on real collections (tests/real).
+The texts, of all lengths, are the docstrings of Python's own types, which exist on every machine. The effect
+of int8 on a ranking is tested on real collections (tests/real).
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
 from dsearch.encoder.backends import CLOSE
+from dsearch.encoder.token_states import TextTokens
 
 LEAST_CLOSE = 0.999  # minimum cosine of a back end whose embeddings may be mixed with those of torch
 LEAST_INT8 = 0.98  # minimum mean cosine of a quantised back end, whose embeddings are never mixed
+LEAST_STATES = 0.9999  # minimum of a text's mean cosine of token states; of a single token, LEAST_CLOSE
 
 
 def agrees(dtype: str, cosines: Float32[np.ndarray, " texts"]) -> bool:
@@ -31,6 +34,30 @@ def cosines(
 ) -> Float32[np.ndarray, " texts"]:
     """Cosines of unit embeddings, pair by pair."""
     return np.asarray((some * others).sum(1), np.float32)
+
+
+def states_agreement(dtype: str, some: Sequence[TextTokens], others: Sequence[TextTokens]) -> dict[str, Any]:
+    """Agreement of token states, as an export describes it.
+
+    Returns:
+        least: smallest cosine of a token.
+        mean: smallest mean over the tokens of a text; for int8 the mean over all tokens.
+        agrees: True if these reach the bounds of the precision, and the tokens have the same places.
+    """
+    pairs = list(zip(some, others, strict=True))
+    if any(not np.array_equal(first.spans, second.spans) for first, second in pairs):
+        return {"least": 0.0, "mean": 0.0, "agrees": False}
+    by_text = [cosines(first.states, second.states) for first, second in pairs]
+    by_text = [of_text for of_text in by_text if len(of_text)]
+    every = np.concatenate(by_text)
+    least = float(every.min())
+    if dtype in CLOSE:
+        mean = min(float(of_text.mean()) for of_text in by_text)
+        agree = least >= LEAST_CLOSE and mean >= LEAST_STATES
+    else:
+        mean = float(every.mean())
+        agree = mean >= LEAST_INT8
+    return {"least": least, "mean": mean, "agrees": bool(agree and np.isfinite(every).all())}
 
 
 @cache

@@ -13,17 +13,18 @@ from jaxtyping import Float, Float32
 from dsearch.encoder.automatic.outcome import outcome, preferred
 from dsearch.encoder.automatic.preparation import Preparation
 from dsearch.encoder.backends import FLOAT, TORCH, Backend
-from dsearch.encoder.compiled import CompiledEncoder
-from dsearch.encoder.encoder import Encoder, TextEncoder
-from dsearch.encoder.export import Exporting, cached_encoder
+from dsearch.encoder.exported.cache import Exporting, cached_encoder
+from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsearch.encoder.encoder import Role
+    from dsearch.encoder.encoder import Encoder
+    from dsearch.encoder.text_encoder import Role
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,11 @@ class AutomaticEncoder:
     def runs_by(self) -> Backend:
         """Back end that encodes now."""
         return Backend(self._current.identity.backend, self._current.identity.dtype)
+
+    @property
+    def states_problem(self) -> str | None:
+        """Reason why token states come from torch while an exported model encodes; None where they do not."""
+        return self._current.states_problem if isinstance(self._current, CompiledEncoder) else None
 
     @property
     def reference(self) -> Encoder:
@@ -97,7 +103,7 @@ class AutomaticEncoder:
     def encode_tokens(
         self, texts: Sequence[str], role: Role = "document"
     ) -> tuple[Float32[np.ndarray, "texts encoder_dim"], list[TextTokens]]:
-        """Unit embeddings and the states of tokens (token_states.py); torch computes them."""
+        """Unit embeddings and the states of tokens (token_states.py)."""
         return self._current.encode_tokens(texts, role)
 
     def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:

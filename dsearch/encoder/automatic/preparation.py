@@ -19,9 +19,9 @@ from pathlib import Path
 
 from dsearch.encoder.automatic.outcome import outcome, record_problem
 from dsearch.encoder.backends import FLOAT, Backend
-from dsearch.encoder.compiled import CompiledEncoder
-from dsearch.encoder.encoder import Encoder
-from dsearch.encoder.export import Exporting, cached_encoder, ensure_exported, export_folder
+from dsearch.encoder.exported.cache import Exporting, cached_encoder, export_folder
+from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.making import ensure_exported
 from dsearch.encoder.weights import find_weights
 from dsearch.errors import InvalidRequest
 
@@ -147,6 +147,8 @@ class Preparation:
 
 def prepare(name: str, cache: str, backend: str) -> None:
     """Export an encoder, in the process that `Preparation` starts; a problem is printed as JSON."""
+    from dsearch.encoder.encoder import Encoder  # torch
+
     request = Exporting(name, find_weights(name), None, Path(cache), lambda: Encoder.load(name))
     try:
         ensure_exported(request, Backend(backend, FLOAT))

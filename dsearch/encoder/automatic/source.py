@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,9 @@ from dsearch.encoder.automatic.folder import encoder_cache
 from dsearch.encoder.automatic.outcome import outcome, preferred
 from dsearch.encoder.backends import AUTO, FLOAT, TORCH, Backend, best_dtype
 from dsearch.encoder.choice import read_choice
-from dsearch.encoder.encoder import Encoder, TextEncoder
-from dsearch.encoder.export import Exporting
-from dsearch.encoder.load import load_encoder
+from dsearch.encoder.exported.cache import Exporting
+from dsearch.encoder.load import by_torch, load_encoder
+from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.weights import find_weights
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class EncoderSource:
         library = preferred()
         if library is None:
             return EncoderInUse(self.name, in_torch, "neither openvino nor onnxruntime is installed")
-        request = Exporting(self.name, weights, None, self.cache, lambda: Encoder.load(self.name))
+        request = Exporting(self.name, weights, None, self.cache, partial(by_torch, self.name))
         cached = outcome(request, library, self.dtype)
         if cached.backend is not None:
             return EncoderInUse(self.name, str(cached.backend))
@@ -114,6 +115,8 @@ def encoder_in_use(encoder: TextEncoder | None) -> EncoderInUse | None:
     if encoder is None:
         return None
     if isinstance(encoder, AutomaticEncoder):
-        return EncoderInUse(encoder.identity.name, str(encoder.runs_by), encoder.note)
+        return EncoderInUse(
+            encoder.identity.name, str(encoder.runs_by), encoder.note or encoder.states_problem
+        )
     identity = encoder.identity
     return EncoderInUse(identity.name, f"{identity.backend} {identity.dtype}")

@@ -174,7 +174,8 @@ def distinct_tokens(projected: Float32[np.ndarray, "tokens dims"]) -> Bool[np.nd
     """False for tokens nearly like one of the last that were kept before them."""
     new = np.ones(len(projected), bool)
     likeness = projected @ projected.T >= ALIKE
-    for token in range(1, len(projected)):
+    later, earlier = np.nonzero(np.tril(likeness, -1))
+    for token in np.unique(later[later - earlier <= _COMPARED]).tolist():  # all others are new
         first = max(0, token - _COMPARED)
         new[token] = not (likeness[token, first:token] & new[first:token]).any()
     return new

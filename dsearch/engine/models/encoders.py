@@ -1,7 +1,7 @@
 """Query encoders of models: `models/v3/encoder/weights.safetensors`, put into a copy of the shared encoder.
 
-A model saves only the weights that training changed (encoder/tuned.py), under a digest in the model's record.
-They apply to the collection's own encoder, whose identity the record names.
+A model saves only the weights that training changed (encoder/learning.py), under a digest in the model's
+record. They apply to the collection's own encoder, whose identity the record names.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from jaxtyping import Float32
 
 from dsearch.attention.scores import unit
 from dsearch.encoder import TextEncoder
-from dsearch.encoder.encoder import Role
+from dsearch.encoder.text_encoder import Role
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest

@@ -20,6 +20,7 @@ from jaxtyping import Float, Float32
 
 from dsearch.attention.arrays import Array, numbers_of, zeros
 from dsearch.attention.retrieval.fixed_head import FixedHead, HeadFormulas
+from dsearch.encoder import TextEncoder
 from dsearch.engine.indexing.own_vectors import Vectors, query_arrays
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
@@ -115,13 +116,15 @@ def resolve_queries(
         return [QueryBatch([*range(len(states))], layer, states, None)], pinned
     groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
     own = vectors is not None or turn is not None
-    twice = not own and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2
+    of_tokens = None
+    if not own and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2:
+        of_tokens = token_encoder_of(collection, pinned.model)
     if vectors is not None:
         states = vectors
     else:
         states = states_of(
             groups,
-            lambda texts: collection.query_embeddings(texts, mode, pinned.model, tokens=twice),
+            lambda texts: collection.query_embeddings(texts, mode, pinned.model, tokens=of_tokens),
             collection.store.dimension,
         )
         if mode != "keyword" and pinned.model == live:
@@ -176,8 +179,7 @@ def tokens_of(
 ) -> list[QueryTokens]:
     """The tokens of queries, to be matched with those of a state's documents.
 
-    By the collection's encoder, as the documents' are; by the one of the version that has a second stage of
-    its own, which was fitted to that one's tokens.
+    By `token_encoder_of` the version; by the collection's encoder without one.
 
     Raises:
         InvalidRequest: the documents have none.
@@ -185,11 +187,18 @@ def tokens_of(
     from dsearch.engine.ranking.second_stage import require_tokens
 
     require_tokens(state)
-    encoder = collection.encoder
-    if version is not None and collection.stored_head(version).second_stage is not None:
-        encoder = collection.encoder_of(version)
+    encoder = collection.encoder if version is None else token_encoder_of(collection, version)
     raw = collection.kept_query_tokens.of(encoder, texts)
     return [query_tokens(query, text, state) for query, text in zip(raw, texts, strict=True)]
+
+
+def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
+    """Return the encoder of a query's tokens: the collection's, as of the documents' tokens.
+
+    That of the version, if it has a second stage of its own, which was fitted to that one's tokens.
+    """
+    own = collection.stored_head(version).second_stage is not None
+    return collection.encoder_of(version) if own else collection.encoder
 
 
 def layer_options(options: SearchOptions, candidates: int) -> LayerOptions:

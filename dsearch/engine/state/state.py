@@ -303,7 +303,7 @@ class CollectionState:
         raise no_such_state(self.name, stamp, self.snapshot_for(stamp.model))
 
     def query_states(
-        self, queries: Sequence[str], mode: Mode, model: str | None = None, *, tokens: bool = False
+        self, queries: Sequence[str], mode: Mode, model: str | None = None, tokens: TextEncoder | None = None
     ) -> Float[Array, "batch encoder_dim"]:
         """Encode texts as query states for a layer; zeros if only their words count.
 
@@ -311,21 +311,21 @@ class CollectionState:
             queries: texts.
             mode: "hybrid", "dense" or "keyword".
             model: version whose encoder is used, that of the layer's head; the live one when None.
-            tokens: whether their tokens are wanted next, which the same pass of the encoder gives.
+            tokens: encoder of their tokens, if these are wanted next; the same pass of it gives both.
         """
         import torch
 
-        return torch.as_tensor(self.query_embeddings(queries, mode, model, tokens=tokens))
+        return torch.as_tensor(self.query_embeddings(queries, mode, model, tokens))
 
     def query_embeddings(
-        self, queries: Sequence[str], mode: Mode, model: str | None = None, *, tokens: bool = False
+        self, queries: Sequence[str], mode: Mode, model: str | None = None, tokens: TextEncoder | None = None
     ) -> Float32[np.ndarray, "batch encoder_dim"]:
         """Return `query_states` as an array, which needs no torch."""
         if mode == "keyword":
             return np.zeros((len(queries), self.store.dimension), np.float32)
         encoder = self.encoder_of(self.live_model if model is None else model)
         encode = encoder.encode_queries
-        if tokens and encoder is self.encoder:
+        if encoder is tokens:
             encode = partial(self.kept_query_tokens.encode, encoder)
         return self.query_cache.states(encoder.identity, list(queries), encode)
 

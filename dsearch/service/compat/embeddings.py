@@ -15,7 +15,7 @@ import numpy as np
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from dsearch.encoder.encoder import Role
+from dsearch.encoder.text_encoder import Role
 from dsearch.engine import calls
 from dsearch.engine.search.embed import EmbedResult, embed, text_of_tokens
 from dsearch.errors import (

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dsearch.encoder.encoder import Role
+from dsearch.encoder.text_encoder import Role
 from dsearch.errors import InvalidRequest
 from dsearch.service.wire.fields import allowed, repr_of
 

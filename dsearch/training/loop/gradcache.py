@@ -19,7 +19,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dsearch.encoder import LearningEncoder
-from dsearch.encoder.encoder import Role
+from dsearch.encoder.text_encoder import Role
 from dsearch.training.loop.distributed import Processes
 
 Texts = tuple[Sequence[str], Role]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.encoder.token_states import TokenBatch
+from dsearch.encoder.token_batch import TokenBatch
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.snapshot.tokens_of_query import query_tokens_in_graph

@@ -25,9 +25,9 @@ from dsearch.encoder.automatic import encoder as automatic
 from dsearch.encoder.automatic import outcome, preparation
 from dsearch.encoder.automatic.folder import encoder_cache, machine_cache
 from dsearch.encoder.automatic.preparation import Preparation
-from dsearch.encoder.compiled import CompiledEncoder
-from dsearch.encoder.export import Exporting
-from dsearch.encoder.runtimes import openvino_knows
+from dsearch.encoder.exported.cache import Exporting
+from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.runtimes import openvino_knows
 from dsearch.encoder.weights import find_weights
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
@@ -37,7 +37,7 @@ if Backend("openvino", "float32").missing(exporting=True):
     pytest.skip("needs the extra openvino", allow_module_level=True)
 
 TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
-WAIT_S = 120.0
+WAIT_S = 300.0  # exports run at low priority
 
 
 class Machine:
@@ -110,9 +110,26 @@ def test_killed_and_simultaneous_exports_leave_one_whole_export(machine: Machine
 def test_token_states_are_those_of_torch(machine: Machine) -> None:
     """A second stage works whichever back end encodes queries."""
     (expected,) = Encoder.load(machine.encoder).encode_tokens(TEXTS[:1])[1]
-    (tokens,) = machine.load().encode_tokens(TEXTS[:1])[1]
-    np.testing.assert_allclose(tokens.states, expected.states, atol=1e-6)
+    fast = machine.load()
+    assert fast.states_problem is None
+    (tokens,) = fast.encode_tokens(TEXTS[:1])[1]
+    assert (tokens.states * expected.states).sum(1).min() > 0.999
     np.testing.assert_array_equal(tokens.spans, expected.spans)
+
+
+def test_states_that_do_not_agree_come_from_torch_and_say_why(machine: Machine, tmp_path: Path) -> None:
+    other = _copied(machine, tmp_path)
+    [folder] = other.exports()
+    record = json.loads((folder / "export.json").read_text())
+    for measured in record["states"].values():
+        measured.update(least=0.9, mean=0.99, agrees=False)
+    (folder / "export.json").write_text(json.dumps(record))
+    encoder = other.load()
+    assert encoder.runs_by.name == "openvino"  # embeddings
+    assert "agree with torch's to a cosine of 0.99000 in the mean" in str(encoder_in_use(encoder).note)  # type: ignore[union-attr]
+    (expected,) = Encoder.load(other.encoder).encode_tokens(TEXTS[:1])[1]
+    (tokens,) = encoder.encode_tokens(TEXTS[:1])[1]
+    np.testing.assert_allclose(tokens.states, expected.states, atol=1e-6)
 
 
 def test_it_runs_by_the_export_and_is_torch_to_collections(machine: Machine) -> None:
@@ -286,7 +303,9 @@ from pathlib import Path
 from dsearch.encoder import load_encoder
 encoder = load_encoder(sys.argv[1], backend="auto", cache=Path(sys.argv[2]))
 encoder.encode_queries(["red"]), encoder.token_counts(["red"]), encoder.vocabulary
-print([name for name in ("sentence_transformers", "transformers", "onnxruntime") if name in sys.modules])
+encoder.encode_tokens(["red"], "query")
+names = ("torch", "sentence_transformers", "transformers", "onnxruntime")
+print([name for name in names if name in sys.modules])
 """
     command = [sys.executable, "-c", program, machine.encoder, str(machine.cache)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S).stdout

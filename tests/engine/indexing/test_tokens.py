@@ -11,7 +11,14 @@ from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing.chunking import PassageLengths
-from dsearch.engine.indexing.tokens import MOST_TOKENS, RawTokens, encode_with_tokens, is_of_word
+from dsearch.engine.indexing.tokens import (
+    ALIKE,
+    MOST_TOKENS,
+    RawTokens,
+    distinct_tokens,
+    encode_with_tokens,
+    is_of_word,
+)
 from dsearch.errors import EncoderUnavailable
 from dsearch.index.tokens.table import content_of
 from dsearch.types import Document
@@ -172,3 +179,16 @@ def test_an_encoder_without_token_states_is_refused(engine: SearchEngine) -> Non
 )
 def test_stop_words_and_signs_are_left_out(text: str, start: int, end: int, of_word: bool) -> None:
     assert is_of_word(text, start, end, frozenset(["the"])) is of_word
+
+
+def test_a_token_is_left_out_if_one_like_it_was_kept_among_the_last() -> None:
+    rng = np.random.default_rng(0)
+    directions = rng.normal(size=(40, 8))
+    tokens = directions[rng.integers(0, 40, 700)] + 0.25 * rng.normal(size=(700, 8))
+    tokens /= np.linalg.norm(tokens, axis=1, keepdims=True)
+    kept: list[int] = []
+    for token in range(700):
+        if not any(tokens[token] @ tokens[other] >= ALIKE for other in kept if token - other <= 256):
+            kept.append(token)
+    assert 100 < len(kept) < 600
+    assert np.flatnonzero(distinct_tokens(tokens.astype(np.float32))).tolist() == kept

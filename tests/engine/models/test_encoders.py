@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, QueryStates, SearchEngine, System, make_run
 from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME
@@ -120,3 +122,30 @@ def test_what_a_search_loads_can_still_learn(collection: Collection) -> None:
         encoder = collection.encoder_of(version)
     assert isinstance(encoder, torch.nn.Module)
     assert not any(weight.is_inference() for weight in encoder.parameters())
+
+
+def test_a_search_of_two_stages_runs_the_encoder_once(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.ingest([], second_stage=True)
+    assert collection.snapshot.tokens is not None
+    head = Head(32).reranking(SecondStage(collection.snapshot.tokens.codec.dims))
+    version = collection.add_model(head, {"scope": "query"}, encoder=turned())
+    encoder = collection.encoder_of(version)
+    passes: list[str] = []
+
+    def counted(name: str) -> Callable[..., object]:
+        encode = getattr(encoder, name)
+
+        def call(*arguments: object) -> object:
+            passes.append(name)
+            return encode(*arguments)
+
+        return call
+
+    for name in ("encode_queries", "encode_tokens"):
+        monkeypatch.setattr(encoder, name, counted(name), raising=False)
+    collection.search(QUERIES[0], model=version, stages=2)
+    assert passes == ["encode_tokens"]
+    collection.search(QUERIES[1], model=version, stages=1)
+    assert passes == ["encode_tokens", "encode_queries"]

@@ -1,29 +1,32 @@
 """`CompiledEncoder`: an exported model with its tokenizer, behind the encoder interface of the engine.
 
-Queries and documents are encoded without loading torch, sentence-transformers or transformers. Functions that
-need gradients (`embed`, training) load the torch encoder that it was exported from.
+Queries, documents and their tokens are encoded without loading torch, sentence-transformers or transformers.
+Functions that need gradients (`embed`, training) load the torch encoder that it was exported from; so do
+token states where the exported ones do not agree with torch's.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
 
+from dsearch.encoder.backends import CLOSE
 from dsearch.encoder.batching import length_sorted_batches
+from dsearch.encoder.exported.runtimes import Run, Tokens
 from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.runtimes import Run, Tokens
+from dsearch.encoder.token_states import TextTokens, inside_text
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.threads import thread_budget
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsearch.encoder.encoder import Encoder, Role
-    from dsearch.encoder.token_states import TextTokens
+    from dsearch.encoder.encoder import Encoder
+    from dsearch.encoder.text_encoder import Role
 
 # Model input → attribute of a tokenised text.
 FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
@@ -49,6 +52,7 @@ class CompiledEncoder:
         few_shapes: pad a single text, such as a query, to 16, 32, 64, … tokens within the window. Some back
             ends compile again whenever the shape differs from that of the last call, which takes longer than
             a few more tokens. In a batch padding costs more.
+        states_problem: reason why token states come from torch; None where those of `run` agree with them.
     """
 
     def __init__(
@@ -63,7 +67,9 @@ class CompiledEncoder:
         reference: Callable[[], Encoder],
         batch_size: int = 32,
         few_shapes: bool = False,
+        states_problem: str | None = None,
     ):
+        self.states_problem = states_problem
         self._run = run
         self._cut, self._whole = _tokenizer(tokenizer), _tokenizer(tokenizer)
         self._cut.enable_truncation(identity.max_tokens)
@@ -112,8 +118,29 @@ class CompiledEncoder:
     def encode_tokens(
         self, texts: Sequence[str], role: Role = "document"
     ) -> tuple[Float32[np.ndarray, "texts encoder_dim"], list[TextTokens]]:
-        """Embeddings and token states of the torch encoder: the exported one gives embeddings only."""
-        return self.reference.encode_tokens(texts, role)
+        """Embeddings and token states, by one pass; states by torch where the exported ones do not agree."""
+        if self.states_problem is None:
+            return self.exported_tokens(texts, role)
+        embeddings, tokens = self.reference.encode_tokens(texts, role)
+        if self._identity.dtype not in CLOSE:
+            embeddings = self._encode(texts, role)  # torch's are not comparable with these
+        return embeddings, tokens
+
+    def exported_tokens(
+        self, texts: Sequence[str], role: Role = "document"
+    ) -> tuple[Float32[np.ndarray, "texts encoder_dim"], list[TextTokens]]:
+        """`encode_tokens` of the exported model, whether its states agree with torch's or not."""
+        out = np.empty((len(texts), self._identity.dimension), np.float32)
+        prompt = self._prompts.get(role, "")
+        encoded = self._cut.encode_batch([prompt + text for text in texts])  # with the places of tokens
+        tokens: dict[int, TextTokens] = {}
+        for batch in self._batches(encoded):
+            outputs = self._run(self._padded([encoded[int(i)] for i in batch]), states=True)
+            assert outputs.states is not None
+            out[batch] = outputs.embeddings
+            for at, states in zip(batch.tolist(), outputs.states, strict=True):
+                tokens[at] = _tokens_of(encoded[at], states, prompt)
+        return _units(out), [tokens[at] for at in range(len(texts))]
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Token counts of documents, with special tokens and prompt, before truncation."""
@@ -126,11 +153,14 @@ class CompiledEncoder:
         out = np.empty((len(texts), self._identity.dimension), np.float32)
         prompt = self._prompts.get(role, "")
         encoded = self._cut.encode_batch_fast([prompt + text for text in texts])
+        for batch in self._batches(encoded):
+            out[batch] = self._run(self._padded([encoded[int(i)] for i in batch])).embeddings
+        return _units(out)
+
+    def _batches(self, encoded: Sequence[Any]) -> Iterator[Int64[np.ndarray, " batch"]]:
         lengths = np.array([len(encoding) for encoding in encoded], np.int64)
         tokens = min(_THREAD_TOKENS * thread_budget(), _BATCH_TOKENS)
-        for batch in length_sorted_batches(lengths, self.batch_size, tokens=tokens):
-            out[batch] = self._run(self._padded([encoded[int(i)] for i in batch]))
-        return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+        return length_sorted_batches(lengths, self.batch_size, tokens=tokens)
 
     def _padded(self, encoded: Sequence[Any]) -> Tokens:
         width = max(1, *(len(encoding) for encoding in encoded))
@@ -143,6 +173,16 @@ class CompiledEncoder:
             for place, encoding in enumerate(encoded):
                 arrays[name][place, : len(encoding)] = getattr(encoding, FIELDS[name])
         return arrays
+
+
+def _tokens_of(encoding: Any, states: Float32[np.ndarray, "tokens encoder_dim"], prompt: str) -> TextTokens:
+    spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    inside = inside_text(spans, np.array(encoding.special_tokens_mask, bool), prompt)
+    return TextTokens(_units(states[: len(spans)][inside]), spans[inside] - len(prompt))
+
+
+def _units(rows: Float32[np.ndarray, "rows encoder_dim"]) -> Float32[np.ndarray, "rows encoder_dim"]:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
 def _next_width(width: int) -> int:

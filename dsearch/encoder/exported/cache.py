@@ -1,0 +1,166 @@
+"""Exported encoders in the cache: found by their key, checked, opened.
+
+    <cache>/<encoder>-<kind>-<key>/   model.onnx, or model.xml and model.bin
+                                      tokenizer.json
+                                      export.json: description, SHA-256 of each file, agreement with torch
+
+The key is a digest of the format, the weights and the versions of all libraries involved, so each combination
+has its own folder. A folder appears as a whole, by one rename, and every file is checked against its digest
+before it is loaded; on a mismatch it is exported again (export.py).
+
+A model has two outputs, the embedding and the token states; each is used only if it agrees with torch's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsearch.encoder.backends import HALF, INT8, ONNX, OPENVINO, Backend
+from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.runtimes import Run, onnx_session, openvino_session
+from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.weights import Weights
+from dsearch.errors import CorruptData, InvalidRequest
+
+if TYPE_CHECKING:
+    from dsearch.encoder.encoder import Encoder
+
+FORMAT = 2  # 1: without token states
+RECORD_NAME = "export.json"
+TOKENIZER_NAME = "tokenizer.json"
+_TOOLS = {ONNX: ("onnx", "onnxscript", "onnxruntime"), OPENVINO: ("openvino", "nncf")}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Exporting:
+    """Request to export an encoder.
+
+    Attributes:
+        name: the user's name of the encoder.
+        weights: its files.
+        max_tokens: limit above which texts are cut; None for the model's own limit. The exported model
+            accepts any length.
+        cache: folder of the exports.
+        load: function that loads the torch encoder in float32.
+    """
+
+    name: str
+    weights: Weights
+    max_tokens: int | None
+    cache: Path
+    load: Callable[[], Encoder]
+
+
+def cached_encoder(request: Exporting, backend: Backend, *, batch_size: int = 32) -> CompiledEncoder | None:
+    """The encoder as `backend` runs it; None if the cache does not have it whole. Nothing is exported."""
+    folder = export_folder(request, backend)
+    record = checked_record(folder)
+    return None if record is None else open_export(request, backend, folder, record, batch_size)
+
+
+def agreement_of(request: Exporting, backend: Backend) -> dict[str, dict[str, Any]] | None:
+    """Cosines with torch by precision, as measured on exporting; None without an export. No model is read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads((export_folder(request, backend) / RECORD_NAME).read_text(encoding="utf-8"))
+        return dict(record["agreement"])
+    return None
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of those packages that are installed."""
+    installed: dict[str, str] = {}
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            installed[package] = version(package)
+    return installed
+
+
+def export_folder(request: Exporting, backend: Backend) -> Path:
+    """Return the folder of an export in the cache; it need not exist."""
+    kind = f"{backend.name}-int8" if backend.dtype == INT8 else backend.name  # precision is chosen on loading
+    parts = {
+        "format": FORMAT,
+        "weights": request.weights.sha256,
+        "versions": versions("torch", "transformers", "sentence-transformers", *_TOOLS[backend.name]),
+    }
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return request.cache / f"{_plain(Path(request.name).name)}-{kind}-{key}"
+
+
+def _plain(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)[:60] or "model"
+
+
+def checked_record(folder: Path) -> dict[str, Any] | None:
+    """Description of an export if its files match their digests, else None."""
+    try:
+        record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
+        for name, digest in record["files"].items():
+            with (folder / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                    raise CorruptData(f"{folder / name} is not what was exported")
+    except FileNotFoundError as error:
+        if folder.is_dir():
+            _log.warning("%s is incomplete (%s); exporting again", folder, error)
+        return None
+    except (CorruptData, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.warning("%s; exporting again", error)
+        return None
+    return record
+
+
+def open_export(
+    request: Exporting, backend: Backend, folder: Path, record: dict[str, Any], batch_size: int = 32
+) -> CompiledEncoder:
+    """The exported encoder in a folder.
+
+    Raises:
+        InvalidRequest: a limit of tokens above the model's.
+    """
+    identity = EncoderIdentity.from_dict(record["identity"])
+    window = identity.max_tokens if request.max_tokens is None else request.max_tokens
+    if not 1 <= window <= (record["longest"] or window):
+        raise InvalidRequest(f"max_tokens={window}; {request.name} takes 1 to {record['longest']}")
+    return CompiledEncoder(
+        _session(backend, folder),
+        (folder / TOKENIZER_NAME).read_text(encoding="utf-8"),
+        inputs=record["inputs"],
+        padding=record["padding"],
+        prompts=record["prompts"],
+        identity=replace(
+            identity, name=request.name, max_tokens=window, backend=backend.name, dtype=backend.dtype
+        ),
+        reference=request.load,
+        batch_size=batch_size,
+        few_shapes=backend.name == OPENVINO,
+        states_problem=states_problem(record, backend),
+    )
+
+
+def states_problem(record: dict[str, Any], backend: Backend) -> str | None:
+    """Reason why token states come from torch; None where the exported ones agree."""
+    measured = record["states"].get(backend.dtype)
+    if measured is None:
+        return "the exported encoder has no state for each token"
+    if measured["agrees"]:
+        return None
+    return (
+        f"token states of {backend} agree with torch's to a cosine of {measured['mean']:.5f} in the mean of "
+        f"a text and {measured['least']:.5f} of a token, too little"
+    )
+
+
+def _session(backend: Backend, folder: Path) -> Run:
+    if backend.name == ONNX:
+        return onnx_session(folder / "model.onnx")
+    return openvino_session(folder / "model.xml", "bf16" if backend.dtype == HALF else "f32")

@@ -1,0 +1,152 @@
+"""Token states of exported encoders: those of torch, or torch's where they do not agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.exported_encoders import TinyHome, needs
+from support.tiny_encoder import WORDS
+
+from dsearch.encoder import Backend, Encoder
+from dsearch.encoder.automatic.agreement import states_agreement
+from dsearch.encoder.exported import cache as exports
+from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.runtimes import Outputs, Run, Tokens, openvino_knows
+from dsearch.encoder.token_states import TextTokens
+from dsearch.encoder.weights import find_weights
+
+TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
+ALL = ["onnx float32", "onnx int8", "openvino float32", "openvino bfloat16"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> TinyHome:
+    return TinyHome(tmp_path_factory.mktemp("states"))
+
+
+@pytest.mark.parametrize("which", ALL)
+def test_token_states_are_those_of_torch(home: TinyHome, which: str) -> None:
+    name, dtype = which.split()
+    needs(name)
+    if dtype == "bfloat16" and not openvino_knows("BF16"):
+        pytest.skip("does not compute in bfloat16")
+    exact, other = Encoder.load(home.encoder), home.load(name, dtype)
+    assert isinstance(other, CompiledEncoder)
+    assert other.states_problem is None
+    other._load_reference = _refuse  # type: ignore[assignment]
+    for role in ("query", "document"):
+        expected = exact.encode_tokens(TEXTS, role)[1]
+        embeddings, tokens = other.encode_tokens(TEXTS, role)
+        np.testing.assert_allclose(embeddings, other.encode_documents(TEXTS), atol=1e-6)
+        assert [of.states.shape for of in tokens] == [of.states.shape for of in expected]
+        for one, of in zip(expected, tokens, strict=True):
+            np.testing.assert_array_equal(one.spans, of.spans)
+            near = (one.states * of.states).sum(1)
+            assert near.size == 0 or near.min() > {"float32": 0.99999, "bfloat16": 0.999, "int8": 0.95}[dtype]
+    assert other.encode_tokens([])[0].shape == (0, 16)
+
+
+def test_token_states_leave_a_prompt_out(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("onnx")
+    exact, other = Encoder.load(home.encoder), home.load("onnx")
+    assert isinstance(other, CompiledEncoder)
+    exact.model.prompts = {"query": "question: "}
+    monkeypatch.setattr(other, "_prompts", {"query": "question: "})
+    (expected,), (tokens,) = (
+        exact.encode_tokens(TEXTS[:1], "query")[1],
+        other.encode_tokens(TEXTS[:1], "query")[1],
+    )
+    np.testing.assert_array_equal(tokens.spans, expected.spans)
+    assert tokens.spans[0].tolist() == [0, 8]
+    np.testing.assert_allclose(tokens.states, expected.states, atol=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["states", "places"])
+def test_token_states_that_do_not_agree_come_from_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    needs("onnx")
+    other = TinyHome(tmp_path)
+    if damage == "states":
+        monkeypatch.setattr(exports, "onnx_session", _noisy(exports.onnx_session))
+    else:
+        monkeypatch.setattr(
+            "dsearch.encoder.exported.compiled.inside_text", lambda spans, *_: spans[:, 0] >= 1
+        )
+    encoder = other.load("onnx")
+    assert isinstance(encoder, CompiledEncoder)
+    assert str(encoder.states_problem).startswith(
+        "token states of onnx float32 agree with torch's to a cosine of"
+    )
+    expected = Encoder.load(other.encoder).encode_tokens(TEXTS)
+    embeddings, tokens = encoder.encode_tokens(TEXTS)
+    np.testing.assert_allclose(embeddings, expected[0], atol=1e-6)
+    np.testing.assert_allclose(tokens[0].states, expected[1][0].states, atol=1e-6)
+    [folder] = other.exports("onnx")
+    record = json.loads((folder / "export.json").read_text())
+    assert record["agreement"]["float32"]["agrees"]  # embeddings are the export's
+
+
+def test_int8_keeps_its_embeddings_where_states_come_from_torch(
+    home: TinyHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("onnx")
+    encoder = home.load("onnx", "int8")
+    assert isinstance(encoder, CompiledEncoder)
+    monkeypatch.setattr(encoder, "states_problem", "too far")
+    embeddings, tokens = encoder.encode_tokens(TEXTS)
+    np.testing.assert_array_equal(embeddings, encoder.encode_documents(TEXTS))
+    np.testing.assert_allclose(
+        tokens[0].states, Encoder.load(home.encoder).encode_tokens(TEXTS)[1][0].states, atol=1e-6
+    )
+
+
+def test_agreement_of_states_is_that_of_the_worst_text_and_token() -> None:
+    def tokens(*cosines: float) -> TextTokens:
+        rows = [[cosine, (1 - cosine**2) ** 0.5] for cosine in cosines]
+        return TextTokens(np.array(rows, np.float32).reshape(-1, 2), np.zeros((len(rows), 2), np.int64))
+
+    def agrees_with(*texts: TextTokens, dtype: str = "float32") -> bool:
+        exact = [tokens(*[1.0] * len(of.states)) for of in texts]
+        return states_agreement(dtype, exact, texts)["agrees"]
+
+    close = tokens(0.9999, 1.0)
+    assert agrees_with(close, tokens())
+    assert not agrees_with(close, tokens(0.9998, 0.9999))
+    assert not agrees_with(close, tokens(0.998, *[1.0] * 99))
+    assert not agrees_with(close, tokens(float("nan"), 1.0))
+    assert agrees_with(close, tokens(0.97), dtype="int8")
+    assert not agrees_with(close, tokens(0.9), dtype="int8")
+
+
+def test_an_export_of_an_earlier_format_is_not_read(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = exports.Exporting(home.encoder, find_weights(home.encoder), None, home.cache, _refuse)  # type: ignore[arg-type]
+    present = exports.export_folder(request, Backend("onnx", "float32"))
+    monkeypatch.setattr(exports, "FORMAT", 1)
+    assert exports.export_folder(request, Backend("onnx", "float32")) != present
+
+
+def _refuse(*arguments: object, **options: object) -> None:
+    raise AssertionError("should not be called")
+
+
+def _noisy(session: Callable[[Path], Run]) -> Callable[[Path], Run]:
+    """Token states that are not quite those of torch."""
+
+    def made(model: Path) -> Run:
+        run = session(model)
+
+        def noisy(tokens: Tokens, *, states: bool = False) -> Outputs:
+            outputs = run(tokens, states=states)
+            if outputs.states is None:
+                return outputs
+            noise = np.random.default_rng(0).normal(size=outputs.states.shape)
+            return outputs._replace(states=(outputs.states + 0.05 * noise).astype(np.float32))
+
+        return noisy
+
+    return made
