@@ -182,7 +182,10 @@ def recorded(arguments: argparse.Namespace, names: list[str], rows: list[dict[st
     assert arguments.costs, "--record is of --costs"
     folders = " ".join(f"DATA/{folder.name}" for folder in arguments.folders)
     command = [
-        f"dsearch index {folders} -c {arguments.folders[0].name} --second-stage",
+        *(
+            f"dsearch index DATA/{of.name}/corpus.jsonl -c {of.name} --second-stage"
+            for of in arguments.folders
+        ),
         (
             f"python scripts/bench/second_stage.py {folders} --costs --most {arguments.most} --encoded "
             f"{arguments.encoded} --record {arguments.record}"
