@@ -7,10 +7,12 @@ searches (`dsearch/search_options.py`) and of attention (`dsearch/attention_opti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
+
+from dsearch.errors import InvalidRequest
 
 Spell = Callable[[str, object], str]
 _LONGEST = 80  # characters of a misspelt name that are compared
@@ -109,6 +111,31 @@ def has_type(value: object, field: dataclasses.Field[Any]) -> bool:
     if value is None or isinstance(value, bool):
         return optional if value is None else plain is bool
     return isinstance(value, (int, float) if plain is float else plain)
+
+
+def check_keywords(declaration: type, keywords: Mapping[str, Any], further: Iterable[str] = ()) -> None:
+    """Refuse keyword arguments that a dataclass of options does not have, or of another type than its own.
+
+    Args:
+        declaration: the dataclass.
+        keywords: the arguments; None leaves an option at its default.
+        further: names that are allowed beside its fields.
+
+    Raises:
+        InvalidRequest: the message names the options, or what is allowed.
+    """
+    declared = options_of(declaration)
+    names = [*(field.name for field in dataclasses.fields(declaration)), *further]
+    for name, value in keywords.items():
+        if name not in names:
+            near = suggestion(name, names)
+            raise InvalidRequest(f"unknown option {name!r}{near}; use {', '.join(names)}")
+        if value is None or name not in declared:
+            continue
+        field, about = declared[name]
+        plain = value.item() if hasattr(value, "item") else value  # numbers of NumPy
+        if not (has_type(plain, field) or (about.choices and callable(value))):  # a score of one's own
+            raise InvalidRequest(f"{name}={value!r}; use {allowed_values(field, about)}")
 
 
 def in_python(name: str, value: object = None) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+gc.disable()  # until tests are collected (support/longest.py): what is imported stays
 
 import jaxtyping
 import pytest
@@ -22,7 +27,7 @@ from support.shape_checks import install
 install()  # before what it checks is imported
 
 from support.fakes import HashingEncoder
-from support.warm.processes import WarmSubprocess, warm_start
+from support.warm.processes import SHARED, WarmSubprocess, warm_start
 
 from dsearch import processes
 from dsearch.engine import Collection, SearchEngine
@@ -33,6 +38,13 @@ pytest_plugins = ["support.sizes", "support.longest"]
 FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
 WORDS = FOODS.split()
 _WARM = WarmSubprocess(lambda *args, **more: warm_start()(*args, **more))  # started by the first that asks
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Test processes beside each other share the one that forks: importing takes it seconds."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="warm-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True))
 
 
 @pytest.fixture

@@ -134,6 +134,27 @@ _AT_A_TIME = 64
 NOTHING = -1e30  # score of an empty result
 
 
+def absent_documents_warning(
+    collection: Collection, qrels: Mapping[str, Mapping[str, float | int]]
+) -> str | None:
+    """Return a sentence on relevant documents that the collection does not hold; None if it holds all.
+
+    They count as not retrieved, so that an unfinished index or the judgements of another corpus look like a
+    bad search.
+    """
+    relevant = [{id for id, grade in judged.items() if grade > 0} for judged in qrels.values()]
+    relevant = [ids for ids in relevant if ids]
+    every = set[str]().union(*relevant)
+    absent = every - collection.store.rows_of(sorted(every)).keys()
+    if not absent:
+        return None
+    lost = sum(ids <= absent for ids in relevant)
+    return (
+        f"{len(absent)} of {len(every)} relevant documents are not in collection {collection.name!r} and "
+        f"count as not retrieved; {lost} of {len(relevant)} judged queries have none in it"
+    )
+
+
 def judged_answerability(
     collection: Collection,
     queries: Mapping[str, str],

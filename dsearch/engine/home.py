@@ -33,6 +33,7 @@ from dsearch.errors import (
     CollectionNotFound,
     CorruptData,
     HomeLocked,
+    InvalidRequest,
     NotFound,
     UnsupportedFormat,
 )
@@ -54,9 +55,18 @@ class Home:
 
     Args:
         path: the folder; created with the first collection.
+
+    Raises:
+        InvalidRequest: the address of a server.
     """
 
     def __init__(self, path: Path):
+        if path.parts[:1] in (("http:",), ("https:",)):  # a path has one slash where an address has two
+            address = str(path).replace(":/", "://", 1)
+            raise InvalidRequest(
+                f"{address!r} is an address, not a folder; use dsearch.Client, and for a layer "
+                "dsearch.RemoteSearch"
+            )
         self.path = path
         self._lock = FileLock(path / LOCK_NAME)
 

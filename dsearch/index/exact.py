@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float, Float32, Int64
 
 _MORE_ROUNDING = 8  # of the result, of the bound itself, and of its difference to a score
 _BLOCKS_FOR_ONE = 4  # blocks for each of the k results
@@ -58,7 +58,7 @@ def best_of_blocks(
 
 
 def best_above(
-    scores: Float32[np.ndarray, " documents"], k: int, least: float = 0.0
+    scores: Float[np.ndarray, " documents"], k: int, least: float = 0.0
 ) -> Int64[np.ndarray, " found"]:
     """Return positions of the k highest scores above `least`, best first, ties by ascending position.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsearch.engine import UNTRAINED, Collection, QueryStates, System, make_run
+from dsearch.engine.evaluate import absent_documents_warning
 from dsearch.engine.trained_queries import trained_apart
 from dsearch.evaluation import Values, build_report, evaluate, split_seen, without_positives
 from dsearch.jobs import EvaluationJob
@@ -25,8 +26,8 @@ def run_evaluation(
 
     Returns:
         An `EvaluationReport` as JSON, and a `warning` where a system was trained on some queries, which
-        are groups of their own. If the job names two or more systems, `comparison` lists the queries
-        that the second wins and loses against the first.
+        are groups of their own, or where relevant documents are not in the collection. If the job names
+        two or more systems, `comparison` lists the queries that the second wins and loses against the first.
 
     Raises:
         ModelNotFound: a system of a version that is not there.
@@ -57,7 +58,8 @@ def run_evaluation(
     if job.training is None and version == collection.live_model:
         calibrate_by_judgements(collection, version, texts, qrels)
     result = build_report(scores, baseline, groups, left_out=len(without_positives(qrels))).to_dict()
-    result["warning"] = None if apart is None else apart.warning
+    warnings = [apart.warning if apart else None, absent_documents_warning(collection, qrels)]
+    result["warning"] = "; ".join(filter(None, warnings)) or None
     if job.systems is not None and len(systems) > 1:
         result["comparison"] = _comparison(scores, groups, texts)
     return result

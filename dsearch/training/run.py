@@ -22,6 +22,7 @@ from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.rewards import RewardCallback
 from dsearch.training.data.user_queries import with_judging_queries
+from dsearch.training.finetune.as_served import ServedQueries, logged_queries
 from dsearch.training.finetune.feedback import (
     TrustedSlice,
     examples_from_feedback,
@@ -39,8 +40,7 @@ from dsearch.training.finetune.outcomes import (
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
 from dsearch.training.finetune.stage_options import check_stage_options, stage_features
 from dsearch.training.finetune.strength import with_strength
-from dsearch.training.gate.decision import SLICE_PRIOR, posterior
-from dsearch.training.gate.gate import Gate, judge
+from dsearch.training.gate.gate import Gate
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import (
@@ -238,8 +238,9 @@ class _TrainingRun:
             run=self._run(examples, options),
             task=None if self.make_task is None else self.make_task(options),
         )
-        if judging is not None and self.make_task is None and trained.encoder is None:
-            trained = self._judged_as_served(trained, judging)
+        if job.self_supervised and self.make_task is None and trained.encoder is None:
+            judges = ServedQueries(judging, logged_queries(collection, job.seed))
+            trained = judges.judged(collection, trained, _gate(job), seed=job.seed, observer=self.observer)
         slot = None
         if job.null_slot:
             assert job.queries is not None
@@ -260,37 +261,6 @@ class _TrainingRun:
         if stage is not None:
             trained = trained.with_near(stage.record["near"])
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
-
-    def _judged_as_served(self, trained: TrainingResult, judging: Examples) -> TrainingResult:
-        """Refuse a head that learned from the corpus if queries like those of users may lose by it.
-
-        Sentences, by which its training was judged, have no keywords beside them; users have. Their like,
-        made from documents, share words with these: there is little to gain on them, so no gain is asked.
-        """
-        live = self.collection.live_model
-        head = self.collection.head(live)
-        if self.collection.encoder_of(live).identity != self.collection.encoder.identity:
-            return trained
-        if head.learned_score is not None or self.collection.has_documents_of(live):
-            return trained
-        served = TrustedSlice.of(judging.subset([]), judging, replace(TrainingOptions(), keywords=True))
-        before, after = served.answers([head, trained.head])
-        report = judge(before, after, _gate(self.job), need_slices=False, seed=self.job.seed)
-        gate, whole = trained.gate, report.slices[0]
-        assert whole.difference is not None
-        assert whole.deviation is not None
-        change = posterior(whole.difference.mean, whole.deviation, whole.queries, SLICE_PRIOR)
-        harm = change.below(-report.gate.margin)
-        said = (
-            f"{len(judging)} queries like those of users, with keywords: {report.measure} "
-            f"{whole.before:.4f} → {whole.after:.4f}; the probability is {harm:.2f} that they lose more "
-            f"than {report.gate.margin:g}"
-        )
-        self.observer.remark(said)
-        if gate.passed and harm > report.gate.harm:
-            gate = replace(gate, verdict="refused", reason=f"{said} (allowed {report.gate.harm:g})")
-        record = {**trained.record, "gate": gate.to_dict(), "gate_on_user_queries": report.to_dict()}
-        return replace(trained, gate=gate, record=record)
 
     def _second_stage(self, trained: TrainingResult, examples: Examples) -> TrainedStage | None:
         """Train a second stage to follow what goes live, if the collection keeps tokens."""

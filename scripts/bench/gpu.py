@@ -7,15 +7,16 @@
 
 | part | lines |
 |---|---|
-| `search` | exact top 100 of the batch, 16 queries and one, over all documents and a tenth; torch beside it |
+| `search` | exact top 100 of the batch, 16 queries and one, over all documents and a tenth; others beside |
 | `attention` | `exact_attention` over the whole corpus, forward and backward, by default and written out |
 | `encoder` | documents/s of `Encoder` and of plain sentence-transformers in float16, on Python's own manual |
 | `training` | one step of a head over all stored documents: listwise loss, retention, Adam |
 
 The peaks are a large square matrix product, in the float type of the line's corpus, and a large copy. Rates
 count the products that a line needs, not those it makes, and each byte of the corpus once per pass over it.
-A line that does not fit into memory says so. *× torch* is how often the search runs in the time of the line
-below. Timings are medians after one round that is not counted.
+A line that does not fit into memory says so. *× others* is how often the search runs in the time of the
+lines below, by torch, and by faiss and cuvs where they are installed for the device. Timings are medians
+after one round that is not counted.
 
 `results/gpu-h100.json` is a run of it.
 """
@@ -23,6 +24,7 @@ below. Timings are medians after one round that is not counted.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import sys
@@ -30,6 +32,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from dsearch.threads import set_threads
@@ -49,6 +52,10 @@ POSITIVES = 1
 HALF = {"cuda": torch.bfloat16, "cpu": torch.float32}  # a CPU has no fast bfloat16 product to compare with
 
 
+Search = Callable[[torch.Tensor, int], object]
+Prepare = Callable[[torch.Tensor], Search]
+
+
 @dataclass
 class Line:
     """One measured line; the shares are of this run's peaks."""
@@ -59,7 +66,7 @@ class Line:
     of_product_rate: float | None = None
     of_copy_bandwidth: float | None = None
     documents_per_s: float | None = None
-    times_torch: float | None = None
+    times: dict[str, float] | None = None
 
 
 @dataclass
@@ -139,25 +146,72 @@ def search(options: argparse.Namespace, peaks: Peaks) -> Iterator[Line]:
     dtype = HALF[options.device]
     every = unit_vectors(options.documents, options, dtype)
     queries = unit_vectors(options.batch, options, dtype)
+    others = searches_of_others(options)
     for documents in (options.documents, options.documents // 10):
         keys = every[:documents]
         for batch in sorted({options.batch, min(FEW, options.batch), 1}, reverse=True):
             some = queries[:batch]
-            ours, plain = (
-                timed(
-                    f"{name}, {batch:,} × {documents:,}",
-                    lambda run=run, some=some, keys=keys: run(some, keys, TOP),
-                    options,
-                    peaks,
-                    keys,
-                    products=1,
-                    batch=batch,
-                )
-                for name, run in (("exact search", top_k), ("torch: product, top k", product_and_top_k))
+            of = f"{batch:,} × {documents:,}"
+            ours = timed(
+                f"exact search, {of}", partial(top_k, some, keys, TOP), options, peaks, keys, 1, batch
             )
-            if ours.seconds is not None and plain.seconds is not None:
-                ours.times_torch = plain.seconds / ours.seconds
-            yield from (ours, plain)
+            beside: list[Line] = []
+            for name, (words, prepare) in others.items():
+                try:
+                    run = partial(prepare(keys), some, TOP)
+                    line = timed(f"{words}, {of}", run, options, peaks, keys, 1, batch)
+                except (RuntimeError, TypeError) as error:  # of the other library
+                    line = Line(f"{words}, {of}: {str(error)[:80]}")
+                beside.append(line)
+                if ours.seconds is not None and line.seconds is not None:
+                    ours.times = {**(ours.times or {}), name: line.seconds / ours.seconds}
+            yield from (ours, *beside)
+
+
+def searches_of_others(options: argparse.Namespace) -> dict[str, tuple[str, Prepare]]:
+    """Exact searches to compare with: torch's, and those of libraries that are installed for the device.
+
+    Each takes the keys and gives a search of queries. FAISS is asked in the float type of the line, on a CPU
+    in float32; cuVS in float16, since it has no bfloat16.
+    """
+    found: dict[str, tuple[str, Prepare]] = {
+        "torch": (
+            "torch: product, top k",
+            lambda keys: lambda queries, k: product_and_top_k(queries, keys, k),
+        )
+    }
+    import faiss
+
+    if options.device == "cpu":
+        inner = faiss.METRIC_INNER_PRODUCT
+        found["faiss"] = (
+            "faiss: knn",
+            lambda keys: lambda queries, k: faiss.knn(queries.numpy(), keys.numpy(), k, metric=inner),
+        )
+        return found
+    if hasattr(faiss, "StandardGpuResources"):
+        found["faiss"] = ("faiss: knn_gpu", faiss_on_a_gpu)
+    if importlib.util.find_spec("cuvs") is not None:
+        found["cuvs"] = ("cuvs: brute force, float16", cuvs_on_a_gpu)
+    return found
+
+
+def faiss_on_a_gpu(keys: torch.Tensor) -> Search:
+    """FAISS over keys that lie on the GPU, without an index and without a copy."""
+    import faiss
+    import faiss.contrib.torch_utils  # lets knn_gpu take tensors
+
+    resources = faiss.StandardGpuResources()
+    metric = faiss.METRIC_INNER_PRODUCT
+    return lambda queries, k: faiss.knn_gpu(resources, queries, keys, k, metric=metric)
+
+
+def cuvs_on_a_gpu(keys: torch.Tensor) -> Search:
+    """cuVS's brute force over a copy of the keys in float16."""
+    from cuvs.neighbors import brute_force
+
+    index = brute_force.build(keys.half(), metric="inner_product")
+    return lambda queries, k: brute_force.search(index, queries.half(), k)
 
 
 def product_and_top_k(queries: torch.Tensor, keys: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -319,7 +373,7 @@ def print_facts(facts: dict) -> None:
         f"{facts['dim']}, {facts['batch']} queries\n"
         f"peaks of this run: {rates}; copy {facts['copy_gb_per_s']:.3g} GB/s\n"
     )
-    print("| | seconds | TFLOP/s | of product rate | corpus read, of copy rate | documents/s | × torch |")
+    print("| | seconds | TFLOP/s | of product rate | corpus read, of copy rate | documents/s | × others |")
     print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
 
 
@@ -330,7 +384,7 @@ def print_line(line: Line) -> None:
         "" if line.of_product_rate is None else f"{line.of_product_rate:.1%}",
         "" if line.of_copy_bandwidth is None else f"{line.of_copy_bandwidth:.1%}",
         "" if line.documents_per_s is None else f"{line.documents_per_s:,.0f}",
-        "" if line.times_torch is None else f"{line.times_torch:.2f}",
+        "" if line.times is None else ", ".join(f"{times:.2f}" for times in line.times.values()),
     ]
     print(f"| {line.name} | " + " | ".join(cells) + " |", flush=True)
 

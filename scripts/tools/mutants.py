@@ -7,24 +7,48 @@
     python scripts/tools/mutants.py --dry            # only check that each one applies and compiles
 
 The tests are run on the unchanged copy first: a fault counts as noticed only where they pass without it. The
-exit status is 1 where a fault survives. The working tree is never written to.
+exit status is 1 where a fault survives. The working tree is never written to. Each run is forked from this
+process, which has imported what does not change, torch above all: most of what a short run takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
+import importlib
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import tomllib
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = ROOT / "tests" / "mutants"
+STAYS = (  # what tests import that is not of this tree
+    "numpy",
+    "torch",
+    "faiss",
+    "hypothesis",
+    "pydantic",
+    "starlette.testclient",
+    "fastapi",
+    "typer",
+    "xdist",
+    "transformers.models.bert.modeling_bert",
+    "sentence_transformers.sentence_transformer.modules",
+)
 TIMEOUT_S = 600  # a fault may make its tests wait for ever, which is noticed too
 _VERSIONS = itertools.count(10, 10)  # seconds by which a changed file is newer; no two versions share one
 _PASSED, _FAILED, _TIMED_OUT = 0, 1, 124
@@ -104,20 +128,57 @@ def copy_tree(folder: Path) -> None:
 
 def run_tests(root: Path, tests: list[str], *, loud: bool = False) -> int:
     """Exit status of pytest on `tests` in the tree `root`, up to the first failure; `loud` prints its end."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-    command += [f"--basetemp={root / '.pytest'}", *(f"tests/{test}" for test in tests)]
-    # Compiled modules are kept beside the copy: compiling all of them anew is most of a short run.
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONPYCACHEPREFIX": str(root / ".compiled")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    printed = root / ".printed"
+    forked = os.fork()
+    if forked == 0:
+        _run_pytest(root, tests, printed)
+    until = time.monotonic() + TIMEOUT_S
+    while (ended := os.waitpid(forked, os.WNOHANG))[0] == 0:
+        if time.monotonic() > until:
+            os.killpg(forked, signal.SIGKILL)  # and what its tests have started
+            os.waitpid(forked, 0)
+            return _TIMED_OUT
+        time.sleep(0.05)
+    status = os.waitstatus_to_exitcode(ended[1])
+    if loud or status not in (_PASSED, _FAILED):
+        print(printed.read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)
+    return status
+
+
+def _run_pytest(root: Path, tests: list[str], printed: Path) -> NoReturn:
+    """Be a process of pytest in the tree `root`."""
+    status = 3
     try:
-        done = subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        return _TIMED_OUT
-    if loud or done.returncode not in (_PASSED, _FAILED):
-        print(done.stdout[-2000:], done.stderr[-2000:], sep="\n", file=sys.stderr)
-    return done.returncode
+        os.setsid()
+        os.chdir(root)
+        os.dup2(os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(1, 2)
+        # Compiled modules are kept beside the copy: compiling all of them anew is most of a short run.
+        os.environ.update(PYTHONPATH=str(root), PYTHONPYCACHEPREFIX=str(root / ".compiled"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(root / ".compiled")
+        sys.path[:] = [str(root), *(one for one in sys.path if Path(one).resolve() != ROOT)]
+        command = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", f"--basetemp={root / '.pytest'}"]
+        status = int(pytest.main([*command, *(f"tests/{test}" for test in tests)]))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _import_what_stays() -> None:
+    """In one thread: processes are forked from here."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    gc.disable()
+    for name in STAYS:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+    assert threading.active_count() == 1
+    assert not any(name.partition(".")[0] == "dsearch" for name in sys.modules)
 
 
 def is_noticed(root: Path, fault: Fault) -> bool:
@@ -157,6 +218,7 @@ def main() -> int:
     if chosen.dry:
         print(f"{len(every)} faults apply and compile")
         return 0
+    _import_what_stays()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder)
         copy_tree(copy)

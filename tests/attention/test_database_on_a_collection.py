@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,4 +210,7 @@ def test_an_address_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidRequest, match=r"is an address, not a folder; use dsearch\.Client"):
         dsearch.open("http://127.0.0.1:8080")
+    for call in (dsearch.SearchEngine, partial(dsearch.open_layer, name="people")):
+        with pytest.raises(InvalidRequest, match=r"'http://127\.0\.0\.1:8080' is an address, not a folder"):
+            call("http://127.0.0.1:8080")
     assert not [*tmp_path.iterdir()]

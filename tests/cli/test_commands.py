@@ -251,3 +251,13 @@ def test_tune_train_compare_and_lineage(dsearch: Terminal, beir: Path) -> None:
     code, _, err = dsearch("train", "-c", "t", "--data", beir, "--objective", "margin")
     assert code == 1
     assert "dsearch: objective='margin' learns from a teacher's scores" in err
+
+
+def test_evaluate_says_which_relevant_documents_are_not_stored(dsearch: Terminal, beir: Path) -> None:
+    dsearch("index", beir, "-c", "t")
+    assert "are not in collection" not in dsearch("evaluate", "-c", "t", "--data", beir)[2]
+    with (beir / "qrels" / "test.tsv").open("a") as judged:
+        judged.write("q31\telsewhere\t1\n")
+    code, _, err = dsearch("evaluate", "-c", "t", "--data", beir)
+    assert code == 0
+    assert "warning: 1 of 31 relevant documents are not in collection 't' and count as not retrieved" in err

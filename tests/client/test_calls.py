@@ -99,6 +99,7 @@ READS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("attend", ("papers", ["cat", "dog", "stone lamp"] * 50), {"candidates": 3, "include": ["parts"]}),
     ("predict", ("papers", QUERIES), {"field": "i", "evidence": 3}),
     ("predict", ("papers",), {"vectors": STATES, "field": "i", "candidates": 9}),
+    ("predict", ("papers",), {"ids": ["d001", "d002"], "field": "i", "exclude": ["d001", "d002"]}),
 ]
 
 
@@ -340,7 +341,16 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("attend", ("papers", ["cat"]), {"vectors": STATES}, "invalid_request"),
     ("attend", ("papers", ["cat"]), {"stamp": Stamp(1, "v0", 10**6)}, "conflict"),
     ("attend", ("papers", ["cat"]), {"stamp": Stamp(1, "v0", 0)}, "gone"),
+    ("attend", ("papers", ["cat"]), {"temprature": 1.0}, "invalid_request"),
+    ("attend", ("papers", ["cat"]), {"score": "gaussian", "width": "wide"}, "invalid_request"),
+    ("attend", ("papers", ["cat"]), {"score": "fuzy"}, "invalid_request"),
+    ("search", ("papers", "cat"), {"limt": 3}, "invalid_request"),
+    ("search", ("papers", "cat"), {"fields": ["title"]}, "invalid_request"),
     ("predict", ("papers", ["cat"]), {"field": ""}, "invalid_request"),
+    ("predict", ("papers",), {"field": "i"}, "invalid_request"),
+    ("predict", ("papers", ["cat"]), {"field": "i", "ids": ["d001"]}, "invalid_request"),
+    ("predict", ("papers", ["cat", "sea"]), {"field": "i", "vectors": STATES}, "invalid_request"),
+    ("predict", ("papers",), {"field": "i", "ids": ["none"]}, "document_not_found"),
     ("promote", ("papers", "v99"), {}, "model_not_found"),
     ("promote", ("papers", "v1", "both"), {}, "invalid_request"),
     ("rollback", ("papers", "predict"), {}, "conflict"),

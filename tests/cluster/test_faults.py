@@ -29,6 +29,7 @@ from dsearch.types import Document, SearchResult
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 CPUS = 0.1
+REST_S = 0.02
 
 
 class Home:
@@ -75,7 +76,10 @@ def home(nodes: object, tmp_path: Path) -> Iterator[Home]:
 
 
 class Load:
-    """Queries one after the other, in a thread, until the block ends."""
+    """Queries one after the other, in two threads, until the block ends.
+
+    Each rests for as long as a query takes: what starts anew meanwhile needs the processor, too.
+    """
 
     def __init__(self, collection: Searchable, **options: Any):
         self.answers: list[SearchResult] = []
@@ -91,6 +95,7 @@ class Load:
                     self.answers.append(collection.search(query, **options))
                 except Exception as error:
                     self.errors.append(error)
+                self._stop.wait(REST_S)
 
         self._threads = [threading.Thread(target=ask) for _ in range(2)]
 

@@ -54,6 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what the test modules imported out of garbage collections: millions of objects that stay."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

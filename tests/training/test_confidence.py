@@ -194,3 +194,16 @@ def test_queries_are_made_of_a_document() -> None:
     assert query == known_item_query(document)
     assert set(query.split()) <= set(document.text.lower().split())
     assert known_item_query(Document("b", "too short")) is None
+
+
+def test_relevant_documents_that_are_not_stored_are_said(collection: Collection) -> None:
+    """An unfinished index, or judgements of another corpus, would look like a bad search."""
+    texts, judgements = _judged()
+    first, second = list(judgements)[:2]
+    elsewhere = judgements | {first: {"absent": 1}, second: {**judgements[second], "absent too": 1, "no": 0}}
+    relevant = {id for of in elsewhere.values() for id, grade in of.items() if grade > 0}
+    warning = run_evaluation(collection, EvaluationJob(texts, elsewhere))["warning"]
+    assert warning == (
+        f"2 of {len(relevant)} relevant documents are not in collection {collection.name!r} and count as not "
+        f"retrieved; 1 of {COUNT} judged queries have none in it"
+    )

@@ -33,13 +33,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int8, Int64
 from torch import Tensor, nn
 
+from dsearch.attention.recall import NearestKeys, RowArrays, by_query, in_eight_bits
 from dsearch.attention.retrieval.contributors import TRUSTED, all_trusted, capped
 from dsearch.attention.scores import unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
@@ -53,20 +54,6 @@ LENDING_LEVEL = 0.5  # cosine of the null key of borrowing: of judged documents 
 ALIKE = 0.98  # cosine from which two queries count as the same one
 START_TEMPERATURE, START_NULL_LEVEL = 0.05, 0.5
 _BLOCK = 8192  # keys that are numbers of full length together
-
-
-class NearestKeys(Protocol):
-    """An index of the first keys of a memory."""
-
-    def __len__(self) -> int:
-        """Number of its keys."""
-        ...
-
-    def nearest(
-        self, queries: Float32[np.ndarray, "batch encoder_dim"], count: int
-    ) -> Int64[np.ndarray, "batch near"]:
-        """Numbers of the keys with the largest products, −1 behind."""
-        ...
 
 
 class Recalled(NamedTuple):
@@ -174,6 +161,7 @@ class QueryMemory(nn.Module):
         self.texts = None if texts is None else list(texts)
         self.index, self.lenders = indexes
         self._capped = bool((self.contributors != TRUSTED).any())
+        self._arrays: RowArrays | None = None
         self._set(setting)
 
     def _set(self, setting: tuple[float, float, float, float]) -> None:
@@ -243,6 +231,9 @@ class QueryMemory(nn.Module):
             states: query embeddings.
             above: past queries of at least this cosine are left out; None leaves none out.
         """
+        if above is None and (served := self._served(states)) is not None:
+            rows, weights = served.attention(states.numpy(), *self._search())
+            return torch.from_numpy(rows), torch.from_numpy(weights)
         rows, cosines = self._nearest(unit(states), above)
         logits = cosines / self.log_temperature.exp()
         null = (self.null_level / self.log_temperature.exp()).to(logits).expand(len(states), 1)
@@ -251,9 +242,31 @@ class QueryMemory(nn.Module):
 
     def forward(self, states: Float[Tensor, "batch encoder_dim"], *, above: float | None = None) -> Recalled:
         """Recall past queries, with γ a of each and γ r of the documents; see `attention`."""
+        if above is None and (served := self._served(states)) is not None:
+            past, parts = served.attention(states.numpy(), *self._search())
+            parts = parts * np.float32(self.strength.item())
+            every = (past, parts, served.relevance(past, parts))
+            return Recalled(*map(torch.from_numpy, every))
         rows, weights = self.attention(states, above=above)
         weights = self.strength * weights
         return Recalled(rows, weights, self.relevance(rows, weights))
+
+    def _served(self, states: Float[Tensor, "batch encoder_dim"]) -> RowArrays | None:
+        """The rows as arrays, where an index finds them and nothing has a gradient; None elsewhere."""
+        on_cpu = states.is_cpu and self.keys.is_cpu and states.dtype == torch.float32
+        if self.index is None or not on_cpu or torch.is_grad_enabled():
+            return None
+        if self._arrays is None:
+            parts = {name: part for name, part in self.parts().items() if name in RowArrays._fields}
+            parts["contributors"] = parts["contributors"] if self._capped else None
+            self._arrays = RowArrays(**parts, documents=self.documents)
+        return self._arrays
+
+    def _search(self) -> tuple[NearestKeys, int, float, float]:
+        """Arguments of `RowArrays.attention` beside the queries."""
+        assert self.index is not None
+        _, temperature, null_level, _ = self.setting
+        return self.index, min(NEAREST, len(self)), temperature, null_level
 
     def relevance(
         self, rows: Int64[Tensor, "batch near"], weights: Float[Tensor, "batch near"]
@@ -297,6 +310,7 @@ class QueryMemory(nn.Module):
             later = torch.arange(len(self.index), len(self), device=states.device)
             at = torch.cat([at, later.expand(len(states), -1)], dim=1)
             cosines = torch.cat([cosines, self._cosines(states, len(self.index))], dim=1)
+        if cosines.shape[1] > most:
             best = cosines.topk(most, dim=1)
             at, cosines = at.gather(1, best.indices), best.values
         return at, cosines
@@ -387,7 +401,7 @@ class QueryMemory(nn.Module):
         other = QueryMemory.__new__(QueryMemory)
         nn.Module.__init__(other)
         other.texts, other.index, other.lenders = self.texts, self.index, self.lenders
-        other._capped = self._capped
+        other._capped, other._arrays = self._capped, self._arrays
         for name, buffer in self.named_buffers():
             other.register_buffer(name, buffer, persistent=False)
         other._set((strength, temperature, null_level, lending))
@@ -406,42 +420,6 @@ class QueryMemory(nn.Module):
         contributors: list[int] = self.contributors.cpu().numpy().tolist()
         for at, (text, contributor) in enumerate(zip(self.texts or (), contributors, strict=True)):
             yield (query_name(text) if contributor == TRUSTED else keys[at].tobytes()), contributor
-
-
-def in_eight_bits(
-    numbers: Float[np.ndarray, "count dim"],
-) -> tuple[Int8[np.ndarray, "count dim"], Float32[np.ndarray, " count"]]:
-    """Round rows to 8 bits: whole numbers, and the size of a unit for each row.
-
-    The product of two unit vectors of 384 numbers is off by .0005.
-    """
-    largest = np.abs(numbers).max(axis=1, initial=0.0)
-    scales = (largest / 127).astype(np.float32)
-    steps = np.divide(numbers, scales[:, None], out=np.zeros(numbers.shape), where=scales[:, None] > 0)
-    return np.rint(steps).astype(np.int8), scales
-
-
-def by_query(
-    of_query: Int64[np.ndarray, " grades"],
-    of_document: Int64[np.ndarray, " grades"],
-    grades: Float[np.ndarray, " grades"],
-    inserted: Bool[np.ndarray, " grades"],
-    queries: int,
-) -> dict[str, np.ndarray]:
-    """Grades in the order of their queries, the best of each 1, and where those of each query begin."""
-    if len(of_query) and (of_query[1:] < of_query[:-1]).any():
-        order = np.argsort(of_query, kind="stable")
-        of_query, of_document = of_query[order], of_document[order]
-        grades, inserted = grades[order], inserted[order]
-    best = np.zeros(queries, np.float32)
-    np.maximum.at(best, of_query, grades)
-    return {
-        "of_query": of_query.astype(np.int64),
-        "of_document": of_document.astype(np.int64),
-        "grades": (grades / best[of_query]).astype(np.float32),
-        "inserted": inserted,
-        "starts": np.searchsorted(of_query, np.arange(queries + 1)).astype(np.int64),
-    }
 
 
 def _unit(states: Float[np.ndarray, "queries encoder_dim"]) -> Float32[np.ndarray, "queries encoder_dim"]:

@@ -70,9 +70,11 @@ def evaluate(
     judged = read_judgements(data, split, exclude)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with opened_engine(home, readonly=True, **own) as (engine, _):
-        from dsearch.engine.evaluate import judged_answerability
+        from dsearch.engine.evaluate import absent_documents_warning, judged_answerability
 
         target = engine.collection(collection)
+        if (warning := absent_documents_warning(target, judged.qrels)) is not None:
+            say(f"warning: {warning}")
         systems: dict[str, Values] = {}
         report = compare_systems(
             target, judged, folds=folds, model=model, hops=hops, hop_strength=hop_strength, values=systems

@@ -331,12 +331,24 @@ class SearchOperations:
         queries: Sequence[str] | None = None,
         *,
         vectors: Vectors | None = None,
+        ids: Sequence[str] | None = None,
         field: str,
         evidence: int = 10,
         **options: Unpack[AttendOptions],
     ) -> Flow[Predictions]:
-        """Predict a field of the documents, pooled by attention, for up to 64 queries. `POST …/predict`"""
+        """Predict a field of the documents, pooled by attention, for up to 64 queries. `POST …/predict`
+
+        Args:
+            collection: its name.
+            queries: texts; give these, vectors or ids.
+            vectors: as for `attend`.
+            ids: documents whose embeddings are the queries.
+            field: number, string, boolean or vector of the metadata by its dotted path, or value.
+            evidence: documents of largest weight to show with each prediction.
+            options: how they attend.
+        """
         body = {"field": field, "evidence": evidence, **plain(options)}
+        body |= {"ids": None if ids is None else list(ids)}
         body |= {"queries": None if queries is None else list(queries)}
         body |= {"vectors": None if vectors is None else numbers(vectors)}
         answer = yield question(collection, "predict", body)

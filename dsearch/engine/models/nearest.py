@@ -1,22 +1,29 @@
-"""`IndexedKeys`: FAISS over the many keys of a query memory, in 4 bits and in lists, rescored in 8 bits.
+"""Indexes over the keys of a query memory: all of them in 8 bits, or lists of 4-bit codes of very many.
 
-A memory of fewer than `INDEXED_FROM` rows compares all of them. The index is built when a version is loaded,
-in a second for 20,000 rows, and never changed: rows that are inserted later are compared beside it.
+A memory of fewer than `INDEXED_FROM` rows compares all of them in full length. An index is built when a
+version is loaded, in some .02 s for 10,000 rows and a second for 20,000, and never changed: rows that are
+inserted later are compared beside it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float32, Int8, Int64
 
-from dsearch.attention.retrieval.head import Head
+from dsearch.attention.recall import NearestKeys
 from dsearch.index import DenseIndex
+from dsearch.index.dense.scanned import ScannedKeys
 
-INDEXED_FROM = 4096
-# Of about √n lists. On synthetic keys they hold .9996 of the attention with 10,000 rows and .9993 with
-# 100,000; 32 lists of 8-bit keys held .933 with 10,000 (`scripts/bench/memory.py`).
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
+
+INDEXED_FROM = 512
+LENDERS_FROM = 4096  # judged documents: many are compared with at once, as matrices
+LISTS_FROM = 20_000  # with 40,000 keys lists take two thirds of the time, and miss some
+# Of about √n lists. On synthetic keys they hold .9993 of the attention with 100,000 rows
+# (`scripts/bench/memory.py`).
 PARAMETERS = {"nprobe": 96, "k_factor": 4}
 
 
@@ -42,7 +49,7 @@ class IndexedKeys:
         self, queries: Float32[np.ndarray, "batch encoder_dim"], count: int
     ) -> Int64[np.ndarray, "batch near"]:
         """Numbers of the keys with the largest products, −1 behind."""
-        return self._index.search(queries, count, parameters=PARAMETERS)[1]
+        return self._index.nearest(queries, count, PARAMETERS)
 
 
 def index_keys(head: Head) -> Head:
@@ -51,7 +58,12 @@ def index_keys(head: Head) -> Head:
     if memory is None:
         return head
     if len(memory) >= INDEXED_FROM:
-        memory.index = IndexedKeys(memory.keys.numpy(), memory.key_scales.numpy())
-    if memory.documents >= INDEXED_FROM:
+        memory.index = _index(memory.keys.numpy(), memory.key_scales.numpy())
+    if memory.documents >= LENDERS_FROM:
         memory.lenders = IndexedKeys(memory.codes.numpy(), memory.scales.numpy())
     return head
+
+
+def _index(codes: Int8[np.ndarray, "keys dim"], scales: Float32[np.ndarray, " keys"]) -> NearestKeys:
+    kind = IndexedKeys if len(codes) >= LISTS_FROM else ScannedKeys
+    return kind(codes, scales)

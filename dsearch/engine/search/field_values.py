@@ -19,8 +19,11 @@ from dsearch.attention import pool
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.state.fields import VALUE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
+from dsearch.store.filters.field_names import refuse_misspelt
+from dsearch.store.filters.parse import parse_field
 
 Kind = Literal["number", "vector", "label"]
 ValuesOfIds: TypeAlias = Callable[[list[list[str]]], Tensor]
@@ -76,6 +79,8 @@ def field_rows(
 
     missing = next((row for row, value in zip(distinct.tolist(), values, strict=True) if value is None), None)
     if missing is not None:
+        if field != VALUE:
+            refuse_misspelt(collection.store, [parse_field(field)], "field")
         raise InvalidRequest(
             f"field {field!r}: document {id_of(missing)[:80]!r} has none; restrict the documents to those "
             f'that have it, with filter={{"{field}": {{"exists": true}}}}'

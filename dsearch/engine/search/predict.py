@@ -29,13 +29,13 @@ from dsearch.engine.search.field_values import Kind, kind_of_all
 from dsearch.engine.search.learned_values import LearnedValues
 from dsearch.engine.search.predict_whole import PooledField, predicted_from_all
 from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.engine.state.fields import fields_of
+from dsearch.engine.state.fields import VALUE, fields_of
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.results import Evidence, FieldPrediction, Predictions
+from dsearch.store.filters.field_names import refuse_misspelt
+from dsearch.store.filters.parse import parse_field
 from dsearch.types import Purpose
-
-EVIDENCE = 10
 
 
 def predict(
@@ -57,6 +57,7 @@ def predict(
         learned = LearnedValues.of(collection, stamp, layer.head, field)
         if layer.over == "all":
             pooled = _from_all(collection, layer, states, texts, field, evidence, learned)
+            _refuse_misspelt(collection, field, pooled)
             return Predictions(stamp, pooled)
         output = layer(states, texts)
         values = _values(collection, layer, output.positions, field, learned)
@@ -66,6 +67,7 @@ def predict(
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
     ids = collection.ids_at(layer.snapshot, output.positions)
     predictions = [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)]
+    _refuse_misspelt(collection, field, predictions)
     if learned is not None:
         predictions = [learned.marked(prediction) for prediction in predictions]
     if output.covered_mass is not None:
@@ -75,6 +77,16 @@ def predict(
             for prediction, share in zip(predictions, shares, strict=True)
         ]
     return Predictions(stamp, predictions, coverage_note(layer, output))
+
+
+def _refuse_misspelt(collection: CollectionState, field: str, predictions: Sequence[FieldPrediction]) -> None:
+    """Refuse a field that no document has if one of a similar name exists.
+
+    Raises:
+        InvalidRequest: with the field that may have been meant.
+    """
+    if field != VALUE and all(prediction.kind is None for prediction in predictions):
+        refuse_misspelt(collection.store, [parse_field(field)], "field")
 
 
 def _values(

@@ -16,10 +16,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from dsearch.attention_options import FIELD_SCORES
+from dsearch.declared import suggestion
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.store import Store
+from dsearch.store.filters.field_names import SAMPLE, names_of
 from dsearch.store.filters.parse import parse_field
 
 OWN_FIELDS = ("id", "title", "text")
@@ -70,6 +72,19 @@ class KeptFields:
         with self._lock:
             self._fields.clear()
 
+    def refuse_misspelt(self, field: str) -> None:
+        """Refuse a field to compare that no document has if one of a similar name exists.
+
+        Raises:
+            InvalidRequest: with the field that may have been meant.
+        """
+        near = suggestion(field, [*OWN_FIELDS, *names_of(self._store.list(limit=SAMPLE))])
+        if near:
+            raise InvalidRequest(
+                f"match_field={field!r}: no document has this field{near}; use id, title, text or a field of "
+                "the metadata"
+            )
+
     def _read(self, rows: Sequence[int], field: str, *, own: bool) -> dict[int, Any]:
         values: dict[int, Any] = {}
         for start in range(0, len(rows), _READ_AT_ONCE):
@@ -108,9 +123,14 @@ def with_match(fields: KeptFields, snapshot: Snapshot, options: dict[str, Any]) 
     Raises:
         InvalidRequest: not a field, a field for a score that compares vectors.
     """
+    from dsearch.attention import SCORES
+
     plain = {**options}
     field, ignore_case = plain.pop("match_field", None), plain.pop("ignore_case", False)
     score = plain.get("score", "dot")
+    names = list(dict.fromkeys([*SCORES, *FIELD_SCORES]))
+    if isinstance(score, str) and score not in names:
+        raise InvalidRequest(f"score={score!r}; use one of {', '.join(names)}{suggestion(score, names)}")
     if field is not None:
         if score not in FIELD_SCORES:
             raise InvalidRequest(
@@ -118,6 +138,8 @@ def with_match(fields: KeptFields, snapshot: Snapshot, options: dict[str, Any]) 
             )
         rows = snapshot.rows(np.arange(snapshot.positions))
         values = fields.of(rows, field, own=True)
+        if all(value is None for value in values):
+            fields.refuse_misspelt(field)
         plain["score"] = FieldMatch(score, field, values, ignore_case=ignore_case)
         plain["mode"] = "dense"  # neither vectors nor keywords have a part
     elif isinstance(score, str) and score in FIELD_SCORES[1:]:

@@ -171,6 +171,18 @@ class DenseIndex:
             scores[:, :wanted], positions[:, :wanted] = results
         return scores, positions
 
+    def nearest(
+        self, queries: Float32[np.ndarray, "batch key_dim"], k: int, parameters: Mapping[str, int]
+    ) -> Int64[np.ndarray, "batch k"]:
+        """Return positions of `search` alone, of an approximate kind, for queries that are finite.
+
+        Checks and orders nothing, which saves a third of the time of a single query: few probed keys leave
+        −1 behind, and equal scores come in any order.
+        """
+        if self._ivf is None or len(self) <= _READ_BELOW:
+            return self.search(queries, k)[1]
+        return self._faiss(queries, k, None, parameters)[1]
+
     def scores(
         self, queries: Float32[np.ndarray, "batch key_dim"]
     ) -> Float32[np.ndarray, "batch documents"] | None:

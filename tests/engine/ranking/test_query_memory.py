@@ -208,6 +208,7 @@ def test_many_rows_are_found_by_an_index_and_later_ones_beside_it(
     papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nearest, "INDEXED_FROM", 2)
+    monkeypatch.setattr(nearest, "LENDERS_FROM", 2)
     head = remembering(papers)
     assert head.memory is not None
     indexed = head.memory.with_setting(*head.memory.setting)

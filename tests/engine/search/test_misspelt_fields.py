@@ -82,5 +82,41 @@ def test_attention_and_facets_say_it_too(engine: SearchEngine) -> None:
     assert local.facets("food", ["colour"]).facets == {"colour": []}
 
 
+ATTENTION: list[tuple[str, dict[str, Any], str]] = [
+    ("predict", {"field": "prise"}, "field: no document has the field 'prise' (did you mean price?)"),
+    ("predict", {"field": "at.yeer", "over": "all"}, "'at.yeer' (did you mean at.year?)"),
+    ("attend", {"field": "prise"}, "field: no document has the field 'prise' (did you mean price?)"),
+    ("attend", {"score": "fuzzy", "match_field": "titel"}, "this field (did you mean title?)"),
+    (
+        "predict",
+        {"field": "price", "score": "prefix", "match_field": "ovn"},
+        "match_field='ovn': no document has this field (did you mean oven?)",
+    ),
+    ("attend", {"score": "fuzy"}, "exact_match, fuzzy, prefix"),
+]
+
+
+@pytest.mark.parametrize(("call", "options", "message"), ATTENTION)
+def test_attention_names_a_misspelt_field(
+    engine: SearchEngine, call: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        getattr(LocalEngine(engine), call)("food", ["bread"], **options)
+    assert message in str(caught.value)
+    with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+        answer = client.post(f"/v1/collections/food/{call}", json={"queries": ["bread"], **options})
+    assert answer.status_code == 422
+    assert message in answer.json()["detail"]
+
+
+def test_attention_to_an_absent_field_is_no_error(engine: SearchEngine) -> None:
+    food, empty = engine.collection("food"), engine.collection("empty")
+    assert food.predict(["bread"], field="colour").predictions[0].kind is None
+    late = food.predict(["bread"], field="price", filter={"oven": {"eq": "stone"}})
+    assert late.predictions[0].kind is None
+    assert food.attend(["bread"], score="fuzzy", match_field="colour").ids == [[]]
+    assert empty.predict(["bread"], field="prise").predictions[0].kind is None
+
+
 def test_a_field_with_the_name_of_an_operator_is_looked_up(engine: SearchEngine) -> None:
     assert engine.collection("food").search("bread", filter={r"\or": {"eq": 2}}).hits == []

@@ -1,4 +1,4 @@
-"""The process that forks: `python preload.py SOCKET`, as `processes.py` starts it. Not a test.
+"""The process that forks: `python preload.py FOLDER MODULE …`, as `processes.py` starts it. Not a test.
 
 It imports what dsearch's processes import and then only listens, in one thread. It must never compute: a fork
 after OpenMP or BLAS have started threads inherits their locks without the threads.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -22,50 +23,31 @@ import types
 from pathlib import Path
 from typing import Any
 
-# The modules that dsearch imports late, and what the encoder imports when it loads its weights.
-LATE = (
-    "dsearch.cli.app",
-    "dsearch.cli.commands.serve",
-    "dsearch.cli.folders",
-    "dsearch.client.http",
-    "dsearch.config",
-    "dsearch.engine.calls",
-    "dsearch.engine.maintenance",
-    "dsearch.service.app",
-    "dsearch.service.server",
-    "dsearch.service.tasks.jobs",
-    "dsearch.training",
-    "jsonschema",
-    "pydantic_settings",
-    "sentence_transformers.sentence_transformer.modules",
-    "transformers.models.align",
-    "transformers.models.bert.modeling_bert",
-    "sklearn.metrics",
-    "uvicorn.lifespan.on",
-    "httptools",
-    "support.service.service_fakes",
-)
+SOCKET, LOCK = "socket", "lock"  # as in processes.py
 
 
 def main() -> None:
     sys.path[0] = str(Path(__file__).parents[2])
     sys.path.insert(1, str(Path(__file__).parents[3]))
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")  # pyarrow's allocator
-    from dsearch.threads import set_threads
+    gc.disable()  # meanwhile: what is imported stays
+    if modules := sys.argv[2:]:
+        from dsearch.threads import set_threads
 
-    set_threads(1)
-    for name in LATE:
+        set_threads(1)
+    for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
             __import__(name)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork must not follow threads"
     gc.collect()
     gc.freeze()
-    request = _listen(sys.argv[1])
+    gc.enable()
+    request = _listen(Path(sys.argv[1]))
     if request is not None:
         _end(_status_of(request))
 
 
-def _listen(path: str) -> dict[str, Any] | None:
+def _listen(folder: Path) -> dict[str, Any] | None:
     """Fork on each request and report each end; returns the request in the new process, None at the end."""
     base = sys.path[2:]
     ended_reads, ended_writes = os.pipe()
@@ -74,7 +56,7 @@ def _listen(path: str) -> dict[str, Any] | None:
     signal.set_wakeup_fd(ended_writes, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(path)
+    listener.bind(str(folder / SOCKET))
     listener.listen(64)
     print("ready", flush=True)
     channels: dict[int, socket.socket] = {}
@@ -100,11 +82,24 @@ def _listen(path: str) -> dict[str, Any] | None:
             channels[pid] = channel
             with contextlib.suppress(OSError):
                 channel.sendall(b"%d\n" % pid)
-        if 0 in ready and not os.read(0, 1):
+        if 0 in ready and _is_the_last(folder):
             for pid in channels:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return None
+
+
+def _is_the_last(folder: Path) -> bool:
+    """Nobody holds a lease any more; then nobody gets one, either."""
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            held = os.read(0, 1) != b""
+        except BlockingIOError:  # somebody has taken one meanwhile
+            held = True
+        if not held:
+            os.close(0)
+        return not held
 
 
 def _report(channels: dict[int, socket.socket]) -> None:

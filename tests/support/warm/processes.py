@@ -10,6 +10,7 @@ environment, the folder and the streams of the request, and ends as an interpret
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import json
 import os
@@ -24,21 +25,55 @@ from pathlib import Path
 from typing import IO, Any
 
 VARIABLE = "WARM_PROCESSES"  # the address of the process that forks, for processes below
+SHARED = "WARM_FOLDER"  # where the processes of a test run find the one that forks for all of them
+SOCKET, LEASES, LOCK = "socket", "leases", "lock"
+# The modules that dsearch imports late, and what the encoder imports when it loads its weights.
+LATE = (
+    "dsearch.cli.app",
+    "dsearch.cli.commands.serve",
+    "dsearch.cli.folders",
+    "dsearch.client.http",
+    "dsearch.config",
+    "dsearch.engine.calls",
+    "dsearch.engine.maintenance",
+    "dsearch.service.app",
+    "dsearch.service.server",
+    "dsearch.service.tasks.jobs",
+    "dsearch.training",
+    "jsonschema",
+    "pydantic_settings",
+    "sentence_transformers.sentence_transformer.modules",
+    "transformers.models.align",
+    "transformers.models.bert.modeling_bert",
+    "sklearn.metrics",
+    "uvicorn.lifespan.on",
+    "httptools",
+    "support.service.service_fakes",
+)
 
 
 @functools.cache
 def warm_start() -> WarmStart:
-    """The one of this process, which ends with it."""
-    start = WarmStart()
+    """The one of this process; the process that forks is that of the test run, if it has one."""
+    shared = os.environ.get(SHARED)
+    start = WarmStart(Path(shared) if shared else None)
     atexit.register(start.close)
     return start
 
 
 class WarmStart:
-    """Starts warm processes by `start(command, …)`; the first call starts the process that forks."""
+    """Starts warm processes by `start(command, …)`; the first call starts or joins the process that forks.
 
-    def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+    Args:
+        folder: where others share that process, which ends when the last of them does; None for one's own.
+        modules: what it imports.
+    """
+
+    def __init__(self, folder: Path | None = None, modules: Sequence[str] = LATE) -> None:
+        self._own = None if folder else tempfile.TemporaryDirectory(prefix="warm-")
+        self._folder = folder or Path(self._own.name if self._own else "")
+        self._modules = modules
+        self._lease: int | None = None
         self._preload: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -46,36 +81,52 @@ class WarmStart:
     def address(self) -> str:
         """The socket of the process that forks, which is ready."""
         with self._lock:
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="warm-")
-                self._preload = subprocess.Popen(
-                    [sys.executable, "-B", str(Path(__file__).with_name("preload.py")), self._path],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=_without_address(),
-                )
-                assert self._preload.stdout is not None
-                assert self._preload.stdout.readline() == b"ready\n", "the process that forks did not start"
-            return self._path
+            if self._lease is None:
+                with (self._folder / LOCK).open("w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    self._lease = self._joined() or self._started()
+            return str(self._folder / SOCKET)
 
     def __call__(self, command: Sequence[str | os.PathLike[str]], **options: Any) -> WarmProcess:
         return WarmProcess(self.address, command, **options)
 
-    @property
-    def _path(self) -> str:
-        assert self._folder is not None
-        return os.path.join(self._folder.name, "socket")
-
     def close(self) -> None:
-        """End the process that forks, and what it forked."""
+        """End the process that forks, and what it forked, unless others still use it."""
+        if self._lease is not None:
+            os.close(self._lease)
         if self._preload is not None:
-            assert self._preload.stdin is not None
             assert self._preload.stdout is not None
-            self._preload.stdin.close()
-            self._preload.wait()
             self._preload.stdout.close()
-        if self._folder is not None:
-            self._folder.cleanup()
+            if self._own is not None:
+                self._preload.wait()
+        if self._own is not None:
+            self._own.cleanup()
+
+    def _joined(self) -> int | None:
+        """A lease on a process that another one has started."""
+        try:
+            return os.open(self._folder / LEASES, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # there is none, or nobody reads it any more
+            return None
+
+    def _started(self) -> int:
+        leases = self._folder / LEASES
+        for name in (leases, self._folder / SOCKET):
+            name.unlink(missing_ok=True)
+        os.mkfifo(leases)
+        reads = os.open(leases, os.O_RDONLY | os.O_NONBLOCK)
+        lease = os.open(leases, os.O_WRONLY)
+        program = str(Path(__file__).with_name("preload.py"))
+        self._preload = subprocess.Popen(
+            [sys.executable, "-B", program, str(self._folder), *self._modules],
+            stdin=reads,
+            stdout=subprocess.PIPE,
+            env=_without_address(),
+        )
+        os.close(reads)
+        assert self._preload.stdout is not None
+        assert self._preload.stdout.readline() == b"ready\n", "the process that forks did not start"
+        return lease
 
 
 class WarmProcess:

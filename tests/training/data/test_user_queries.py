@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,15 @@ import pytest
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.jobs import TrainingJob
+from dsearch.store import Event, Impression
 from dsearch.training import TrainingResult, examples_from_corpus, run, run_training
 from dsearch.training.data import user_queries
-from dsearch.training.data.user_queries import user_like_queries, with_judging_queries
+from dsearch.training.data.user_queries import FEWEST_JUDGING, user_like_queries, with_judging_queries
+from dsearch.training.finetune import as_served
+from dsearch.training.finetune.as_served import logged_queries
 from dsearch.training.finetune.feedback import TrustedSlice
 from dsearch.training.gate.held_out import Answers
+from dsearch.training.loop.observer import Observer
 from dsearch.types import Document
 
 COUNT = 120
@@ -83,6 +87,68 @@ def test_queries_of_users_may_not_lose(reports: Collection, monkeypatch: pytest.
     assert isinstance(alone, TrainingResult)
     assert alone.gate.passed
     assert "gate_on_user_queries" not in alone.record
+
+
+def test_logged_queries_may_not_lose_either(reports: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries that people reacted to are judged as served; too few of them are not."""
+    monkeypatch.setattr(run, "finetune", passing(run.finetune))
+    answers = TrustedSlice.answers
+
+    def logged_lose(self: TrustedSlice, heads: Sequence[Head]) -> list[Answers]:
+        before, after = answers(self, heads)
+        return [before, replace(after, all=after.all - (0.1 if self.displayed is not None else 0.0))]
+
+    monkeypatch.setattr(TrustedSlice, "answers", logged_lose)
+    job = TrainingJob(self_supervised=True, epochs=1)
+    react(reports, range(FEWEST_JUDGING - 1))
+    assert logged_queries(reports) is None
+    few = run_training(reports, job).result
+    assert isinstance(few, TrainingResult)
+    assert few.gate.passed
+    assert "gate_on_logged_queries" not in few.record
+
+    react(reports, range(FEWEST_JUDGING - 1, FEWEST_JUDGING + 5))
+    listener = Listener()
+    harmful = run_training(reports, job, listener).result
+    assert isinstance(harmful, TrainingResult)
+    assert harmful.gate.verdict == "refused"
+    assert f"{FEWEST_JUDGING + 5} logged queries, with keywords" in harmful.gate.reason
+    assert harmful.record["gate"]["verdict"] == "refused"
+    (whole, *_) = harmful.record["gate_on_logged_queries"]["slices"]
+    assert whole["queries"] == FEWEST_JUDGING + 5
+    assert whole["before"] > 0.5
+    assert any("logged queries" in line for line in listener.lines)
+
+
+def test_of_many_logged_queries_some_judge(reports: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    react(reports, range(40))
+    monkeypatch.setattr(as_served, "MOST_JUDGING", 30)
+    one, other, third = (logged_queries(reports, seed) for seed in (0, 0, 1))
+    assert one is not None
+    assert other is not None
+    assert third is not None
+    assert len(one.examples) == 30
+    assert one.examples.texts == other.examples.texts != third.examples.texts
+    assert len(one.shown_positions()) == 30
+
+
+class Listener(Observer):
+    """Keeps the remarks."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def remark(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def react(collection: Collection, numbers: Iterable[int]) -> None:
+    """Somebody clicks the report on an item, below others, when asking for it."""
+    for n in numbers:
+        name, shown = f"q{n}", tuple(f"d{(n + k) % COUNT}" for k in (3, 2, 1, 0))
+        page = Impression(name, f"what about item{n}", 0.0, ids=shown)
+        click = Event(name, name, f"key{n % 3}", "", "click", f"d{n}", 4, 0.0, 0.0)
+        collection.feedback.record([page], [click])
 
 
 def passing(train: Callable[..., TrainingResult]) -> Callable[..., TrainingResult]:

@@ -1,0 +1,114 @@
+"""Judge a head that learned from the corpus by queries of users and their like, as they are served.
+
+Sentences, by which its training was judged, are long and have no keywords beside them; users have. So the
+head is compared with what answers now in hybrid search, hops and all, on
+
+    synthetic    titles, first sentences and remembered words of documents that it did not learn from
+    logged       queries that people reacted to, where feedback keeps enough; clicks and thumbs are judgements
+
+These may refuse the head, not admit it: words of documents flatter keywords, and anybody can click. Clicks
+are on what was shown, so logged queries are ranked without documents that nobody was shown (feedback.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dsearch.engine import Collection
+from dsearch.errors import InvalidRequest
+from dsearch.training.data.examples import Examples
+from dsearch.training.data.user_queries import FEWEST_JUDGING, MOST_JUDGING
+from dsearch.training.finetune.feedback import FromFeedback, TrustedSlice, examples_from_feedback
+from dsearch.training.finetune.head import TrainingResult
+from dsearch.training.gate.decision import SLICE_PRIOR, posterior
+from dsearch.training.gate.gate import Gate, judge
+from dsearch.training.loop.observer import Observer
+from dsearch.training.options import TrainingOptions
+
+SYNTHETIC, LOGGED = "queries like those of users", "logged queries"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedQueries:
+    """Queries that judge a head which learned from the corpus.
+
+    Attributes:
+        synthetic: of documents that it did not learn from; None where there are too few.
+        logged: that people reacted to; None where there are too few.
+    """
+
+    synthetic: Examples | None
+    logged: FromFeedback | None
+
+    def judged(
+        self,
+        collection: Collection,
+        trained: TrainingResult,
+        gate: Gate,
+        *,
+        seed: int = 0,
+        observer: Observer | None = None,
+    ) -> TrainingResult:
+        """The result, refused if either kind of query may lose too much by the head.
+
+        Where the live version cannot be compared with it (an encoder, documents or a score of its own),
+        nothing is judged.
+        """
+        live = collection.live_model
+        head = collection.head(live)
+        if collection.encoder_of(live).identity != collection.encoder.identity:
+            return trained
+        if head.learned_score is not None or collection.has_documents_of(live):
+            return trained
+        options = TrainingOptions(keywords=True)
+        verdict, record = trained.gate, dict(trained.record)
+        kinds = (
+            (SYNTHETIC, "gate_on_user_queries", self.synthetic),
+            (LOGGED, "gate_on_logged_queries", self.logged),
+        )
+        for kind, entry, queries in kinds:
+            if queries is None:
+                continue
+            examples = queries.examples if isinstance(queries, FromFeedback) else queries
+            served = TrustedSlice.of(examples.subset([]), queries, options)
+            before, after = served.answers([head, trained.head])
+            report = judge(before, after, gate, need_slices=False, seed=seed)
+            whole = report.slices[0]
+            assert whole.difference is not None
+            assert whole.deviation is not None
+            change = posterior(whole.difference.mean, whole.deviation, whole.queries, SLICE_PRIOR)
+            harm = change.below(-gate.margin)
+            sentence = (
+                f"{len(examples)} {kind}, with keywords: {report.measure} "
+                f"{whole.before:.4f} → {whole.after:.4f}; the probability is {harm:.2f} that they lose more "
+                f"than {gate.margin:g}"
+            )
+            if observer is not None:
+                observer.remark(sentence)
+            if verdict.passed and harm > gate.harm:
+                verdict = replace(verdict, verdict="refused", reason=f"{sentence} (allowed {gate.harm:g})")
+            record[entry] = report.to_dict()
+        return replace(trained, gate=verdict, record={**record, "gate": verdict.to_dict()})
+
+
+def logged_queries(collection: Collection, seed: int = 0) -> FromFeedback | None:
+    """Queries that people reacted to, at most `MOST_JUDGING` of them; None where there are too few.
+
+    Args:
+        collection: collection of the feedback.
+        seed: random seed of the choice among many.
+
+    Raises:
+        CorruptData: the feedback is damaged.
+    """
+    try:
+        source = examples_from_feedback(collection)
+    except InvalidRequest:  # none that can be used
+        return None
+    count = len(source.examples)
+    if count < FEWEST_JUDGING:
+        return None
+    drawn = np.sort(np.random.default_rng([seed, 6]).permutation(count)[:MOST_JUDGING])
+    return replace(source, examples=source.examples.subset(drawn.tolist()))

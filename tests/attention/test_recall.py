@@ -1,0 +1,84 @@
+"""Past queries recalled in NumPy are those that the memory recalls with gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.attention.retrieval.contributors import TRUSTED
+from dsearch.attention.retrieval.memory import NEAREST, QueryMemory
+from dsearch.index.dense.scanned import SPARE, ScannedKeys
+
+QUERIES, DOCUMENTS, DIM = 300, 90, 24
+
+
+def memory_of(random: np.random.Generator, contributors: np.ndarray | None = None) -> QueryMemory:
+    of_query = np.arange(QUERIES).repeat(3)
+    return QueryMemory(
+        random.standard_normal((QUERIES, DIM)).astype(np.float32),
+        random.standard_normal((DOCUMENTS, DIM)).astype(np.float32),
+        np.arange(1, DOCUMENTS + 1),
+        of_query,
+        random.integers(DOCUMENTS, size=len(of_query)),
+        random.uniform(0.5, 3.0, len(of_query)),
+        contributors=contributors,
+        strength=0.7,
+        temperature=0.1,
+        null_level=0.3,
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("indexed", [QUERIES, QUERIES - 40])
+def test_recall_is_that_of_the_formula(batch: int, shared: bool, indexed: int) -> None:
+    random = np.random.default_rng(batch)
+    contributors = random.integers(-1, 2, QUERIES) if shared else np.full(QUERIES, TRUSTED)
+    exact = memory_of(random, contributors)
+    served = exact.with_setting(*exact.setting)
+    served.index = ScannedKeys(exact.keys.numpy()[:indexed], exact.key_scales.numpy()[:indexed])
+    states = torch.as_tensor(random.standard_normal((batch, DIM)).astype(np.float32))
+    expected = exact(states)
+    with torch.no_grad():
+        recalled = served(states)
+        rows, weights = served.attention(states)
+    assert isinstance(recalled.rows, torch.Tensor)
+    assert torch.allclose(recalled.relevance, expected.relevance, atol=1e-6)
+    assert torch.equal(rows, recalled.rows)
+    assert torch.allclose(0.7 * weights, recalled.weights, atol=1e-6)
+    for line, other in zip(recalled.rows.tolist(), expected.rows.tolist(), strict=True):
+        assert set(line) == set(other)
+    assert torch.allclose(recalled.weights.sum(1), expected.weights.sum(1), atol=1e-6)
+    assert served(states).weights.requires_grad  # with gradients the formula itself
+
+
+def test_a_query_of_zeros_and_an_absent_row_recall_nothing_wrong() -> None:
+    memory = memory_of(np.random.default_rng(0))
+
+    class WithGap(ScannedKeys):
+        def nearest(self, queries: np.ndarray, count: int) -> np.ndarray:
+            found = ScannedKeys.nearest(self, queries, count)
+            found[:, 1] = -1
+            return found
+
+    memory.index = WithGap(memory.keys.numpy(), memory.key_scales.numpy())
+    with torch.no_grad():
+        recalled = memory(torch.zeros(1, DIM))
+    assert torch.isfinite(recalled.relevance).all()
+    assert len(set(recalled.rows[0].tolist())) == NEAREST
+
+
+def test_scanned_keys_hold_the_nearest_whatever_their_units() -> None:
+    random = np.random.default_rng(3)
+    memory = memory_of(random)
+    codes, scales = memory.keys.numpy(), memory.key_scales.numpy()
+    assert scales.max() > 1.2 * scales.min()
+    index = ScannedKeys(codes, scales)
+    queries = random.standard_normal((20, DIM)).astype(np.float32)
+    found = index.nearest(queries, 10)
+    assert found.shape == (20, 10 + SPARE)
+    exact = np.argsort(-(queries @ (codes * scales[:, None]).T), axis=1)[:, :10]
+    assert all(set(one) <= set(of) for one, of in zip(exact.tolist(), found.tolist(), strict=True))
+    assert index.nearest(np.zeros((1, DIM), np.float32), 10).shape == (1, 10 + SPARE)
+    assert len(ScannedKeys(codes[:4], scales[:4]).nearest(queries[:1], 10)[0]) == 4

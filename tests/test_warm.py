@@ -1,0 +1,45 @@
+"""Processes that start warm: they are forked for several test processes, and end with the last of these."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from support.warm.processes import WarmStart
+
+PARENT = [sys.executable, "-c", "import os; print(os.getppid())"]
+
+
+def origin(start: WarmStart) -> int:
+    """The process that forks."""
+    process = start(PARENT, stdout=subprocess.PIPE, text=True)
+    output, _ = process.communicate(60)
+    assert process.returncode == 0
+    return int(output)
+
+
+def is_there(process: int) -> bool:
+    """It runs: one that has ended, and that nobody has waited for, does not."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_the_process_that_forks_is_shared_and_ends_with_its_last_user(tmp_path: Path) -> None:
+    first, second = WarmStart(tmp_path, ()), WarmStart(tmp_path, ())
+    forking = origin(first)
+    assert origin(second) == forking
+    first.close()
+    assert origin(second) == forking
+    waiting = second([sys.executable, "-c", "import time; time.sleep(600)"])
+    second.close()
+    until = time.monotonic() + 60
+    while is_there(forking) or is_there(waiting.pid):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    third = WarmStart(tmp_path, ())
+    assert origin(third) != forking
+    third.close()
