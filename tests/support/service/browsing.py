@@ -83,7 +83,7 @@ def opened_page(browser: Any, origin: str) -> Iterator[Any]:
         "request",
         lambda request: None if request.url.startswith((origin, "data:")) else wrong.append(request.url),
     )
-    opened.set_default_timeout(15_000)
+    opened.set_default_timeout(60_000)
     opened.wrong = wrong
     yield opened
     context.close()

@@ -30,11 +30,12 @@ def main() -> None:
     sys.path[0] = str(Path(__file__).parents[2])
     sys.path.insert(1, str(Path(__file__).parents[3]))
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")  # pyarrow's allocator
-    from dsearch.threads import set_threads
-
-    set_threads(1)
     gc.disable()  # meanwhile: what is imported stays
-    for name in sys.argv[2:]:
+    if modules := sys.argv[2:]:
+        from dsearch.threads import set_threads
+
+        set_threads(1)
+    for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
             __import__(name)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork must not follow threads"

@@ -1,0 +1,79 @@
+"""Lines and branches of dsearch that its tests reach, by coverage.py.
+
+    scripts/test --coverage            runs the tests under coverage.py, and this at the end
+    scripts/test --coverage -m quick   a part of them: a row of its own
+    python scripts/bench/code_coverage.py --recorded   print what is recorded, as CI does
+
+Each row is a run of its own: what was run, what it reached, and at which commit. A whole run takes twice the
+time of one without, which is why CI prints the record and does not measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from records import FOLDER, Record, describe_machine, present_commit, read_record, today, write_record
+
+NAME = "coverage"
+COLUMNS = ["tests", "lines", "branches", "day", "commit"]
+
+
+def totals(report: Path) -> tuple[str, str]:
+    """Shares of lines and branches in a report of `coverage json`."""
+    found = json.loads(report.read_text("utf-8"))["totals"]
+    shares = [
+        found["covered_lines"] / max(found["num_statements"], 1),
+        found["covered_branches"] / max(found["num_branches"], 1),
+    ]
+    return f"{shares[0]:.1%}", f"{shares[1]:.1%}"
+
+
+def with_row(record: Record | None, row: list[str]) -> Record:
+    """The record with this row in the place of an earlier one of the same tests."""
+    if record is None:
+        record = Record("Other", "", [], "", "", "", COLUMNS, [])
+    rows = [one for one in record.rows if one[0] != row[0]]
+    return replace(
+        record,
+        title="Lines and branches that the tests reach",
+        command=["scripts/test --coverage"],
+        date=row[3],
+        commit=row[4],
+        machine=describe_machine(),
+        rows=sorted([*rows, row], key=lambda one: len(one[0])),
+        notes=[],
+    )
+
+
+def sentence(row: list[str]) -> str:
+    """What CI's summary says of one run."""
+    tests, lines, branches, day, commit = row
+    return f"coverage of {tests}, measured at {commit} on {day}: lines {lines}, branches {branches}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("tests", nargs="?", default="scripts/test", help="what was run, as in the record")
+    parser.add_argument("--recorded", action="store_true", help="print the record alone")
+    arguments = parser.parse_args()
+    path = FOLDER / f"{NAME}.json"
+    record = read_record(path) if path.is_file() else None
+    if arguments.recorded:
+        print(*(map(sentence, record.rows) if record else ["coverage was never measured"]), sep="\n")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        subprocess.run([sys.executable, "-m", "coverage", "json", "-q", "-o", str(report)], check=True)
+        row = [arguments.tests, *totals(report), today(), present_commit()]
+    write_record(NAME, with_row(record, row))
+    print(sentence(row))
+
+
+if __name__ == "__main__":
+    main()
