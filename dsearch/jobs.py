@@ -72,6 +72,7 @@ class SaveOptions(LearningOptions, total=False):
     """The options of `SavingJob`, beside its evidence."""
 
     purpose: Purpose
+    encode_documents: bool
 
 
 class TrainOptions(LearningOptions, total=False):
@@ -380,13 +381,11 @@ class ExampleScores:
 class SavingJob(LearningJob):
     """Judge what was trained elsewhere, and keep it as a version.
 
-    The evidence is judgements, or scores of examples by the live version and by this one; without any the
-    version is kept and does not answer.
+    Evidence: judgements, or scores of examples by both versions; without any it is kept and does not answer.
 
     Attributes:
         training: judgements that it was trained on.
-        before: one score for each held-out example by the live version; more is better.
-        after: one score for each by this version.
+        before, after: one score for each held-out example by the live version and by this; more is better.
     """
 
     training: Grades | None = None
@@ -396,6 +395,7 @@ class SavingJob(LearningJob):
     purpose: Purpose = option(  # noqa: RUF009
         "search", "what the version answers: searches, or predictions and attention alone", choices=PURPOSES
     )
+    encode_documents: bool = option(False, "whether the encoder that learned encodes every document again")
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse evidence of two kinds, and scores that are no pairs; see `LearningJob.check`."""

@@ -1,13 +1,14 @@
 """One thread budget for torch, OpenMP, FAISS and the BLAS libraries that come with them.
 
 torch and faiss each bring an OpenMP runtime of their own, numpy and faiss a BLAS, and each of these uses
-every core. Without a common budget they oversubscribe the machine. torch is always loaded first: the other
-order has crashed on some platforms, and a single order is easier to reason about.
+every core. Without a common budget they oversubscribe the machine. Outside Linux torch is always loaded
+first: the other order has crashed on some platforms. On Linux it is loaded when something needs it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from dsearch.errors import InvalidRequest
 
@@ -30,7 +31,8 @@ def let_waiting_threads_sleep() -> None:
 def set_threads(threads: int | None = None) -> int:
     """Let every native library in this process use at most `threads` threads; returns the number.
 
-    None takes as many as this process may use cores. Loads torch and faiss, in this order.
+    None takes as many as this process may use cores. Loads faiss; torch, if it is loaded later, reads the
+    variables of the environment that are set here.
 
     Raises:
         InvalidRequest: below 1.
@@ -44,15 +46,22 @@ def set_threads(threads: int | None = None) -> int:
     let_waiting_threads_sleep()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-    import torch  # isort: skip  # before faiss
+    load_torch_first()
     import faiss
     import threadpoolctl
 
-    torch.set_num_threads(threads)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
     threadpoolctl.threadpool_limits(limits=threads)  # what was loaded before the variables were set
     _set = threads
     return threads
+
+
+def load_torch_first() -> None:
+    """Import torch before faiss, where the order matters."""
+    if sys.platform != "linux":
+        import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def thread_budget() -> int:

@@ -36,7 +36,7 @@ def test_every_pool_keeps_to_the_budget() -> None:
     assert len(pools) >= 3
     assert set(pools) == {1}
     assert (torch_threads, faiss_threads) == (1, 1)
-    assert order == ["torch", "faiss"]
+    assert order == (["faiss", "torch"] if sys.platform == "linux" else ["torch", "faiss"])
 
 
 @pytest.mark.skipif(available_cores() < 2, reason="needs two cores to tell a budget from none")

@@ -1,58 +1,129 @@
-"""Attention as retrieval: scores, softmax, pooling, top-k, sampling. Depends on torch alone."""
+"""Attention as retrieval: scores, softmax, pooling, top-k, sampling. Depends on torch alone.
+
+Names are loaded when they are first used: the formulas that a search needs do without torch (arrays.py).
+"""
 
 from __future__ import annotations
 
-from dsearch.attention.blockwise.exact import exact_attention, log_partition
-from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge
-from dsearch.attention.database import Answer, Database, similarity
-from dsearch.attention.excitation import GatedValues, SqueezeExcite
-from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
-from dsearch.attention.multihead import MultiHeadAttention, causal_mask
-from dsearch.attention.pooling import (
-    POOLINGS,
-    AttentionResult,
-    attend,
-    hard,
-    normalise,
-    pool,
-    soft,
-    uniform,
-    with_zero_gradient,
-)
-from dsearch.attention.regression import NadarayaWatson, Prediction, predict
-from dsearch.attention.retrieval.certificate import (
-    Certificate,
-    bound_additive,
-    bound_cosine,
-    bound_kernel,
-    bound_sum,
-    certify,
-    floor_of,
-)
-from dsearch.attention.retrieval.coverage import CoveredMass, covered_mass, estimate_covered_mass, sample_rest
-from dsearch.attention.retrieval.hops import attend_in_hops, refine
-from dsearch.attention.retrieval.mixture import mix
-from dsearch.attention.retrieval.null_slot import fit_null_slot, null_weights, slot_evidence
-from dsearch.attention.retrieval.topk import TopK, TopKAttention, top_k, top_k_attention
-from dsearch.attention.sampling.estimators import AttentionSample, sampled_attention, sampled_log_partition
-from dsearch.attention.sampling.gumbel import gumbel_top_k, relaxed_top_k
-from dsearch.attention.sampling.sampled import HardSample, SampledHardAttention, reinforce_loss, sample
-from dsearch.attention.scores import (
-    SCORES,
-    AdditiveScore,
-    GeneralScore,
-    KernelScore,
-    Score,
-    additive,
-    cosine,
-    dot,
-    exact_match,
-    general,
-    scaled_dot_product,
-    score_named,
-    unit,
-)
-from dsearch.attention.softmax import entropy, masked_log_softmax, masked_softmax, temper
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsearch.attention.blockwise.exact import exact_attention, log_partition
+    from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge
+    from dsearch.attention.database import Answer, Database, similarity
+    from dsearch.attention.excitation import GatedValues, SqueezeExcite
+    from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
+    from dsearch.attention.multihead import MultiHeadAttention, causal_mask
+    from dsearch.attention.pooling import (
+        POOLINGS,
+        AttentionResult,
+        attend,
+        hard,
+        normalise,
+        pool,
+        soft,
+        uniform,
+        with_zero_gradient,
+    )
+    from dsearch.attention.regression import NadarayaWatson, Prediction, predict
+    from dsearch.attention.retrieval.certificate import (
+        Certificate,
+        bound_additive,
+        bound_cosine,
+        bound_kernel,
+        bound_sum,
+        certify,
+        floor_of,
+    )
+    from dsearch.attention.retrieval.coverage import (
+        CoveredMass,
+        covered_mass,
+        estimate_covered_mass,
+        sample_rest,
+    )
+    from dsearch.attention.retrieval.hops import attend_in_hops, refine
+    from dsearch.attention.retrieval.mixture import mix
+    from dsearch.attention.retrieval.null_slot import fit_null_slot, null_weights, slot_evidence
+    from dsearch.attention.retrieval.topk import TopK, TopKAttention, top_k, top_k_attention
+    from dsearch.attention.sampling.estimators import (
+        AttentionSample,
+        sampled_attention,
+        sampled_log_partition,
+    )
+    from dsearch.attention.sampling.gumbel import gumbel_top_k, relaxed_top_k
+    from dsearch.attention.sampling.sampled import HardSample, SampledHardAttention, reinforce_loss, sample
+    from dsearch.attention.scores import (
+        SCORES,
+        AdditiveScore,
+        GeneralScore,
+        KernelScore,
+        Score,
+        additive,
+        cosine,
+        dot,
+        exact_match,
+        general,
+        scaled_dot_product,
+        score_named,
+        unit,
+    )
+    from dsearch.attention.softmax import entropy, masked_log_softmax, masked_softmax, temper
+
+_NAMES = {
+    "pooling": (
+        "POOLINGS",
+        "AttentionResult",
+        "attend",
+        "hard",
+        "normalise",
+        "pool",
+        "soft",
+        "uniform",
+        "with_zero_gradient",
+    ),
+    "scores": (
+        "SCORES",
+        "AdditiveScore",
+        "GeneralScore",
+        "KernelScore",
+        "Score",
+        "additive",
+        "cosine",
+        "dot",
+        "exact_match",
+        "general",
+        "scaled_dot_product",
+        "score_named",
+        "unit",
+    ),
+    "database": ("Answer", "Database", "similarity"),
+    "sampling.estimators": ("AttentionSample", "sampled_attention", "sampled_log_partition"),
+    "retrieval.certificate": (
+        "Certificate",
+        "bound_additive",
+        "bound_cosine",
+        "bound_kernel",
+        "bound_sum",
+        "certify",
+        "floor_of",
+    ),
+    "retrieval.coverage": ("CoveredMass", "covered_mass", "estimate_covered_mass", "sample_rest"),
+    "blockwise.partial": ("ExactAttention", "PartialAttention", "merge"),
+    "excitation": ("GatedValues", "SqueezeExcite"),
+    "sampling.sampled": ("HardSample", "SampledHardAttention", "reinforce_loss", "sample"),
+    "multihead": ("MultiHeadAttention", "causal_mask"),
+    "regression": ("NadarayaWatson", "Prediction", "predict"),
+    "retrieval.topk": ("TopK", "TopKAttention", "top_k", "top_k_attention"),
+    "retrieval.hops": ("attend_in_hops", "refine"),
+    "kernels": ("boxcar", "epanechnikov", "gaussian"),
+    "softmax": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
+    "blockwise.exact": ("exact_attention", "log_partition"),
+    "retrieval.null_slot": ("fit_null_slot", "null_weights", "slot_evidence"),
+    "sampling.gumbel": ("gumbel_top_k", "relaxed_top_k"),
+    "retrieval.mixture": ("mix",),
+}
+_HOMES = {name: f"dsearch.attention.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "POOLINGS",
@@ -130,3 +201,13 @@ __all__ = [
     "unit",
     "with_zero_gradient",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dsearch.attention' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -85,7 +85,8 @@ class RowArrays(NamedTuple):
         parts = weights.ravel().repeat(counts) * self.grades[pairs]
         places = self.of_document[pairs]
         if batch > 1:
-            places = places + (np.arange(batch) * self.documents).repeat(near).repeat(counts)
+            row = np.arange(batch, dtype=np.int64).repeat(near).repeat(counts)
+            places = places + np.multiply(row, self.documents)
         total = np.bincount(places, parts, batch * self.documents)
         return total.astype(np.float32).reshape(batch, self.documents)
 
@@ -109,8 +110,11 @@ class RowArrays(NamedTuple):
         if missing:
             cosines = np.where(rows < 0, np.float32(-np.inf), cosines)
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :most]
-        rows = np.take_along_axis(rows, best, 1)
-        return np.maximum(rows, 0) if missing else rows, np.take_along_axis(cosines, best, 1)
+        if len(rows) == 1:
+            rows, cosines = rows[:, best[0]], cosines[:, best[0]]
+        else:
+            rows, cosines = np.take_along_axis(rows, best, 1), np.take_along_axis(cosines, best, 1)
+        return np.maximum(rows, 0) if missing else rows, cosines
 
 
 def in_eight_bits(

@@ -27,8 +27,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dsearch.attention.arrays import length as length
 from dsearch.attention.kernels import Keys, Queries, Scores, boxcar, check_dimensions, epanechnikov, gaussian
-from dsearch.attention.softmax import known_all
+from dsearch.attention.vectors import keyword_part as keyword_part
+from dsearch.attention.vectors import unit as unit
 from dsearch.errors import InvalidRequest
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -186,24 +188,3 @@ class KernelScore(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Score `[..., m, d]` against `[..., n, d]`."""
         return self._kernel(queries, keys, self.width)
-
-
-def unit(vectors: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
-    """Normalise each vector to length 1; zero vectors stay zero and pass no gradient."""
-    norm = length(vectors)
-    something = norm != 0
-    if known_all(something):
-        return vectors / norm
-    return (vectors / norm.masked_fill(~something, 1.0)).masked_fill(~something, 0.0)
-
-
-def length(vectors: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape 1"]:
-    """Euclidean length along the last dimension, kept as a dimension of 1; its gradient at zero is zero."""
-    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)  # pyright: ignore
-
-
-def keyword_part(
-    weight: Float[Tensor, " heads"], scores: Float[Tensor, "batch documents"]
-) -> Float[Tensor, "batch heads documents"]:
-    """Compute w_h b(q, d), the keyword part of each head's score."""
-    return weight[:, None] * scores[:, None]

@@ -10,16 +10,16 @@ no distribution, so its weights are zero: a search that finds nothing pools noth
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
-import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+
+from dsearch.attention.arrays import Array, fill, is_array, log, softmax
 
 
 def masked_softmax(
-    logits: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"] | None = None, dim: int = -1
-) -> Float[Tensor, "*shape"]:
+    logits: Float[Array, "*shape"], mask: Bool[Array, "*#shape"] | None = None, dim: int = -1
+) -> Float[Array, "*shape"]:
     """Softmax along `dim` over the allowed places.
 
     Args:
@@ -33,16 +33,16 @@ def masked_softmax(
     """
     open_ = _open(logits, mask)
     if known_all(open_):
-        return torch.softmax(logits, dim)
-    return torch.softmax(_filled(logits, open_, dim), dim).masked_fill(~open_, 0.0)
+        return softmax(logits, dim)
+    return fill(softmax(_filled(logits, open_, dim), dim), ~open_, 0.0)
 
 
 def masked_log_softmax(
-    logits: Float[Tensor, "*shape"],
-    mask: Bool[Tensor, "*#shape"] | None = None,
+    logits: Float[Array, "*shape"],
+    mask: Bool[Array, "*#shape"] | None = None,
     dim: int = -1,
     fill: float = -math.inf,
-) -> Float[Tensor, "*shape"]:
+) -> Float[Array, "*shape"]:
     """Logarithm of `masked_softmax`, computed without leaving log space.
 
     Args:
@@ -54,13 +54,13 @@ def masked_log_softmax(
     """
     open_ = _open(logits, mask)
     if known_all(open_):
-        return torch.log_softmax(logits, dim)
-    return torch.log_softmax(_filled(logits, open_, dim), dim).masked_fill(~open_, fill)
+        return logits.log_softmax(dim)
+    return _filled(logits, open_, dim).log_softmax(dim).masked_fill(~open_, fill)
 
 
 def temper(
-    scores: Float[Tensor, "*shape"], temperature: float | Float[Tensor, "*#shape"]
-) -> Float[Tensor, "*shape"]:
+    scores: Float[Array, "*shape"], temperature: float | Float[Array, "*#shape"]
+) -> Float[Array, "*shape"]:
     """Logits: scores over temperature. A score of −inf stays outside the division.
 
     It would come out as −inf all the same, but the temperature's gradient would be 0 · −inf, a NaN.
@@ -68,41 +68,48 @@ def temper(
     finite = scores != -math.inf
     if known_all(finite):
         return scores / temperature
-    return (scores.masked_fill(~finite, 0.0) / temperature).masked_fill(~finite, -math.inf)
+    return fill(fill(scores, ~finite, 0.0) / temperature, ~finite, -math.inf)
 
 
-def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
+def entropy(weights: Float[Array, ...], dim: int = -1) -> Float[Array, ...]:
     """Shannon entropy −Σ a log a along `dim`, in nats; 0 log 0 is 0, for one-hot and for empty slices alike.
 
     The derivative at a = 0 is +∞; here it is taken as 0, so that an underflowed weight cannot make a NaN.
     """
-    if not torch.is_grad_enabled():
-        return cast("Tensor", torch.special.entr(weights)).sum(dim)  # pyright: ignore[reportUnknownMemberType]
-    logarithm = weights.masked_fill(weights <= 0, 1.0).log()
-    return -(weights * logarithm).sum(dim)
+    if not is_array(weights):
+        import torch
+
+        if not torch.is_grad_enabled():
+            terms = cast("Array", torch.special.entr(weights))  # pyright: ignore[reportUnknownMemberType]
+            return terms.sum(dim)
+    return -(weights * log(fill(weights, weights <= 0, 1.0))).sum(dim)
 
 
-def known_all(condition: Bool[Tensor, ...]) -> bool:
+def known_all(condition: Bool[Array, ...]) -> bool:
     """True if the mask is known to hold everywhere. Checking costs less than filling masked places.
 
     The check runs only in inference mode on a CPU. Elsewhere it could make the host wait for a device, break
     a compiled graph, or meet a tensor that `torch.func` maps over, which has no value to inspect.
     """
+    if is_array(condition):
+        return bool(condition.all())
+    import torch
+
     answering = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
     return answering and condition.device.type == "cpu" and bool(condition.all())
 
 
-def _open(logits: Tensor, mask: Tensor | None) -> Tensor:
+def _open(logits: Array, mask: Array | None) -> Array:
     """The allowed places."""
     open_ = logits != -math.inf
     return open_ if mask is None else open_ & mask
 
 
-def _filled(logits: Tensor, open_: Tensor, dim: int) -> Tensor:
+def _filled(logits: Array, open_: Array, dim: int) -> Array:
     """Logits that are −inf where they are not allowed, but 0 throughout a slice with none allowed.
 
     The zeros keep softmax and its derivative finite in a slice whose result is discarded. Without them a NaN
     would pass through both, unseen except by anomaly detection.
     """
-    empty = ~open_.any(dim, keepdim=True)
-    return logits.masked_fill(~open_, -math.inf).masked_fill(empty, 0.0)
+    empty: Any = ~open_.any(dim, keepdims=True)  # pyright: ignore  # `keepdim` of tensors, too
+    return fill(fill(logits, ~open_, -math.inf), cast("Array", empty), 0.0)

@@ -6,6 +6,7 @@ would otherwise use another home.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,8 +55,13 @@ def typed(name: str, *arguments: str) -> str:
 
 
 def error_text(error: DsearchError) -> str:
-    """The text of an error, its command as it has to be typed here."""
-    return error.text(_home.get())
+    """The text of an error, its command as it has to be typed here; of a server's route the command too."""
+    home = _home.get()
+
+    def command(match: re.Match[str]) -> str:
+        return Command("index", ("SOURCE", "-c", match[1])).line(home)
+
+    return re.sub(r"PUT /v1/collections/([\w.-]+)", command, error.text(home))
 
 
 def say(message: str) -> None:

@@ -69,7 +69,11 @@ def _tensors_of(layer: TrainedLayer) -> Mapping[str, Any]:
 
 
 def evidence_by(
-    layer: TrainedLayer, evidence: AnyEvidence, measure: str | None, live: Callable[[], str]
+    layer: TrainedLayer,
+    evidence: AnyEvidence,
+    measure: str | None,
+    live: Callable[[], str],
+    options: Mapping[str, Any],
 ) -> JudgedQueries | ExampleScores | None:
     """Evidence as data: a function scores the held-out examples by the live version's layer and by this one.
 
@@ -78,12 +82,14 @@ def evidence_by(
         evidence: of `save_model`.
         measure: name of the function's score.
         live: gives the version that answers now.
+        options: of `save_model`.
 
     Raises:
         InvalidRequest: a function, but no layer that can be opened for another version; scores that are not
             one number for each example.
     """
     from dsearch.training import scores_by
+    from dsearch.training.saving import refuse_old_documents
 
     if not callable(evidence):
         if measure is not None:
@@ -93,6 +99,7 @@ def evidence_by(
         raise InvalidRequest(
             "a function as evidence scores layers; give a layer of dsearch.open_layer or a RemoteSearch"
         )
+    refuse_old_documents(options)
     trained: Any = layer
     if hasattr(trained, "sync"):
         trained.sync()

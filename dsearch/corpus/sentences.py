@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from dsearch.types import Document
@@ -12,10 +13,16 @@ ABBREVIATIONS = frozenset(
     {"e.g", "i.e", "etc", "vs", "cf", "al", "fig", "figs", "eq", "eqs", "sec", "vol", "pp", "ca", "approx"}
     | {"dr", "mr", "mrs", "ms", "prof", "jr", "sr", "inc", "ltd", "dept", "resp"}
 )
-LOWER_CASE_WORDS = 40  # a shorter text may lack capital letters by chance
+SMALL_ABBREVIATIONS = frozenset({"co", "corp", "st", "gen", "gov", "sgt", "rev", "mt", "ft", "op"})
+"""Those after which a capital begins a sentence as a rule, and a small letter does not."""
+LOWER_CASE_WORDS = 12  # a shorter text may lack capital letters by chance
+LOWER_CASE_STARTS = 5  # beginnings of sentences, of which most are small where capitals mark names alone
+LOWER_CASE_SHARE = 0.8
 BLOCK_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)])\s)")
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*[^\s\"'“‘(\[a-z])|[。！？]+\s*")
-LOWER_CASE_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+\s*")
+LOWER_CASE_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*\w)|[。！？]+\s*")
+SENTENCE_START = re.compile(r"(?:^|[.!?…][\"'”’)\]]*\s+)[\"'“‘(\[]*([^\W\d_])")
+INITIALS = re.compile(r"(?:[a-z]\.)+[a-z]")  # u.s., a.m.
 PLAIN_WORD = re.compile(r"[\"'“‘(\[]*[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”’)\].,;:!?…]*")
 
 
@@ -24,15 +31,17 @@ def sentences(text: str) -> list[str]:
 
     A sentence ends at `.`, `!`, `?` or `…` before a blank and something other than a small letter, unless
     the word before is a usual abbreviation or a single letter; also at a blank line and before the next item
-    of a list. In a text of `LOWER_CASE_WORDS` without a capital letter, small letters begin sentences too.
+    of a list. Small letters begin sentences too in a text of `LOWER_CASE_WORDS` without a capital letter, and
+    in one in which most of at least `LOWER_CASE_STARTS` beginnings are small, whatever names it has.
     """
     parts: list[str] = []
-    sentence_end = LOWER_CASE_SENTENCE_END if _is_lower_case(text) else SENTENCE_END
+    lower_case = _is_lower_case(text)
+    sentence_end = LOWER_CASE_SENTENCE_END if lower_case else SENTENCE_END
     for block in BLOCK_END.split(text):
         block = " ".join(block.split())
         start = 0
         for end in sentence_end.finditer(block):
-            if not _abbreviated(block[start : end.start()], end.group()):
+            if not _abbreviated(block[start : end.start()], end.group(), lower_case):
                 parts.append(block[start : end.end()].strip())
                 start = end.end()
         parts.append(block[start:].strip())
@@ -74,8 +83,32 @@ def inverse_cloze(
     return drawn
 
 
+def title_queries(
+    documents: Iterable[tuple[str, str]], min_words: int = 3, max_words: int = 40
+) -> list[tuple[str, str]]:
+    """Titles as training queries of their documents: (title, id of the document).
+
+    Titles that several documents have, short ones, and names of files or functions are left out.
+
+    Args:
+        documents: (title, id) of documents with a body.
+        min_words: smallest number of words.
+        max_words: largest number.
+    """
+    titles = [(" ".join(title.rstrip(" .").split()), identity) for title, identity in documents]
+    times = Counter(title.casefold() for title, _ in titles)
+    return [
+        (title, identity)
+        for title, identity in titles
+        if times[title.casefold()] == 1 and _is_prose(title, min_words, max_words)
+    ]
+
+
 def _is_lower_case(text: str) -> bool:
-    return text.lower() == text and len(text.split()) >= LOWER_CASE_WORDS
+    if text.lower() == text:
+        return len(text.split()) >= LOWER_CASE_WORDS
+    starts = [letter.islower() for letter in SENTENCE_START.findall(text)]
+    return len(starts) >= LOWER_CASE_STARTS and sum(starts) >= LOWER_CASE_SHARE * len(starts)
 
 
 def _is_prose(sentence: str, min_words: int, max_words: int) -> bool:
@@ -84,9 +117,13 @@ def _is_prose(sentence: str, min_words: int, max_words: int) -> bool:
     return len(words) <= max_words and plain >= max(min_words, 0.6 * len(words))
 
 
-def _abbreviated(before: str, end: str) -> bool:
-    if not end.rstrip().startswith(".") or end.startswith(".."):
+def _abbreviated(before: str, end: str, lower_case: bool) -> bool:
+    if lower_case and end.startswith(("..", "…")):  # a pause, where no capital says more
+        return True
+    if not end.startswith(".") or end.startswith(".."):
         return False
     words = before.split()
     last = words[-1].lstrip("\"'“‘([").lower() if words else ""
+    if lower_case and (last in SMALL_ABBREVIATIONS or INITIALS.fullmatch(last)):
+        return True
     return last in ABBREVIATIONS or (len(last) == 1 and last.isalpha())

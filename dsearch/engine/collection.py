@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
+from dsearch.attention.arrays import Array
 from dsearch.encoder import QueryCache, TextEncoder
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.disk_errors import disk_errors
@@ -33,12 +33,9 @@ from dsearch.engine.indexing.own_vectors import (
     embedding_problems,
 )
 from dsearch.engine.indexing.retention import retire_one, strike_missing
-from dsearch.engine.options import KeyOptions, LayerOptions, SearchArguments
+from dsearch.engine.options import EVIDENCE, KeyOptions, LayerOptions, SearchArguments
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, tuning_queries
-from dsearch.engine.search.attend import AttendResult, attend
-from dsearch.engine.search.predict import EVIDENCE, predict
 from dsearch.engine.search.search import search
-from dsearch.engine.search.similar import similar
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.fields import fields_of
 from dsearch.engine.versions import CollectionModels
@@ -47,6 +44,9 @@ from dsearch.results import Predictions
 from dsearch.search_options import SearchOptions
 from dsearch.store import Store, WriteReceipt
 from dsearch.types import Document, Progress, Purpose, SearchResult
+
+if TYPE_CHECKING:
+    from dsearch.engine.search.attend import AttendResult
 
 _GIVEN_AT_A_TIME = 1024  # documents with embeddings of their own, a transaction
 
@@ -144,11 +144,13 @@ class Collection(CollectionModels):
             InvalidCursor, Gone, Conflict, ModelNotFound.
         """
         chosen = SearchOptions(**options)
+        from dsearch.engine.search.similar import similar
+
         return similar(self, like, unlike=unlike, query=query, vector=vector, chosen=chosen)
 
     def attend(
         self,
-        queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
+        queries: Sequence[str] | Float[Array, "batch encoder_dim"],
         *,
         model: str | None = None,
         purpose: Purpose | None = None,
@@ -168,6 +170,8 @@ class Collection(CollectionModels):
         Raises:
             InvalidRequest, DimensionMismatch, ModelNotFound.
         """
+        from dsearch.engine.search.attend import attend
+
         result = attend(
             self,
             queries,
@@ -182,7 +186,7 @@ class Collection(CollectionModels):
 
     def predict(
         self,
-        queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
+        queries: Sequence[str] | Float[Array, "batch encoder_dim"],
         *,
         field: str,
         evidence: int = EVIDENCE,
@@ -209,6 +213,8 @@ class Collection(CollectionModels):
                 out of range.
             DimensionMismatch, ModelNotFound.
         """
+        from dsearch.engine.search.predict import predict
+
         return predict(
             self,
             queries,

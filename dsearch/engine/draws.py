@@ -24,6 +24,7 @@ from torch import Tensor
 from dsearch.attention.sampling.sampled import reinforce_loss, sample
 from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.tensors import require_head_alone
+from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.search.gradients import GradientQuery, layer_of
@@ -32,7 +33,6 @@ from dsearch.errors import InvalidRequest
 from dsearch.types import DrawResult, QueryDraws, RewardResult
 
 SAMPLES = (2, 64)  # of a query
-DEFAULT_SAMPLES = 8
 MAX_QUERIES = 64
 MAX_LEARNING_RATE = 1.0
 _LARGEST_REWARD = 1e6

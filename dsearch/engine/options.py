@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from dsearch.attention import Score
 from dsearch.attention_options import AttentionKeywords, SelectionKeywords
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.hints import Command
@@ -30,6 +29,13 @@ from dsearch.store import Store
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters.parse import parse_field
 from dsearch.types import Document
+
+if TYPE_CHECKING:
+    from dsearch.attention import Score
+
+
+EVIDENCE = 10  # documents that a prediction names
+DEFAULT_SAMPLES = 8  # documents of a draw
 
 
 class LayerOptions(AttentionKeywords, SelectionKeywords, total=False):

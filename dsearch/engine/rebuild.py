@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float32
 
 from dsearch.corpus import sentences
@@ -276,6 +275,8 @@ def folded_queries(
     texts = list(texts)[:QUERIES] if texts else _sentences(collection)
     if not texts:
         return None
+    import torch
+
     head = collection.head(collection.live_model)
     with torch.inference_mode():
         folded = head.fold(head.queries(collection.query_states(texts, "dense"))).flatten(0, 1)

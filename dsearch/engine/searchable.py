@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
-from dsearch.attention.retrieval.head import Head
 from dsearch.engine.options import SearchArguments
 from dsearch.results import CollectionInfo
 from dsearch.search_options import SearchOptions
 from dsearch.store import FeedbackStore, Store
 from dsearch.types import SearchResult
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
 
 
 @runtime_checkable

@@ -6,10 +6,8 @@ A version answers for one of two purposes, search and predict; see store/documen
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dsearch.attention.retrieval.head import Head
-from dsearch.encoder import EncoderChange
 from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
@@ -19,6 +17,10 @@ from dsearch.engine.state.state import CollectionState
 from dsearch.errors import Conflict, DsearchError
 from dsearch.store import AS_SEARCH
 from dsearch.types import Purpose
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.encoder import EncoderChange
 
 
 class CollectionModels(CollectionState):

@@ -17,8 +17,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
 from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
-from dsearch.engine.ranking.layer import HOP_CANDIDATES
 from dsearch.engine.ranking.memory import SnapshotMemory
+from dsearch.engine.ranking.ranker import HOP_CANDIDATES
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages

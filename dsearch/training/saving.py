@@ -23,10 +23,12 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import score_of_module
 from dsearch.encoder import EncoderChange, LearningEncoder, TextEncoder, tuned, tuned_identity
-from dsearch.engine import Collection, CollectionLayer, SearchLayer, require_head_alone
+from dsearch.engine import Collection, CollectionLayer, EncodedDocuments, SearchLayer, require_head_alone
+from dsearch.engine.models.files import UNTRAINED
 from dsearch.errors import Cancelled, Conflict, CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
 from dsearch.training.data.examples import Examples
+from dsearch.training.finetune.full import encoded_documents, further_of
 from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers, HeldOut
 from dsearch.training.loop.observer import Observer
@@ -52,12 +54,14 @@ class JudgedLayer:
         gate: report of the gate.
         record: evidence and report as JSON, for the model's file.
         encoder: change of the query encoder; None if it did not learn.
+        documents: every document by it; None if they keep their embeddings.
     """
 
     head: Head
     gate: GateReport
     record: dict[str, Any]
     encoder: EncoderChange | None = None
+    documents: EncodedDocuments | None = None
 
 
 def save_model(
@@ -85,7 +89,8 @@ def save_model(
         parent: version that it was trained from; that of the layer, else the live one, when None.
         record: what should be known of it later, as JSON.
         observer: receives the progress of the judgement, in steps of four; may stop it.
-        options: purpose, promote, accept, risk, alpha, margin, exclude: see `dsearch.jobs.SavingJob`.
+        options: purpose, promote, accept, risk, alpha, margin, exclude, encode_documents: see
+            `dsearch.jobs.SavingJob`.
 
     Raises:
         InvalidRequest: evidence that is none, scores that are no pairs, a head that is no head of this
@@ -104,6 +109,7 @@ def save_model(
     if callable(evidence):
         if isinstance(layer, Head):
             raise InvalidRequest("a function as evidence scores layers, and this is a head; give the layer")
+        refuse_old_documents(options)
         before = _live_layer(collection, layer, options.get("purpose", "search"))
         evidence = ExampleScores(scores_by(evidence, before), scores_by(evidence, layer), measure or "score")
     elif measure is not None:
@@ -122,7 +128,21 @@ def save_model(
         accept=job.accept,
         parent=parent,
         encoder=judged.encoder,
+        documents=judged.documents,
     )
+
+
+def refuse_old_documents(options: Mapping[str, Any]) -> None:
+    """Refuse a function as evidence of documents that are encoded only when the version is saved.
+
+    Raises:
+        InvalidRequest: naming the other kinds of evidence.
+    """
+    if options.get("encode_documents"):
+        raise InvalidRequest(
+            "encode_documents with a function as evidence, whose layer has the old embeddings; give "
+            "JudgedQueries, or ExampleScores"
+        )
 
 
 def _require_parts(collection: object, layer: object) -> None:
@@ -221,8 +241,18 @@ def judge_layer(
     gate, steps = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin), _Steps(observer or Observer())
     served = None if encoder is None else _encoder_with(collection.encoder, encoder)
     left_out: dict[str, int] = {}
-    if job.judgements is not None:
-        report, left_out = _by_judgements(collection, head, served, job, gate, steps)
+    examples = None if job.judgements is None else judged_examples(collection, job)
+    documents = None
+    if job.encode_documents:
+        if served is None:
+            raise InvalidRequest(
+                "encode_documents without an encoder that learned; open the layer with encoder_training"
+            )
+        state = collection.snapshot_for(UNTRAINED) if examples is None else examples.snapshot
+        documents = encoded_documents(collection, state, served, observer or Observer())
+    if examples is not None:
+        report = _by_judgements(collection, head, served, examples, job, gate, steps, documents)
+        left_out = dict(examples.left_out)
     elif job.before is not None and job.after is not None:
         before, after = _answers_of(job.before), _answers_of(job.after)
         report = judge(before, after, gate, measure=job.measure, seed=job.seed)
@@ -237,7 +267,7 @@ def judge_layer(
         "left_out": left_out,
         "gate": report.to_dict(),
     }
-    return JudgedLayer(head, report, encodings, encoder)
+    return JudgedLayer(head, report, encodings, encoder, documents)
 
 
 class _Steps:
@@ -261,10 +291,12 @@ def _by_judgements(
     collection: Collection,
     head: Head,
     encoder: TextEncoder | None,
+    examples: Examples,
     job: SavingJob,
     gate: Gate,
     steps: _Steps,
-) -> tuple[GateReport, dict[str, int]]:
+    documents: EncodedDocuments | None,
+) -> GateReport:
     live = collection.answering(job.purpose)
     if head.learned_score is not None or collection.head(live).learned_score is not None:
         raise InvalidRequest(
@@ -276,7 +308,6 @@ def _by_judgements(
             f"{live}, which is live, has documents of its own, so that judgements cannot compare the two by "
             "one corpus; give scores of examples as evidence, or promote another version first"
         )
-    examples = judged_examples(collection, job)
     steps.reach(1)
     ranked = HeldOut(examples, _seen(collection, examples, job))
     of_live = of_head = examples.states
@@ -290,11 +321,16 @@ def _by_judgements(
     steps.reach(2)
     before = ranked.answers(collection.head(live), of_live)
     steps.reach(3)
-    after = ranked.answers(head, of_head)
-    report = judge(
+    if documents is None:
+        after = ranked.answers(head, of_head)
+    else:
+        corpus, further = torch.as_tensor(documents.embeddings), further_of(documents)
+        hop = head.hop_strength.item()
+        (answers,) = ranked.answers_of_alike([head], [hop], of_head, corpus, further)
+        after = answers[hop]
+    return judge(
         before, after, gate, canary_overlap=overlap, need_slices=job.training is not None, seed=job.seed
     )
-    return report, dict(examples.left_out)
 
 
 def _encoder_with(base: TextEncoder, change: EncoderChange) -> TextEncoder:

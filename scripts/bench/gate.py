@@ -2,6 +2,7 @@
 
     python scripts/bench/gate.py --simulated 1000
     python scripts/bench/gate.py DATA/scifact --home index --log gate.jsonl
+    python scripts/bench/gate.py DATA/cranfield --split test --queries 60 --only "tuning and training"
 
 With a BEIR folder whose collection is indexed, heads learn from qrels/train; test judgements have no part.
 
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--null-heads", type=int, default=200)
     parser.add_argument("--memories", type=int, default=200)
     parser.add_argument("--queries", type=int, help="draw so many of the training queries [all]")
+    parser.add_argument("--split", default="train", help="judgements; of a collection in folds: test [train]")
     parser.add_argument("--whole", type=int, default=20)
     parser.add_argument("--resamplings", type=int, default=100)
     parser.add_argument("--poisoned", type=int, default=20)
@@ -168,7 +170,7 @@ def main() -> None:
     examples = None
     if arguments.folder is not None:
         with SearchEngine(arguments.home, readonly=True) as engine:
-            examples = judged(engine, arguments.folder, arguments.queries)
+            examples = judged(engine, arguments.folder, arguments.queries, arguments.split)
     try:
         for row in rows_of(examples, arguments):
             rows[row.name] = row
@@ -182,8 +184,8 @@ def main() -> None:
         raise SystemExit("interrupted: the rows above are what was done until then")
 
 
-def judged(engine: SearchEngine, folder: Path, queries: int | None = None) -> Examples:
-    training = read_judgements(folder, "train", None).qrels
+def judged(engine: SearchEngine, folder: Path, queries: int | None = None, split: str = "train") -> Examples:
+    training = read_judgements(folder, split, None).qrels
     texts = {query.id: query.text for query in BeirFolder(folder).queries(Problems())}
     if queries is not None and queries < len(training):
         drawn = np.random.default_rng(0).choice(sorted(training), queries, replace=False)

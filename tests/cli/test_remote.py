@@ -279,6 +279,14 @@ def files_of(home: Path) -> list[Path]:
     return [path for path in home.rglob("*") if path.is_file()]
 
 
+def test_a_collection_that_is_not_there_is_made_by_a_command(dsearch: Terminal, served: str) -> None:
+    """Not by the route that the server's message names."""
+    for command in (("search", "stone", "-c", "none"), ("drop", "none", "--yes")):
+        code, _, err = dsearch(*command)
+        assert (code, "PUT /v1" in err) == (1, False)
+        assert "no collection 'none'; there is none yet. Make one with: dsearch index SOURCE -c none" in err
+
+
 def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
     code, _, err = dsearch("restore", tmp_path / "copy")
     assert code == 1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.corpus import inverse_cloze, sentences
+from dsearch.corpus import inverse_cloze, sentences, title_queries
 from dsearch.corpus.sentences import LOWER_CASE_WORDS
 from dsearch.types import Document
 
@@ -54,6 +54,26 @@ def test_sentences_of_lower_case_text_begin_small() -> None:
     with_capitals = text.replace("the lift", "The lift")
     assert len(sentences(with_capitals)) == 1  # there a small letter begins none
     assert len(sentences("it rose. drag fell")) == 1  # too short to tell
+    short = "an account is given of the tunnel now nearing completion . drag is reviewed ."
+    assert len(short.split()) < 40
+    assert [len(one.split()) for one in sentences(short)] == [11, 4]
+
+
+def test_names_with_capitals_do_not_hide_that_sentences_begin_small() -> None:
+    text = "we compared DNA of both. the PCR failed twice. nobody knows. Smith does. it was done. so be it."
+    assert sentences(text)[:2] == ["we compared DNA of both.", "the PCR failed twice."]
+    assert len(sentences(text)) == 6
+    few = "we compared DNA. the PCR failed. nobody knows."
+    assert sentences(few) == [few]  # three beginnings do not tell
+    usual = "The sp. nov. of Smith is var. alba. It is small. It was found in Peru. Nobody saw it again. End."
+    assert sentences(usual)[0] == "The sp. nov. of Smith is var. alba."
+
+
+def test_small_abbreviations_pauses_and_marks_end_nothing_in_lower_case() -> None:
+    text = (
+        "cbs sent it in the u.s. , and apple co. paid for i am ... sasha fierce at st. paul as yahoo! , intel"
+    )
+    assert sentences(text) == [text]
 
 
 def test_two_sentences_of_each_body_for_its_own_document():
@@ -81,6 +101,19 @@ def test_code_is_not_drawn():
     assert inverse_cloze([Document("one", "f(a_1)\n\nThis is the only sentence here.")]) == []
     prose = Document("prose", "It's a well-known (if slow) way, isn't it?\n\nThe value `x_1` is 3.5 of all.")
     assert len(inverse_cloze([prose], min_words=3)) == 2
+
+
+def test_titles_of_their_own_are_queries():
+    titles = [
+        ("On the lift of wings .", "a"),
+        ("Same title as another", "b"),
+        ("same  title as another", "c"),
+        ("collections.Counter", "d"),
+        ("f(x) = 2 3 4", "e"),
+        ("", "f"),
+    ]
+    assert title_queries(titles) == [("On the lift of wings", "a")]
+    assert title_queries(titles, max_words=4) == []
 
 
 def test_draws_depend_on_the_seed_and_not_on_the_order():

@@ -15,7 +15,7 @@ from support.training.topics import queries_of, topics_in
 
 import dsearch
 from dsearch.attention.retrieval.head import Head
-from dsearch.encoder import Encoder
+from dsearch.encoder import Encoder, LearningEncoder
 from dsearch.engine import Collection, CollectionLayer, SearchEngine
 from dsearch.errors import Cancelled, Conflict, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
@@ -388,6 +388,67 @@ def test_the_query_encoder_learns_with_the_layer_and_is_served(
             dsearch.open_layer(reader, "numbers", model="v1", encoder_training=method)
         with pytest.raises(Conflict, match="would lose"):
             save_model(numbers, dsearch.open_layer(reader, "numbers", model="v1"))
+
+
+def learn_both_sides(layer: CollectionLayer, texts: list[str]) -> LearningEncoder:
+    """By a loss whose gradients reach queries and documents."""
+    assert layer.encoder is not None
+    optimizer = torch.optim.AdamW(layer.encoder.learning(), lr=1e-2)
+    for _ in range(12):
+        optimizer.zero_grad()
+        own = layer.encoder.embed([f"answer {i} red" for i in range(PAIRS)], "document")
+        right = layer_positions(layer)
+        table = torch.zeros(layer.snapshot.positions, own.shape[1]).index_copy(0, torch.as_tensor(right), own)
+        out = layer(layer.query_states(texts), embed=lambda at, table=table: table[torch.as_tensor(at)])
+        hit = torch.as_tensor(out.positions == right[:, None])
+        (-(out.weights * hit).sum(1).clamp_min(1e-9).log().mean()).backward()
+        optimizer.step()
+    return layer.encoder
+
+
+@pytest.mark.parametrize("method", ["lora", "all"])
+def test_both_sides_of_the_encoder_learn_by_a_loss_of_ones_own(
+    numbers: Collection, tmp_path: Path, tiny: Encoder, method: Literal["lora", "all"]
+) -> None:
+    """Documents are encoded again: judged, and served, by the encoder that learned."""
+    queries = {f"q{i:02d}": f"question {i + PAIRS}" for i in range(PAIRS)}
+    texts, judged = list(queries.values()), {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)}
+    evidence = JudgedQueries(queries, judged)
+    stages: list[str] = []
+    with SearchEngine(tmp_path / "home", readonly=True, encoder=lambda: tiny) as reader:
+        layer = dsearch.open_layer(reader, "numbers", mode="dense", encoder_training=method, candidates=PAIRS)
+        encoder = learn_both_sides(layer, texts)
+
+        class Watching(Observer):
+            def progress(self, progress: Progress) -> None:
+                stages.append(progress.stage)
+
+        saved = save_model(
+            numbers, layer, evidence=evidence, encode_documents=True, accept=True, observer=Watching()
+        )
+        assert saved.live == "v1"
+        assert "encode" in stages
+        assert numbers.has_documents_of("v1")
+        states = torch.as_tensor(encoder.encode_queries(texts))
+        own = torch.as_tensor(encoder.encode_documents([f"answer {i} red" for i in range(PAIRS)]))
+        found = numbers.attend(texts, candidates=PAIRS, mode="dense")
+        for ids, scores, wanted in zip(found.ids, found.output.scores, states @ own.T, strict=True):
+            places = [int(id[1:]) for id in ids]
+            torch.testing.assert_close(scores, wanted[places], rtol=0, atol=1e-4)
+        # What was judged is what answers: nDCG@10 of one relevant document is 1 / log₂(1 + its rank).
+        ranks = [
+            [hit.id for hit in page.hits].index(f"d{i}") + 1
+            for i, page in enumerate(numbers.search_batch(texts, limit=PAIRS))
+        ]
+        gains = [1 / np.log2(1 + rank) if rank <= 10 else 0.0 for rank in ranks]
+        report = numbers.store.model("v1").record["gate"]
+        assert report["slices"][0]["after"] == pytest.approx(np.mean(gains), abs=1e-4)
+        assert report["slices"][0]["after"] > report["slices"][0]["before"]
+        with pytest.raises(InvalidRequest, match="encode_documents with a function as evidence"):
+            save_model(numbers, layer, evidence=lambda layer: [0.0], encode_documents=True)
+        plain = dsearch.open_layer(reader, "numbers", model="v0")
+        with pytest.raises(InvalidRequest, match="encode_documents without an encoder that learned"):
+            save_model(numbers, plain, encode_documents=True)
 
 
 def layer_positions(layer: CollectionLayer) -> np.ndarray:

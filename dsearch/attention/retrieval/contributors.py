@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Float, Int64
-from torch import Tensor
+
+from dsearch.attention.arrays import Array
 
 KEY_SHARE = 0.5
 TRUSTED = -1  # contributor of judgements
@@ -24,8 +25,8 @@ def all_trusted(queries: int) -> Int64[np.ndarray, " queries"]:
 
 
 def capped(
-    weights: Float[Tensor, "batch near"], contributors: Int64[Tensor, "batch near"]
-) -> Float[Tensor, "batch near"]:
+    weights: Float[Array, "batch near"], contributors: Int64[Array, "batch near"]
+) -> Float[Array, "batch near"]:
     """Attention in which no contributor has more than `KEY_SHARE`; within its rows the proportions stay."""
     same = (contributors[:, :, None] == contributors[:, None]) & (contributors != TRUSTED)[:, None]
     total = (same.to(weights) * weights[:, None]).sum(-1)

@@ -32,27 +32,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dsearch.attention.excitation import HeadExcitation
+from dsearch.attention.retrieval.fixed_head import START_KEYWORD_WEIGHT, START_TEMPERATURE, HeadFormulas
 from dsearch.attention.retrieval.learned_score import new_score, score_of_tensors
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import RerankerIdentity, SecondStage
-from dsearch.attention.scores import Score, length, unit
-from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.attention.scores import Score
+from dsearch.errors import InvalidRequest
 
-START_TEMPERATURE = 0.05
-START_KEYWORD_WEIGHT = 1.0
 MAX_OUTPUT_DIM = 4096
 MAX_EXCITATION = 1024
 QUERY_SIDES = ("linear", "low-rank", "mlp")
-_ZERO_AT_START = {  # of each query side: while these are zeros it moves nothing
-    "linear": ("query_delta",),
-    "low-rank": ("query_in",),
-    "mlp": ("query_in", "query_bias"),
-}
 _DELTAS = ("query_delta", "query_in", "query_bias", "key_delta", "value_delta")
 
 
-class Head(nn.Module):
+class Head(HeadFormulas, nn.Module):
     """The learned part of a search: projections, keyword weights, temperature, mixture, hop strength.
 
     Attributes:
@@ -139,26 +133,6 @@ class Head(nn.Module):
         state = None if torch.is_grad_enabled() else self._settled.get(name)
         return state is not None and state == _state_of(getattr(self, name))
 
-    @property
-    def temperature(self) -> Float[Tensor, ""]:
-        """t > 0: score / temperature = logit."""
-        return self.log_temperature.exp()
-
-    @property
-    def mixture(self) -> Float[Tensor, " heads"]:
-        """m_h: the share of each head, summing to 1; without an excitation."""
-        return self.mixture_logits.softmax(-1)
-
-    def mixture_of(
-        self, folded: Float[Tensor, "batch heads encoder_dim"]
-    ) -> Float[Tensor, " heads"] | Float[Tensor, "batch heads"]:
-        """m_h of each query by its excitation; of a head without one the same for all, [heads].
-
-        Args:
-            folded: queries in the space of the stored embeddings, after the last hop.
-        """
-        return self.mixture if self.excitation is None else self.excitation(folded, self.mixture_logits)
-
     def open_excitation(self, width: int = 16) -> HeadExcitation:
         """Let each query move the shares of the heads; return the part that learns, at its start.
 
@@ -172,14 +146,6 @@ class Head(nn.Module):
             )
         self.excitation = HeadExcitation(self.encoder_dim, self.heads, width, self.seed).to(self.key_delta)
         return self.excitation
-
-    @property
-    def keyword_weighting(self) -> tuple[float, float] | None:
-        """(k1, b) as numbers; None for those of the index."""
-        if self.bm25 is None:
-            return None
-        k1, b = self.bm25.unbind()
-        return round(k1.item(), 6), round(b.item(), 6)  # single precision: 0.4 is .4000000059
 
     def weigh_keywords(self, k1: float, b: float) -> None:
         """Choose k1 and b of the keyword score."""
@@ -258,21 +224,6 @@ class Head(nn.Module):
         """Parameters of the query projection."""
         return [parameter for name, parameter in self.named_parameters() if name.startswith("query_")]
 
-    def queries(self, embeddings: Float[Tensor, "batch encoder_dim"]) -> Float[Tensor, "batch heads key_dim"]:
-        """q_h = |e_q| · unit(e_q + f_h(e_q)), in key space.
-
-        Raises:
-            DimensionMismatch: embeddings of another length.
-        """
-        if embeddings.ndim != 2 or embeddings.shape[-1] != self.encoder_dim:
-            raise DimensionMismatch(
-                f"query states of shape {list(embeddings.shape)}; use [batch, {self.encoder_dim}]"
-            )
-        straight = embeddings.unsqueeze(1)
-        if all(self._changes_nothing(name) for name in _ZERO_AT_START[self.query_side]):
-            return straight.expand(-1, self.heads, -1)
-        return length(straight) * unit(straight + self._moved_by(embeddings))
-
     def _moved_by(
         self, embeddings: Float[Tensor, "batch encoder_dim"]
     ) -> Float[Tensor, "batch heads encoder_dim"]:
@@ -283,22 +234,6 @@ class Head(nn.Module):
             return torch.einsum("hir,hrj,bj->bhi", self.query_out, self.query_in, embeddings)
         hidden = torch.einsum("hrj,bj->bhr", self.query_in, embeddings) + self.query_bias
         return torch.einsum("hir,bhr->bhi", self.query_out, torch.nn.functional.gelu(hidden))
-
-    def fold(self, queries: Float[Tensor, "*batch key_dim"]) -> Float[Tensor, "*batch encoder_dim"]:
-        """W_Kᵀ q: what gives with a stored embedding the score that q gives with its key."""
-        return queries if self._changes_nothing("key_delta") else queries + queries @ self.key_delta
-
-    def keys(self, embeddings: Float[Tensor, "*batch encoder_dim"]) -> Float[Tensor, "*batch key_dim"]:
-        """k = W_K e_d."""
-        if self._changes_nothing("key_delta"):
-            return embeddings
-        return embeddings + embeddings @ self.key_delta.mT
-
-    def values(self, embeddings: Float[Tensor, "*batch encoder_dim"]) -> Float[Tensor, "*batch value_dim"]:
-        """v = W_V e_d."""
-        if self._changes_nothing("value_delta"):
-            return embeddings
-        return embeddings + embeddings @ self.value_delta.mT
 
     def key_projection(self) -> Float[Tensor, "key_dim encoder_dim"]:
         """W_K = I + Δ_K."""

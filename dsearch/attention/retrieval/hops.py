@@ -11,20 +11,25 @@ the temperature keeps its meaning.
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from dsearch.attention.pooling import AttentionResult, attend, pool
-from dsearch.attention.scores import Score, length, unit
+from jaxtyping import Bool, Float
+
+from dsearch.attention.arrays import Array, length
+from dsearch.attention.vectors import unit
 from dsearch.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dsearch.attention.pooling import AttentionResult
+    from dsearch.attention.scores import Score
 
 
 def refine(
-    queries: Float[Tensor, "*batch heads key_dim"],
-    weights: Float[Tensor, "*batch heads candidates"],
-    keys: Float[Tensor, "*#batch candidates key_dim"],
-    strength: float | Float[Tensor, ...],
-) -> Float[Tensor, "*batch heads key_dim"]:
+    queries: Float[Array, "*batch heads key_dim"],
+    weights: Float[Array, "*batch heads candidates"],
+    keys: Float[Array, "*#batch candidates key_dim"],
+    strength: float | Float[Array, ...],
+) -> Float[Array, "*batch heads key_dim"]:
     """Turn each query towards the keys that it attends to.
 
     Args:
@@ -38,28 +43,30 @@ def refine(
         gradient with respect to g still exists, so hops can be learned from g = 0.
     """
     direction = unit(queries)
-    turn = unit(direction + strength * unit(pool(weights, keys))) - unit(direction)
+    turn = unit(direction + strength * unit(weights @ keys)) - unit(direction)
     # |q| unit(unit q) is q, so adding the turn is the formula above. Written so, g = 0 subtracts equal
     # numbers and gives q back bit for bit, which |q| · unit(·) would miss by a rounding error.
     return queries + length(queries) * turn
 
 
 def attend_in_hops(
-    queries: Float[Tensor, "*batch heads key_dim"],
-    keys: Float[Tensor, "*#batch candidates key_dim"],
-    values: Float[Tensor, "*#batch candidates value_dim"] | None = None,
+    queries: Float[Array, "*batch heads key_dim"],
+    keys: Float[Array, "*#batch candidates key_dim"],
+    values: Float[Array, "*#batch candidates value_dim"] | None = None,
     *,
     hops: int = 2,
-    strength: float | Float[Tensor, ...] = 0.0,
+    strength: float | Float[Array, ...] = 0.0,
     score: str | Score = "dot",
-    mask: Bool[Tensor, ...] | None = None,
-    temperature: float | Float[Tensor, ...] = 1.0,
+    mask: Bool[Array, ...] | None = None,
+    temperature: float | Float[Array, ...] = 1.0,
 ) -> AttentionResult:
     """Attend, refine and attend again over fixed keys, `hops` times in all; `hops=1` is `attend`.
 
     Raises:
         InvalidRequest: `hops` is below 1.
     """
+    from dsearch.attention.pooling import attend
+
     if hops < 1:
         raise InvalidRequest(f"hops={hops}; use 1 for plain attention, 2 or more for refinement")
     for _ in range(hops - 1):

@@ -8,14 +8,15 @@ MaxP: Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neu
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from jaxtyping import Float, Int64
-from torch import Tensor
+
+from dsearch.attention.arrays import Array, is_array
 
 
 def best_passages(
-    scores: Float[Tensor, "*batch passages"], owners: Int64[Tensor, "*#batch passages"], documents: int
-) -> Int64[Tensor, "*batch documents"]:
+    scores: Float[Array, "*batch passages"], owners: Int64[Array, "*#batch passages"], documents: int
+) -> Int64[Array, "*batch documents"]:
     """Index of a document's best passage: `scores.gather(-1, best_passages(…))` is MaxP, with its gradient.
 
     Args:
@@ -26,6 +27,10 @@ def best_passages(
     Returns:
         Indices of passages; of equal ones the first, and the first passage where a score is NaN.
     """
+    if is_array(scores):
+        return _best_of_array(scores, owners, documents)  # pyright: ignore
+    import torch
+
     owners = owners.expand(scores.shape)
     scores = scores.detach()
     lead, count = scores.shape[:-1], scores.shape[-1]
@@ -35,3 +40,22 @@ def best_passages(
     first = numbers.new_full((*lead, documents + 1), count).scatter_reduce(-1, owners, reached, "amin")
     first = first[..., :documents]
     return torch.where(first == count, numbers[..., :documents], first)
+
+
+def _best_of_array(
+    scores: Float[np.ndarray, "*batch passages"],
+    owners: Int64[np.ndarray, "*#batch passages"],
+    documents: int,
+) -> Int64[np.ndarray, "*batch documents"]:
+    count = scores.shape[-1]
+    lines = scores.reshape(-1, count)
+    of_lines = np.broadcast_to(owners, scores.shape).reshape(lines.shape)
+    best = np.empty((len(lines), documents), np.int64)
+    for row, line, of in zip(best, lines, of_lines, strict=True):
+        top = np.full(documents + 1, -np.inf, line.dtype)
+        np.maximum.at(top, of, line)
+        reached = np.flatnonzero(line == top[of])[::-1]  # the first one is written last
+        row[:] = np.arange(documents)
+        inside = reached[of[reached] < documents]
+        row[of[inside]] = inside
+    return best.reshape(*scores.shape[:-1], documents)

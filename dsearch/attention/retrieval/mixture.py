@@ -7,12 +7,13 @@ mixture of their softmaxes is richer than any one of them (Yang et al., 2018, ar
 from __future__ import annotations
 
 from jaxtyping import Float
-from torch import Tensor
+
+from dsearch.attention.arrays import Array
 
 
 def mix(
-    head_weights: Float[Tensor, "*batch heads candidates"], mixture: Float[Tensor, "*#batch heads"]
-) -> Float[Tensor, "*batch candidates"]:
+    head_weights: Float[Array, "*batch heads candidates"], mixture: Float[Array, "*#batch heads"]
+) -> Float[Array, "*batch candidates"]:
     """weight(q, d) = Σ_h m_h a_h(q, d).
 
     Args:
@@ -20,4 +21,4 @@ def mix(
         mixture: the share of each head; a point of the simplex gives a distribution again. One head of
             share 1 gives its weights back unchanged.
     """
-    return (head_weights * mixture.unsqueeze(-1)).sum(-2)
+    return (head_weights * mixture[..., None]).sum(-2)

@@ -14,21 +14,26 @@ collection grows. The ten best are the same for every page, for 10 or 1,000 cand
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+import math
+from typing import TYPE_CHECKING
 
+from jaxtyping import Bool, Float
+
+from dsearch.attention.arrays import Array, fill, largest, sigmoid
 from dsearch.attention.retrieval.ranking import partition_by_head
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SLOT_CANDIDATES = 10
 
 
 def slot_evidence(
-    raw: Float[Tensor, "batch heads candidates"],
-    mask: Bool[Tensor, "batch candidates"],
-    temperature: float | Float[Tensor, ""],
-    mixture: Float[Tensor, "*#batch heads"],
-) -> Float[Tensor, " batch"]:
+    raw: Float[Array, "batch heads candidates"],
+    mask: Bool[Array, "batch candidates"],
+    temperature: float | Float[Array, ""],
+    mixture: Float[Array, "*#batch heads"],
+) -> Float[Array, " batch"]:
     """Z of each query; 0 where there is no candidate.
 
     Args:
@@ -38,20 +43,20 @@ def slot_evidence(
         mixture: m_h.
     """
     count = min(SLOT_CANDIDATES, raw.shape[-1])
-    best = raw.masked_fill(~mask[:, None], -torch.inf).topk(count, dim=-1).values
+    best = largest(fill(raw, ~mask[:, None], -math.inf), count)
     # Heads may have different ten best; where one has fewer, its row ends in −∞.
-    rows = best.flatten(0, 1)
-    partition = partition_by_head(rows[:, None], rows != -torch.inf, temperature)
+    rows = best.reshape(raw.shape[0] * raw.shape[1], count)
+    partition = partition_by_head(rows[:, None], rows != -math.inf, temperature)
     return (partition.reshape(raw.shape[:2]) * mixture).sum(-1)
 
 
 def null_weights(
-    slot: Float[Tensor, 2],
-    raw: Float[Tensor, "batch heads candidates"],
-    mask: Bool[Tensor, "batch candidates"],
-    temperature: float | Float[Tensor, ""],
-    mixture: Float[Tensor, "*#batch heads"],
-) -> Float[Tensor, " batch"]:
+    slot: Float[Array, 2],
+    raw: Float[Array, "batch heads candidates"],
+    mask: Bool[Array, "batch candidates"],
+    temperature: float | Float[Array, ""],
+    mixture: Float[Array, "*#batch heads"],
+) -> Float[Array, " batch"]:
     """a(∅) of each query; 1 where there is no candidate.
 
     Args:
@@ -61,12 +66,12 @@ def null_weights(
         temperature: t.
         mixture: m_h.
     """
-    weight = torch.sigmoid(slot[0] - slot[1] * slot_evidence(raw, mask, temperature, mixture))
-    return torch.where(mask.any(-1), weight, torch.ones_like(weight))
+    weight = sigmoid(slot[0] - slot[1] * slot_evidence(raw, mask, temperature, mixture))
+    return fill(weight, ~mask.any(-1), 1.0)
 
 
 def fit_null_slot(
-    evidence: Float[Tensor, " queries"], unanswerable: Bool[Tensor, " queries"], *, steps: int = 50
+    evidence: Float[Array, " queries"], unanswerable: Bool[Array, " queries"], *, steps: int = 50
 ) -> tuple[float, float]:
     """Fit (n, s) by maximum likelihood: logistic regression of "no document fits" on −Z, by Newton's method.
 
@@ -78,6 +83,8 @@ def fit_null_slot(
         unanswerable: True for queries that no document answers.
         steps: largest number of Newton steps; each is halved until the likelihood rises.
     """
+    import torch
+
     wrong = unanswerable.double()
     positives, negatives = wrong.sum(), (1 - wrong).sum()
     target = torch.where(unanswerable, (positives + 1) / (positives + 2), 1 / (negatives + 2))

@@ -9,30 +9,31 @@ same for all candidates of a query, gives with one head exactly its score t · l
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+import math
 
+from jaxtyping import Bool, Float
+
+from dsearch.attention.arrays import Array, fill, log, logsumexp
 from dsearch.attention.softmax import temper
 
 
 def partition_by_head(
-    raw: Float[Tensor, "batch heads candidates"],
-    mask: Bool[Tensor, "batch candidates"],
-    temperature: float | Float[Tensor, ""],
-) -> Float[Tensor, "batch heads"]:
+    raw: Float[Array, "batch heads candidates"],
+    mask: Bool[Array, "batch candidates"],
+    temperature: float | Float[Array, ""],
+) -> Float[Array, "batch heads"]:
     """Z_h of each head over the candidates where `mask` is True; 0 where there are none."""
-    logits = temper(raw, temperature).masked_fill(~mask[:, None], -torch.inf)
-    empty = ~(logits != -torch.inf).any(-1, keepdim=True)
-    return logits.masked_fill(empty, 0.0).logsumexp(-1).masked_fill(empty[..., 0], 0.0)
+    logits = fill(temper(raw, temperature), ~mask[:, None], -math.inf)
+    empty = ~(logits != -math.inf).any(-1)
+    return fill(logsumexp(fill(logits, empty[..., None], 0.0), -1), empty, 0.0)
 
 
 def ranking_score(
-    raw: Float[Tensor, "batch heads candidates"],
-    partition: Float[Tensor, "batch heads"],
-    temperature: float | Float[Tensor, ""],
-    mixture: Float[Tensor, "*#batch heads"],
-) -> Float[Tensor, "batch candidates"]:
+    raw: Float[Array, "batch heads candidates"],
+    partition: Float[Array, "batch heads"],
+    temperature: float | Float[Array, ""],
+    mixture: Float[Array, "*#batch heads"],
+) -> Float[Array, "batch candidates"]:
     """s of each candidate.
 
     Args:
@@ -43,5 +44,5 @@ def ranking_score(
     """
     if raw.shape[1] == 1:
         return raw[:, 0]
-    log_weights = mixture.log()[..., None] + temper(raw, temperature) - partition[..., None]
-    return temperature * (log_weights.logsumexp(1) + (mixture * partition).sum(-1)[:, None])
+    log_weights = log(mixture)[..., None] + temper(raw, temperature) - partition[..., None]
+    return temperature * (logsumexp(log_weights, 1) + (mixture * partition).sum(-1)[:, None])

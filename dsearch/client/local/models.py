@@ -18,7 +18,7 @@ from dsearch.client.uploads import (
     upload_of,
 )
 from dsearch.client.wire import head_file
-from dsearch.engine import Collection, SearchEngine, calls, head_tensors
+from dsearch.engine import Collection, SearchEngine, calls
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
@@ -96,7 +96,7 @@ class LocalUpkeep:
         opened = self.engine.collection(collection)
         upload = upload_of(layer, encoder, parent)
         purpose = options.get("purpose", "search")
-        evidence_report = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose))
+        evidence_report = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose), options)
         head = layer_head(layer, upload.head)
 
         def work(opened: Collection) -> dict[str, Any]:
@@ -295,6 +295,8 @@ class LocalModels:
 
     def head(self, collection: str, version: str) -> dict[str, Any]:
         """The tensors of a version's head, as NumPy arrays by name."""
+        from dsearch.engine import head_tensors
+
         tensors = head_tensors(self.engine.collection(collection).head(version))
         return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
 
@@ -306,6 +308,8 @@ class LocalModels:
 
     def draft_tensors(self, collection: str, draft: str) -> dict[str, Any]:
         """The tensors of a draft head, as NumPy arrays by name."""
+        from dsearch.engine import head_tensors
+
         tensors = head_tensors(self.engine.collection(collection).drafts.get(draft, "").head)
         return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
 

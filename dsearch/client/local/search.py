@@ -14,21 +14,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
-
 from dsearch import results
 from dsearch.attention_options import AttentionOptions
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import numbers, one_vector, ragged
 from dsearch.declared import check_keywords
-from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine, attention_parts, calls, vjp
-from dsearch.engine.draws import DEFAULT_SAMPLES, draw, reward
+from dsearch.engine import Collection, LayerOptions, SearchEngine, calls
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import impression_of
+from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.store import Event, FeedbackStore, Impression
-from dsearch.training import ACTIONS
 from dsearch.types import (
     DrawResult,
     FeedbackResult,
@@ -40,6 +37,7 @@ from dsearch.types import (
 
 if TYPE_CHECKING:
     from dsearch.client.wire import Rows, Vectors
+    from dsearch.engine.search.gradients import GradientQuery
 
 
 class LocalSearch:
@@ -170,6 +168,8 @@ class LocalSearch:
         **options: Unpack[DifferentiableOptions],
     ) -> results.Attention:
         """Attention itself: context, weights, scores and ids."""
+        from dsearch.engine.search.gradients import attention_parts
+
         question = _question(queries, vectors, options)
         opened = self.engine.collection(collection)
         return attention_parts(opened, question, include=set(include), certify=certify)
@@ -187,6 +187,8 @@ class LocalSearch:
         **options: Unpack[DifferentiableOptions],
     ) -> results.Gradients:
         """The gradients of a loss of what `attend` answered; asked as it was, with its stamp."""
+        from dsearch.engine.search.gradients import vjp
+
         gradients = vjp(
             self.engine.collection(collection),
             _question(queries, vectors, options),
@@ -207,6 +209,8 @@ class LocalSearch:
         **options: Unpack[DifferentiableOptions],
     ) -> DrawResult:
         """Documents drawn with the probability of their weights, to be rewarded."""
+        from dsearch.engine.draws import draw
+
         return draw(self.engine.collection(collection), _question(queries, vectors, options), samples, seed)
 
     def reward(
@@ -219,9 +223,11 @@ class LocalSearch:
         gradients: bool = False,
     ) -> RewardResult:
         """Reward the documents of a draw, once, so that the head learns."""
+        from dsearch.engine import draws
+
         rows = [row.tolist() for row in ragged(rewards)]
         opened = self.engine.collection(collection)
-        return reward(opened, draw, rows, learning_rate=learning_rate, gradients=gradients)
+        return draws.reward(opened, draw, rows, learning_rate=learning_rate, gradients=gradients)
 
     def predict(
         self,
@@ -241,6 +247,8 @@ class LocalSearch:
             named = " and ".join(kinds) or "neither queries nor vectors nor ids"
             raise InvalidRequest(f"{named}; give one of queries, vectors and ids")
         check_keywords(AttentionOptions, options, _SELECTION)
+        import torch
+
         opened = self.engine.collection(collection)
         inputs: Any = queries
         if ids is not None:
@@ -255,6 +263,10 @@ _OF_GRADIENTS = (*_SELECTION, "dtype", "stamp", "ids", "draft", "field", "with_h
 
 
 def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:
+    import torch
+
+    from dsearch.engine.search.gradients import GradientQuery
+
     check_keywords(AttentionOptions, options, _OF_GRADIENTS)
     shared = LayerOptions.__optional_keys__
     layer: Any = {name: value for name, value in options.items() if name in shared and value is not None}
@@ -291,6 +303,8 @@ def record_feedback(collection: Collection, events: Sequence[Mapping[str, Any]])
 def _event_of(
     number: int, content: Mapping[str, Any], store: FeedbackStore, now: float
 ) -> tuple[Impression, Event]:
+    from dsearch.training import ACTIONS
+
     if unknown := [str(name) for name in content if name not in _NAMES]:
         raise InvalidRequest(f"{number}: unknown field {unknown[0][:80]!r}; use {', '.join(_NAMES)}")
     if content.get("action_name") not in ACTIONS:

@@ -189,7 +189,7 @@ class TaskOperations:
             answer = yield Request("GET", path_of(collection, "models"))
             models = wire.parse(Models, wire.content_of(answer))
             live = models.predict if options.get("purpose") == "predict" else models.live
-        evidence_report = evidence_by(layer, evidence, measure, lambda: live)
+        evidence_report = evidence_by(layer, evidence, measure, lambda: live, options)
         answer = yield Request(
             "POST",
             path_of(collection, "models", "save"),

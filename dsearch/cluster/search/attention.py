@@ -35,9 +35,9 @@ from dsearch.cluster.wire.messages import (
 )
 from dsearch.engine.models.memory import memory_bytes
 from dsearch.engine.ranking.coverage import mass_of
-from dsearch.engine.ranking.layer import HOP_CANDIDATES
 from dsearch.engine.ranking.memory import AT_ONCE
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.ranker import HOP_CANDIDATES
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.store.filters.parse import Filter

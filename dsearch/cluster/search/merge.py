@@ -22,7 +22,7 @@ from dsearch.attention.scores import keyword_part
 from dsearch.cluster.search.second_stage import ShardedReranker
 from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.ranking.parts import by_score_then_position
+from dsearch.engine.ranking.scoring import by_score_then_position
 from dsearch.engine.ranking.second_stage import FirstStage
 from dsearch.engine.search.arrangement import padded
 from dsearch.engine.snapshot.snapshot import NONE

@@ -104,7 +104,8 @@ class ShardedSearch:
         started = time.perf_counter()
         if chosen.mode not in ("hybrid", "dense", "keyword"):
             raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
-        states, questions = checked_questions(queries, chosen, vectors, self.release.dimension)
+        own, questions = checked_questions(queries, chosen, vectors, self.release.dimension)
+        states = None if own is None else torch.as_tensor(own)
         if chosen.group_by is not None or chosen.diversity or chosen.typos:
             raise InvalidRequest(
                 "group_by, diversity and typos are of one machine; leave them out over shards"
@@ -185,8 +186,12 @@ class ShardedSearch:
             groups = grouped(queries, chosen.mode, self._tokenizer, operators=chosen.operators)
         states = vectors
         if states is None:
-            states = states_of(
-                groups, lambda texts: self._states(texts, chosen.mode, stamp.model), self.release.dimension
+            states = torch.as_tensor(
+                states_of(
+                    groups,
+                    lambda texts: self._states(texts, chosen.mode, stamp.model),
+                    self.release.dimension,
+                )
             )
         head = self._head(stamp.model)
         answers: dict[int, SearchResult] = {}

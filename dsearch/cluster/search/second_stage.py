@@ -16,12 +16,12 @@ from jaxtyping import Float32, Int64
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import Matches, SecondStage
 from dsearch.cluster.wire.messages import QueryText, RescoreRequest, RescoreResult
+from dsearch.engine.ranking.scores import chosen_stages
 from dsearch.engine.ranking.second_stage import (
     CandidateEvidence,
     FirstStage,
     StageTerms,
     best_columns,
-    chosen_stages,
     neutral,
     terms,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32
@@ -13,8 +14,9 @@ from jaxtyping import Float, Float32
 from dsearch.encoder.automatic.outcome import outcome, preferred
 from dsearch.encoder.automatic.preparation import Preparation
 from dsearch.encoder.backends import FLOAT, TORCH, Backend
-from dsearch.encoder.exported.cache import Exporting, cached_encoder
+from dsearch.encoder.exported.cache import cached_encoder
 from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.request import Exporting, ExportOrigin
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.token_states import TextTokens
@@ -38,12 +40,23 @@ class AutomaticEncoder:
     Args:
         current: encoder to begin with.
         note: reason why torch runs it.
+        identity: identity to have, of an encoder with a trained change; that of torch in float32 when None.
+        origin: how it is exported; None if it is not.
     """
 
-    def __init__(self, current: Encoder | CompiledEncoder, note: str | None = None):
-        self._current, self.note = current, note
+    def __init__(
+        self,
+        current: Any,
+        note: str | None = None,
+        *,
+        identity: EncoderIdentity | None = None,
+        origin: ExportOrigin | None = None,
+    ):
+        self._current: Encoder | CompiledEncoder = current
+        self.note, self.origin = note, origin
         self._preparation: Preparation | None = None
-        self._identity = replace(current.identity, backend=TORCH, dtype=FLOAT)
+        self._prepare: Callable[[], None] | None = None
+        self._identity = identity or replace(current.identity, backend=TORCH, dtype=FLOAT)
 
     @property
     def identity(self) -> EncoderIdentity:
@@ -77,6 +90,22 @@ class AutomaticEncoder:
         preparation = Preparation(request, name, dtype, batch_size, self.take_over, self.stay)
         preparation.start(again=again)
         self._preparation = preparation
+
+    def to_prepare(
+        self, request: Exporting, name: str, dtype: str | None, batch_size: int, *, again: bool = False
+    ) -> None:
+        """Prepare as `prepare` does when `start` is called."""
+        self._prepare = partial(self.prepare, request, name, dtype, batch_size, again=again)
+
+    def start(self) -> None:
+        """Start what `to_prepare` was told, once; torch stays where that fails."""
+        prepare, self._prepare = self._prepare, None
+        if prepare is None:
+            return
+        try:
+            prepare()
+        except OSError as error:
+            self.stay(_not_kept(error))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the export in the background has ended; True if there is none that runs."""
@@ -136,28 +165,52 @@ def load_automatic(
     name = preferred()
     if name is None:
         return load_torch()
-    damaged, problem = False, None
+    origin = ExportOrigin(request, name, dtype, batch_size)
+    cached = from_cache(request, name, dtype, batch_size)
+    if cached.encoder is not None:
+        return AutomaticEncoder(cached.encoder, origin=origin)
+    if cached.problem is not None:
+        return AutomaticEncoder(load_torch(), cached.problem, origin=origin)
+    encoder = AutomaticEncoder(load_torch(), f"an export for {name} is being prepared", origin=origin)
     try:
-        cached = outcome(request, name, dtype)
-        problem = cached.problem
-        if cached.backend is not None:
-            encoder = cached_encoder(request, cached.backend, batch_size=batch_size)
-            if encoder is not None:
-                return AutomaticEncoder(encoder)
-            damaged = True
-    except Exception as error:  # native libraries: of another processor, built otherwise, cut short
-        problem = f"{type(error).__name__}: {error}"
-        _log.warning("the encoder stays with torch: %s does not start (%s)", name, problem)
-    if problem is not None:
-        return AutomaticEncoder(load_torch(), problem)
-    encoder = AutomaticEncoder(load_torch(), f"an export for {name} is being prepared")
-    try:
-        encoder.prepare(request, name, dtype, batch_size, again=damaged)
+        encoder.prepare(request, name, dtype, batch_size, again=cached.damaged)
     except OSError as error:
-        encoder.stay(
-            f"no export can be kept ({error}); set DSEARCH_CACHE to a folder that can be written, or "
-            "DSEARCH_BACKEND=torch"
-        )
+        encoder.stay(_not_kept(error))
     else:
         tell(f"a faster encoder is being prepared ({name}, once on this machine); torch encodes until then")
     return encoder
+
+
+class CachedExport(NamedTuple):
+    """State of the cache for an encoder.
+
+    Attributes:
+        encoder: the exported one; None if it is not there, or not to be used.
+        problem: reason why it is not to be used.
+        damaged: True if it is there and damaged.
+    """
+
+    encoder: CompiledEncoder | None = None
+    problem: str | None = None
+    damaged: bool = False
+
+
+def from_cache(request: Exporting, name: str, dtype: str | None, batch_size: int) -> CachedExport:
+    """Load the exported encoder if it is there and agrees with torch; arguments as for `load_automatic`."""
+    try:
+        exports = outcome(request, name, dtype)
+        if exports.backend is None:
+            return CachedExport(problem=exports.problem)
+        encoder = cached_encoder(request, exports.backend, batch_size=batch_size)
+    except Exception as error:  # native libraries: of another processor, built otherwise, cut short
+        problem = f"{type(error).__name__}: {error}"
+        _log.warning("the encoder stays with torch: %s does not start (%s)", name, problem)
+        return CachedExport(problem=problem)
+    return CachedExport(encoder, damaged=encoder is None)
+
+
+def _not_kept(error: OSError) -> str:
+    return (
+        f"no export can be kept ({error}); set DSEARCH_CACHE to a folder that can be written, or "
+        "DSEARCH_BACKEND=torch"
+    )

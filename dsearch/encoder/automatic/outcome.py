@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsearch.encoder.backends import FLOAT, HALF, ONNX, OPENVINO, Backend, best_dtype
-from dsearch.encoder.exported.cache import Exporting, agreement_of, export_folder
+from dsearch.encoder.exported.cache import agreement_of, export_folder
+from dsearch.encoder.exported.request import Exporting
 
 LEAST_COSINE = 0.9999  # of a back end that nobody chose; a chosen one needs `agreement.LEAST_CLOSE`
 

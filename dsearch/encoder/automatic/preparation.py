@@ -17,13 +17,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from dsearch.encoder.automatic.outcome import outcome, record_problem
+from dsearch.encoder.automatic.outcome import outcome
 from dsearch.encoder.backends import FLOAT, Backend
-from dsearch.encoder.exported.cache import Exporting, cached_encoder, export_folder
+from dsearch.encoder.exported.cache import cached_encoder, export_folder
 from dsearch.encoder.exported.compiled import CompiledEncoder
-from dsearch.encoder.exported.making import ensure_exported
-from dsearch.encoder.weights import find_weights
-from dsearch.errors import InvalidRequest
+from dsearch.encoder.exported.request import Exporting
 
 _POLL_S = 0.2
 _log = logging.getLogger(__name__)
@@ -39,8 +37,8 @@ with FileLock({lock!r}):
     if {again!r} or not os.path.exists({record!r}):
         from dsearch.threads import set_threads
         set_threads(1)
-        from dsearch.encoder.automatic.preparation import prepare
-        prepare({name!r}, {cache!r}, {backend!r})
+        from dsearch.encoder.automatic.process import prepare
+        prepare({name!r}, {cache!r}, {backend!r}, {trained!r})
 """
 
 
@@ -92,6 +90,7 @@ class Preparation:
             name=self._request.name,
             cache=str(cache),
             backend=self._name,
+            trained=self._request.trained,
         )
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -143,17 +142,3 @@ class Preparation:
             return "the export was damaged at once"
         encoder.encode_queries(["the first call prepares what later ones use"])
         return encoder
-
-
-def prepare(name: str, cache: str, backend: str) -> None:
-    """Export an encoder, in the process that `Preparation` starts; a problem is printed as JSON."""
-    from dsearch.encoder.encoder import Encoder  # torch
-
-    request = Exporting(name, find_weights(name), None, Path(cache), lambda: Encoder.load(name))
-    try:
-        ensure_exported(request, Backend(backend, FLOAT))
-    except InvalidRequest as error:  # of this model: the same next time
-        record_problem(request, backend, str(error))
-        print(json.dumps({"problem": str(error)}))
-    except Exception as error:
-        print(json.dumps({"problem": f"{type(error).__name__}: {error}"}))

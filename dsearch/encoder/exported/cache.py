@@ -17,21 +17,17 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsearch.encoder.backends import HALF, INT8, ONNX, OPENVINO, Backend
 from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.request import Exporting, ExportOrigin
 from dsearch.encoder.exported.runtimes import Run, onnx_session, openvino_session
 from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.weights import Weights
 from dsearch.errors import CorruptData, InvalidRequest
-
-if TYPE_CHECKING:
-    from dsearch.encoder.encoder import Encoder
 
 FORMAT = 2  # 1: without token states
 RECORD_NAME = "export.json"
@@ -39,26 +35,6 @@ TOKENIZER_NAME = "tokenizer.json"
 _TOOLS = {ONNX: ("onnx", "onnxscript", "onnxruntime"), OPENVINO: ("openvino", "nncf")}
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Exporting:
-    """Request to export an encoder.
-
-    Attributes:
-        name: the user's name of the encoder.
-        weights: its files.
-        max_tokens: limit above which texts are cut; None for the model's own limit. The exported model
-            accepts any length.
-        cache: folder of the exports.
-        load: function that loads the torch encoder in float32.
-    """
-
-    name: str
-    weights: Weights
-    max_tokens: int | None
-    cache: Path
-    load: Callable[[], Encoder]
 
 
 def cached_encoder(request: Exporting, backend: Backend, *, batch_size: int = 32) -> CompiledEncoder | None:
@@ -73,6 +49,14 @@ def agreement_of(request: Exporting, backend: Backend) -> dict[str, dict[str, An
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         record = json.loads((export_folder(request, backend) / RECORD_NAME).read_text(encoding="utf-8"))
         return dict(record["agreement"])
+    return None
+
+
+def states_problem_of(request: Exporting, backend: Backend) -> str | None:
+    """`states_problem` of the export in the cache; None without an export. No model is read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads((export_folder(request, backend) / RECORD_NAME).read_text(encoding="utf-8"))
+        return states_problem(record, backend)
     return None
 
 
@@ -131,7 +115,7 @@ def open_export(
     window = identity.max_tokens if request.max_tokens is None else request.max_tokens
     if not 1 <= window <= (record["longest"] or window):
         raise InvalidRequest(f"max_tokens={window}; {request.name} takes 1 to {record['longest']}")
-    return CompiledEncoder(
+    encoder = CompiledEncoder(
         _session(backend, folder),
         (folder / TOKENIZER_NAME).read_text(encoding="utf-8"),
         inputs=record["inputs"],
@@ -145,6 +129,8 @@ def open_export(
         few_shapes=backend.name == OPENVINO,
         states_problem=states_problem(record, backend),
     )
+    encoder.origin = ExportOrigin(request, backend.name, backend.dtype, batch_size)
+    return encoder
 
 
 def states_problem(record: dict[str, Any], backend: Backend) -> str | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dsearch.encoder.encoder import Encoder
+    from dsearch.encoder.exported.request import ExportOrigin
     from dsearch.encoder.text_encoder import Role
 
 # Model input → attribute of a tokenised text.
@@ -70,6 +71,7 @@ class CompiledEncoder:
         states_problem: str | None = None,
     ):
         self.states_problem = states_problem
+        self.origin: ExportOrigin | None = None  # set by who opens an export
         self._run = run
         self._cut, self._whole = _tokenizer(tokenizer), _tokenizer(tokenizer)
         self._cut.enable_truncation(identity.max_tokens)

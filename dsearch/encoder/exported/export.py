@@ -30,12 +30,12 @@ from dsearch.encoder.exported.cache import (
     FORMAT,
     RECORD_NAME,
     TOKENIZER_NAME,
-    Exporting,
     checked_record,
     export_folder,
     open_export,
 )
 from dsearch.encoder.exported.compiled import FIELDS
+from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.exported.runtimes import import_openvino, openvino_knows
 from dsearch.encoder.token_batch import states_of
 from dsearch.errors import EncoderUnavailable, InvalidRequest

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from dsearch.encoder.backends import FLOAT, INT8, ONNX, Backend
-from dsearch.encoder.exported.cache import Exporting, checked_record, export_folder, open_export
+from dsearch.encoder.exported.cache import checked_record, export_folder, open_export
 from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.request import Exporting
 from dsearch.errors import EncoderUnavailable
 
 

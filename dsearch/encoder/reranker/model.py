@@ -12,14 +12,13 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 
-from dsearch.encoder.reranker.weights import RerankerFiles, find_reranker
+from dsearch.encoder.reranker.weights import RerankerFiles, find_reranker, whole_name
 from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable
 
 MOST_MODELS = 2  # that stay in memory
@@ -87,12 +86,10 @@ def load_reranker(name: str, *, fetch: bool = False) -> TextReranker:
 
     Raises:
         RerankerUnavailable: not on this machine, or not to be loaded.
-        InvalidRequest: a model of another kind, or one with several labels.
+        InvalidRequest: no name, a model of another kind, or one with several labels.
         MissingExtra: the installed sentence-transformers has no such kind.
     """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        name = str(folder.resolve())
+    name = whole_name(name)
     with _loading:
         if name in _loaded:
             _loaded.move_to_end(name)

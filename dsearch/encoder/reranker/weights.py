@@ -14,6 +14,7 @@ Kind = Literal["cross-encoder", "multi-vector"]
 _FILES = ("*.safetensors", "pytorch_model*.bin", "*.json", "*.txt", "*.model")
 # What other runtimes need is left on the hub.
 _NOT_NEEDED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite", "coreml/*"]
+_REACH_S = 10.0  # within which the hub answers one request
 _KINDS: dict[str, Kind] = {
     "CrossEncoder": "cross-encoder",
     "MultiVectorEncoder": "multi-vector",
@@ -46,12 +47,11 @@ def find_reranker(name: str, *, fetch: bool) -> RerankerFiles:
 
     Raises:
         RerankerUnavailable: no folder, and not to be had from the hub, or no weights in it.
-        InvalidRequest: a model of another kind.
+        InvalidRequest: no name, or a model of another kind.
     """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        name = str(folder.resolve())
-    else:
+    name = whole_name(name)
+    folder = Path(name)
+    if not folder.is_dir():
         folder = _from_hub(name, fetch=fetch)
     if not any(any(folder.rglob(pattern)) for pattern in _FILES[:2]):
         raise RerankerUnavailable(
@@ -61,13 +61,32 @@ def find_reranker(name: str, *, fetch: bool) -> RerankerFiles:
     return RerankerFiles(name, folder, _kind_of(folder, name), _digest(folder))
 
 
+def whole_name(name: str) -> str:
+    """Return the name, or the whole path of a folder.
+
+    Raises:
+        InvalidRequest: nothing is named.
+    """
+    if not name.strip():
+        raise InvalidRequest(
+            f"reranker={name!r}; give the name of a CrossEncoder or MultiVectorEncoder, the folder of one, "
+            "or leave it out"
+        )
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else name
+
+
 def _from_hub(name: str, *, fetch: bool) -> Path:
     from huggingface_hub import snapshot_download
 
+    silent = _out_of_reach() if fetch else None
+    local = not fetch or silent is not None  # what the cache has does as well
     try:
-        return Path(snapshot_download(name, ignore_patterns=_NOT_NEEDED, local_files_only=not fetch))
+        return Path(snapshot_download(name, ignore_patterns=_NOT_NEEDED, local_files_only=local))
     except Exception as error:  # the hub client raises a dozen kinds
         whence = "the Hugging Face hub did not give it" if fetch else "it is not in the cache of the hub here"
+        if silent is not None:
+            whence = f"neither is it in the hub's cache here, and {silent}"
         remedy = (
             "give the name of a CrossEncoder or MultiVectorEncoder while the hub is in reach, or a folder"
             if fetch
@@ -76,6 +95,18 @@ def _from_hub(name: str, *, fetch: bool) -> Path:
         raise RerankerUnavailable(
             f"reranker {name!r} is not a folder, and {whence} ({type(error).__name__}); {remedy}"
         ) from error
+
+
+def _out_of_reach() -> str | None:
+    """Sentence that the hub does not answer; None if it does. One request: its client tries for minutes."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_REACH_S)
+    except Exception as error:  # also of a client that is told to stay off line
+        return f"the Hugging Face hub ({constants.ENDPOINT}) is out of reach ({type(error).__name__})"
+    return None
 
 
 def _kind_of(folder: Path, name: str) -> Kind:

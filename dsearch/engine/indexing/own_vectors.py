@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32
-from torch import Tensor
 
+from dsearch.attention.arrays import Array, is_tensor, numbers_of
 from dsearch.engine.indexing.ingest import is_given, require_encoder
 from dsearch.errors import DimensionMismatch, DsearchError, InvalidDocument, InvalidRequest
 from dsearch.store import Store
 from dsearch.types import Document, EmbeddedDocument
 
 Vectors: TypeAlias = (
-    "Sequence[Any] | Float[np.ndarray, 'batch encoder_dim'] | Float[Tensor, 'batch encoder_dim']"
+    "Sequence[Any] | Float[np.ndarray, 'batch encoder_dim'] | Float[Array, 'batch encoder_dim']"
 )
 _TOLERANCE = 1e-3  # of a length: accepts half precision, rejects unnormalised vectors
 _LONGEST = 1e6  # of a query's vector: scores over the smallest temperature stay finite in float32
@@ -109,12 +108,14 @@ def checked_embeddings(
     return OwnEmbeddings(array, list(range(len(documents))))
 
 
-def query_states(vectors: Sequence[Sequence[float]]) -> Float[Tensor, "batch dim"]:
+def query_states(vectors: Sequence[Sequence[float]]) -> Float[Array, "batch dim"]:
     """Return vectors of one length as states, to be checked by what is asked.
 
     Raises:
         InvalidRequest: lists of different lengths, or of what is no number.
     """
+    import torch
+
     try:
         return torch.as_tensor(np.array(vectors, np.float64))
     except (TypeError, ValueError, OverflowError):
@@ -123,15 +124,29 @@ def query_states(vectors: Sequence[Sequence[float]]) -> Float[Tensor, "batch dim
 
 def query_vectors(
     vectors: Vectors, dimension: int, name: str = "vectors"
-) -> Float[Tensor, "batch encoder_dim"]:
+) -> Float[Array, "batch encoder_dim"]:
     """Return vectors in place of query texts as states: float64 as given, otherwise float32.
+
+    Raises:
+        As `query_arrays`.
+    """
+    import torch
+
+    return torch.as_tensor(query_arrays(vectors, dimension, name))
+
+
+def query_arrays(
+    vectors: Vectors, dimension: int, name: str = "vectors"
+) -> Float[Array, "batch encoder_dim"]:
+    """Return vectors as an array, those that are a tensor as one; see `query_vectors`.
 
     Raises:
         DimensionMismatch: one has another length than `dimension`.
         InvalidRequest: not numbers, not finite, zero or too long.
     """
-    if isinstance(vectors, Tensor):
-        states = vectors if vectors.is_floating_point() else vectors.float()
+    states: Any = vectors
+    if is_tensor(vectors):
+        states = states if states.is_floating_point() else states.float()
     else:
         for place, vector in enumerate(vectors):
             if len(vector) != dimension:
@@ -139,7 +154,7 @@ def query_vectors(
                     f"{name}.{place} has {len(vector)} numbers; this collection's embeddings have {dimension}"
                 )
         try:
-            states = torch.as_tensor(np.array(vectors, np.float64).reshape(len(vectors), dimension))
+            states = np.array(vectors, np.float64).reshape(len(vectors), dimension)
         except (TypeError, ValueError, OverflowError):
             raise InvalidRequest(f"{name} that are no numbers; give {dimension} finite ones each") from None
     if states.ndim != 2 or states.shape[1] != dimension:
@@ -148,7 +163,7 @@ def query_vectors(
             f"use [n, {dimension}]"
         )
     with np.errstate(over="ignore"):  # too long for a float: infinity is refused below
-        lengths = np.linalg.norm(states.detach().cpu().double().numpy(), axis=1)
+        lengths = np.linalg.norm(numbers_of(states.double() if is_tensor(states) else states), axis=1)
     wrong = ~((lengths > 0) & (lengths <= _LONGEST))  # NaN too
     if wrong.any():
         first = int(np.argmax(wrong))

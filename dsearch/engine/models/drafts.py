@@ -10,12 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from dsearch.attention.retrieval.head import Head
+from dsearch.attention.arrays import is_tensor
 from dsearch.engine.models.temporary import Bounds, Temporary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dsearch.attention.retrieval.head import Head
 
 MAX_DRAFTS = 8  # of an owner
 MAX_OWNER_BYTES = 64 * 1024 * 1024
@@ -120,4 +123,4 @@ def _tensors(moments: dict[str, Any] | None) -> list[Tensor]:
     if moments is None:
         return []
     states: dict[Any, dict[str, Any]] = moments["state"]
-    return [value for state in states.values() for value in state.values() if isinstance(value, Tensor)]
+    return [value for state in states.values() for value in state.values() if is_tensor(value)]

@@ -11,24 +11,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
 
-from dsearch.encoder import (
-    EncoderChange,
-    EncoderIdentity,
-    EncoderTraining,
-    TextEncoder,
-    tuned,
-    tuned_identity,
-)
+from dsearch.encoder import AutomaticEncoder, EncoderIdentity, TextEncoder
+from dsearch.encoder.automatic.trained import TrainedChange, load_trained
 from dsearch.errors import CorruptData
 from dsearch.hints import Command
 from dsearch.index.durable import file_digest
 from dsearch.store import Store
+
+if TYPE_CHECKING:
+    from dsearch.encoder import EncoderChange
 
 WEIGHTS_NAME = "encoder/weights.safetensors"
 KEPT = 2  # encoders in memory beside the collection's own: what answers, and what it is compared with
@@ -42,6 +37,10 @@ def write_change(folder: Path, change: EncoderChange, base: EncoderIdentity) -> 
         change: what training changed.
         base: the encoder that it was learned on.
     """
+    from safetensors.torch import save
+
+    from dsearch.encoder import tuned_identity
+
     path = folder / WEIGHTS_NAME
     path.parent.mkdir()
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in change.tensors.items()}))
@@ -83,13 +82,14 @@ class ModelEncoders:
             return self._base()
         with self._loading:
             if version not in self._loaded:
-                # A search may ask for it, and what is made under inference mode could never be trained on.
-                with torch.inference_mode(False):
-                    self._loaded[version] = self._load(version, described)
+                self._loaded[version] = self._load(version, described)
                 while len(self._loaded) > KEPT:
                     self._loaded.popitem(last=False)
             self._loaded.move_to_end(version)
-            return self._loaded[version]
+            encoder = self._loaded[version]
+        if isinstance(encoder, AutomaticEncoder) and version == self._store.live_model():
+            encoder.start()  # an export, of what answers alone
+        return encoder
 
     def identity_of(self, version: str) -> EncoderIdentity:
         """Return the identity of a version's encoder; none is loaded.
@@ -126,10 +126,29 @@ class ModelEncoders:
         return None if described is None else self._change(version, described)
 
     def _load(self, version: str, described: dict[str, Any]) -> TextEncoder:
-        change = self._change(version, described)
-        return tuned(self._base(), change, EncoderIdentity.from_dict(described["identity"]))
+        base, identity = self._base(), EncoderIdentity.from_dict(described["identity"])
+        self.check(version)  # an export of it is not answered by where the file is not the registered one
+
+        def by_torch() -> TextEncoder:
+            import torch
+
+            from dsearch.encoder import tuned
+
+            # A search may ask for it, and what is made under inference mode could never be trained on.
+            with torch.inference_mode(False):
+                return tuned(base, self._change(version, described), identity)
+
+        training = {name: described[name] for name in ("method", "rank", "alpha")}
+        file = self._store.path / "models" / version / WEIGHTS_NAME
+        return load_trained(
+            base, TrainedChange(base.identity.name, file.absolute(), training, identity), by_torch
+        )
 
     def _change(self, version: str, described: dict[str, Any]) -> EncoderChange:
+        from safetensors.torch import load
+
+        from dsearch.encoder import EncoderChange, EncoderTraining
+
         record = self._store.model(version).record
         content = verified(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
         training = EncoderTraining(described["method"], described["rank"], described["alpha"])

@@ -18,14 +18,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import load, save
+from safetensors.numpy import load as load_arrays
 
-from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import RerankerIdentity
-from dsearch.encoder import EncoderChange, EncoderIdentity
+from dsearch.attention.retrieval.fixed_head import FixedHead
+from dsearch.encoder import EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
 from dsearch.engine.models.memory import MEMORY_NAME, memory_bytes, memory_from_bytes, memory_record
@@ -38,6 +36,10 @@ from dsearch.index.durable import file_digest, publish_folder, sync_folder
 from dsearch.store import AS_SEARCH, Store
 from dsearch.store.documents.purposes import checked_purpose
 from dsearch.types import Purpose
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.encoder import EncoderChange
 
 UNTRAINED = "v0"
 FORMAT = 1
@@ -84,6 +86,8 @@ def save_model(
     Raises:
         InvalidRequest: documents without an encoder, or of several passages.
     """
+    from safetensors.torch import save
+
     if documents is not None and encoder is None:
         raise InvalidRequest("documents without the encoder that they were encoded by; give both")
     version = store.next_model_version()
@@ -166,16 +170,15 @@ def load_head(store: Store, version: str) -> Head:
         UnsupportedFormat: written by a release with another format.
         Gone: it has a part that this release does not serve.
     """
+    from safetensors.torch import load
+
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.attention.retrieval.monotone import MonotoneField
+    from dsearch.attention.retrieval.second_stage import RerankerIdentity
+
     if version == UNTRAINED:
         return Head(store.dimension).eval()
-    record = store.model(version).record
-    if record.get("format") not in range(FORMAT, NEWEST_FORMAT + 1):
-        raise UnsupportedFormat(
-            f"model {version} has format {record.get('format')}; this release reads {FORMAT} to "
-            f"{NEWEST_FORMAT}"
-        )
-    require_served(store, version)
-    content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
+    record, content = _stored(store, version)
     head = Head(**record["head"])
     head.load_state_dict(load(content))
     if head.second_stage is not None and FIELDS in record:
@@ -186,6 +189,37 @@ def load_head(store: Store, version: str) -> Head:
         rows = verified(store, version, MEMORY_NAME, record["files"][MEMORY_NAME]["sha256"])
         head.memory = memory_from_bytes(rows)
     return head.eval()
+
+
+def load_fixed_head(store: Store, version: str) -> FixedHead | None:
+    """Load the head of a version to search with, in NumPy; None if one of its parts needs torch.
+
+    Raises:
+        As `load_head`.
+    """
+    if version == UNTRAINED:
+        return FixedHead(store.dimension)
+    record, content = _stored(store, version)
+    if MEMORY_NAME in record["files"]:
+        return None
+    shape = record["head"]
+    heads = int(shape.get("heads", 1))
+    default = "linear" if heads == 1 else "low-rank"
+    return FixedHead.of_tensors(
+        load_arrays(content), heads=heads, query_side=shape.get("query_side") or default
+    )
+
+
+def _stored(store: Store, version: str) -> tuple[dict[str, Any], bytes]:
+    """The record of a version and the bytes of its head."""
+    record = store.model(version).record
+    if record.get("format") not in range(FORMAT, NEWEST_FORMAT + 1):
+        raise UnsupportedFormat(
+            f"model {version} has format {record.get('format')}; this release reads {FORMAT} to "
+            f"{NEWEST_FORMAT}"
+        )
+    require_served(store, version)
+    return record, verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
 
 
 def load_lessons(store: Store, version: str) -> TrainingInfluences | None:

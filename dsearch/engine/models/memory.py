@@ -9,16 +9,18 @@ they may be kept. Format 9 of a model has embeddings in half precision.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dsearch.attention.retrieval.contributors import all_trusted
-from dsearch.attention.retrieval.memory import QueryMemory, by_query
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData, InvalidRequest
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.memory import QueryMemory
 
 MEMORY_NAME = "memory.safetensors"
 _HALVES = ("states", "embeddings")
@@ -41,6 +43,8 @@ def memory_from_bytes(content: bytes) -> QueryMemory:
     Raises:
         CorruptData: `content` is not such an output.
     """
+    from dsearch.attention.retrieval.memory import QueryMemory
+
     try:
         texts = metadata_of(content).get("texts")
         texts = None if texts is None else json.loads(texts)
@@ -63,6 +67,8 @@ def memory_from_bytes(content: bytes) -> QueryMemory:
 
 
 def _checked(arrays: dict[str, np.ndarray], texts: list[str] | None) -> dict[str, np.ndarray]:
+    from dsearch.attention.retrieval.memory import by_query
+
     queries, documents = len(arrays["keys"]), len(arrays["codes"])
     arrays = {"contributors": all_trusted(queries), **arrays}
     for name, size in (("of_query", queries), ("of_document", documents)):

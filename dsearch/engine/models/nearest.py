@@ -7,15 +7,17 @@ inserted later are compared beside it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float32, Int8, Int64
 
 from dsearch.attention.recall import NearestKeys
-from dsearch.attention.retrieval.head import Head
 from dsearch.index import DenseIndex
 from dsearch.index.dense.scanned import ScannedKeys
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
 
 INDEXED_FROM = 512
 LENDERS_FROM = 4096  # judged documents: many are compared with at once, as matrices

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
-from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.learned_score import score_of_tensors
-from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 from dsearch.index import K1, B, checked_weighting
 from dsearch.store.sqlite.digest import canonical_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.encoder import EncoderChange
 
 MAX_HEADS = 64
 MAX_RECORD_DEPTH = 64
@@ -32,11 +31,15 @@ _TEMPERATURES = (1e-6, 1e6)
 
 def head_bytes(head: Head) -> bytes:
     """A head's tensors as safetensors."""
+    from safetensors.torch import save
+
     return save(head_tensors(head))
 
 
 def head_tensors(head: Head) -> dict[str, Tensor]:
     """A head's tensors by name, in float32; without its memory, which no other machine may hand in."""
+    import torch
+
     return {name: tensor.to(torch.float32) for name, tensor in head.own_tensors().items()}
 
 
@@ -51,6 +54,8 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
         InvalidRequest: not safetensors, a record that is no JSON object; as `head_from_tensors`.
         DimensionMismatch: a head for embeddings of another length.
     """
+    from safetensors.torch import load
+
     try:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError) as error:  # KeyError: a type that torch does not have
@@ -74,6 +79,11 @@ def parts_from_bytes(
     Raises:
         InvalidRequest: as `head_from_bytes`; a change without `training`, or the reverse.
     """
+    import torch
+    from safetensors.torch import load
+
+    from dsearch.encoder import EncoderChange, EncoderTraining
+
     try:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -108,6 +118,11 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
             temperature outside 1e-6 to 1e6, k1 or b out of range.
         DimensionMismatch: a head for embeddings of another length.
     """
+    import torch
+
+    from dsearch.attention.retrieval.learned_score import score_of_tensors
+    from dsearch.attention.retrieval.second_stage import SecondStage
+
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float32:
             dtype = str(tensor.dtype).removeprefix("torch.")
@@ -157,6 +172,8 @@ def head_from_numbers(tensors: Mapping[str, object], encoder_dim: int) -> Head:
         InvalidRequest: ragged lists, what is no number, or no head.
         DimensionMismatch: a head for embeddings of another length.
     """
+    import torch
+
     arrays: dict[str, Tensor] = {}
     for name, numbers in tensors.items():
         try:
@@ -190,6 +207,8 @@ def require_head_alone(version: str, record: Mapping[str, Any]) -> None:
 
 
 def _empty_head(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
+    from dsearch.attention.retrieval.head import Head
+
     query = tensors.get("query_delta", tensors.get("query_out"))
     if query is None or query.ndim != 3:
         raise InvalidRequest(
@@ -222,6 +241,8 @@ def request_of_file(content: bytes) -> dict[str, Any]:
     Raises:
         InvalidRequest: not safetensors; a request that is no JSON object.
     """
+    from safetensors.torch import load
+
     try:
         load(content)
     except (SafetensorError, ValueError, KeyError) as error:

@@ -7,16 +7,19 @@ search, which would compute them again: keyword scores of the candidates, a seco
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
-from torch import Tensor
 
-from dsearch.engine.ranking.resident import ResidentEmbeddings
+from dsearch.attention.arrays import Array, is_array, numbers_of
 from dsearch.engine.snapshot.passages import NONE
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.types import Mode
+
+if TYPE_CHECKING:
+    from dsearch.engine.ranking.resident import ResidentEmbeddings
 
 SCORES_AT_ONCE = 1 << 21  # 8 MB
 
@@ -61,7 +64,7 @@ class SearchLegs:
         self.dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
         self.keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
 
-    def propose(self, folded: Float[Tensor, "batch heads encoder_dim"]) -> Int64[np.ndarray, "batch found"]:
+    def propose(self, folded: Float[Array, "batch heads encoder_dim"]) -> Int64[np.ndarray, "batch found"]:
         """The union of what the legs find for the heads; everything in a collection no larger than that.
 
         Args:
@@ -80,7 +83,8 @@ class SearchLegs:
             if self._resident is not None:
                 by_head = self._resident.nearest(folded, self._snapshot, self._candidates)
             else:
-                by_head = self._by_inner_product(folded.detach().float().cpu().numpy())
+                numbers = numbers_of(folded if is_array(folded) else folded.float())
+                by_head = self._by_inner_product(numbers.astype(np.float32, copy=False))
             parts.append(by_head.reshape(batch, heads * by_head.shape[1]))
         if self._texts is not None:
             if self._by_keywords is None:  # the same words in every round
@@ -132,7 +136,7 @@ class SearchLegs:
 
 def propose(
     snapshot: Snapshot,
-    folded: Float[Tensor, "batch heads encoder_dim"],
+    folded: Float[Array, "batch heads encoder_dim"],
     texts: Sequence[str] | None,
     *,
     mode: Mode,

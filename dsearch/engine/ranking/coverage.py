@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32
-from torch import Tensor
 
-from dsearch.attention import log_partition
-from dsearch.attention.scores import keyword_part
+from dsearch.attention.arrays import (
+    Array,
+    as_like,
+    at_most,
+    exp,
+    fill,
+    gradients_enabled,
+    is_array,
+    logsumexp,
+    numbers_of,
+    on_device_of,
+    zeros,
+)
+from dsearch.attention.vectors import keyword_part
 from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, SearchLegs
-from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.ranking.scoring import Scoring
-from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.passages import SnapshotPassages, best_of_documents
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.types import Mode
 
 
-def covered_mass(
-    output: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None
-) -> Float[Tensor, " batch"]:
+def covered_mass(output: SearchOutput, layer: Ranker, texts: Sequence[str] | None) -> Float[Array, " batch"]:
     """Σ_h m_h Σ_candidates p_h(d): the share of the exact softmax over the corpus that the candidates hold.
 
     That of the first stage: a second one looks at no document outside the candidates.
@@ -36,8 +44,10 @@ def covered_mass(
     snapshot, head = layer.snapshot, layer.head
     width = output.positions.shape[1]
     if width and width >= snapshot.documents == (output.positions != NONE).sum(1).min():
-        return torch.ones(len(output.positions))
+        return zeros((len(output.positions),), output.scores) + 1
     if output.recalled is not None and snapshot.documents > COVERAGE_DOCUMENTS:
+        from dsearch.engine.ranking.whole import Whole
+
         legs = SearchLegs(snapshot, texts, mode=layer.mode, candidates=layer.candidates)
         scoring = Scoring(snapshot, head, layer.score)
         remembered = partial(layer.memory.scores, output.recalled)
@@ -61,33 +71,33 @@ def covered_mass(
 
 def mass_of(
     output: SearchOutput,
-    whole: Float[Tensor, "batch heads"],
+    whole: Float[Array, "batch heads"],
     *,
-    temperature: Float[Tensor, ""],
-    mixture: Float[Tensor, "*#batch heads"],
-) -> Float[Tensor, " batch"]:
+    temperature: Float[Array, ""],
+    mixture: Float[Array, "*#batch heads"],
+) -> Float[Array, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
     logits = output.first_raw / temperature
     missing = output.positions == NONE
     if missing.any():
-        logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)
-    # No document at all: −inf less −inf. Nothing is covered then.
-    shares = torch.exp(logits - whole[..., None]).sum(-1).nan_to_num(nan=0.0)
-    return (shares * mixture).sum(-1).clamp(max=1.0)
+        logits = fill(logits, on_device_of(missing, logits)[:, None], -math.inf)
+    nothing = whole == -math.inf  # no document at all, so nothing is covered
+    shares = fill(exp(logits - fill(whole, nothing, 0.0)[..., None]).sum(-1), nothing, 0.0)
+    return at_most((shares * mixture).sum(-1), 1.0)
 
 
 def whole_log_partition(
     snapshot: Snapshot,
-    folded: Float[Tensor, "batch heads encoder_dim"],
+    folded: Float[Array, "batch heads encoder_dim"],
     texts: Sequence[str] | None,
     *,
     mode: Mode,
-    keyword_weight: Float[Tensor, " heads"] | None,
-    temperature: Float[Tensor, ""],
+    keyword_weight: Float[Array, " heads"] | None,
+    temperature: Float[Array, ""],
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None,
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None,
-    memory_of_all: Float[Tensor, "batch positions"] | None = None,
-) -> Float[Tensor, "batch heads"]:
+    memory_of_all: Float[Array, "batch positions"] | None = None,
+) -> Float[Array, "batch heads"]:
     """log Σ_d exp(l_h(q, d)) over every document of a state that can be found; −inf where none can.
 
     Args:
@@ -103,70 +113,86 @@ def whole_log_partition(
     """
     batch, heads, _ = folded.shape
     log_sum = None
-    if dense_of_all is not None and mode != "keyword" and not torch.is_grad_enabled():
-        log_sum = torch.as_tensor(dense_of_all).to(folded) / temperature
+    if dense_of_all is not None and mode != "keyword" and not gradients_enabled():
+        log_sum = as_like(dense_of_all, folded) / temperature
     if texts is not None and keyword_weight is not None and mode != "dense":
         every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
-        bias = keyword_part(keyword_weight, torch.as_tensor(every).to(folded)) / temperature
+        bias = keyword_part(keyword_weight, as_like(every, folded)) / temperature
     elif log_sum is not None and snapshot.excluded is None and memory_of_all is None:
-        return log_sum.logsumexp(-1)
+        return logsumexp(log_sum, -1)
     else:
-        bias = folded.new_zeros(batch, heads, snapshot.positions)
+        bias = zeros((batch, heads, snapshot.positions), folded)
     if memory_of_all is not None:
-        bias = bias + memory_of_all[:, None].to(bias) / temperature
+        bias = bias + as_like(memory_of_all, bias)[:, None] / temperature
     if snapshot.excluded is not None:
-        bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
+        bias = fill(bias, on_device_of(snapshot.excluded, bias), -math.inf)
     if mode == "keyword":
-        return bias.logsumexp(-1)
+        return logsumexp(bias, -1)
     if log_sum is not None:
-        return (log_sum + bias).logsumexp(-1)
-    queries = folded.flatten(0, 1)
+        return logsumexp(log_sum + bias, -1)
+    queries = folded.reshape(batch * heads, folded.shape[-1])
     stored = snapshot.generation.embeddings
     if len(snapshot.fresh):
         stored = np.concatenate([stored, snapshot.fresh.embeddings])
-    bias = bias.flatten(0, 1)
+    bias = bias.reshape(batch * heads, snapshot.positions)
     if _at_once(queries, bias, snapshot.passages):
         whole = _log_partition_at_once(queries, stored, snapshot.passages, bias, temperature)
-    elif snapshot.passages is None:
+        return whole.reshape(batch, heads)
+    if is_array(folded):  # blocks of a large collection are computed by torch
+        import torch
+
+        queries, bias, temperature = (torch.as_tensor(part) for part in (queries, bias, temperature))
+    from dsearch.attention.blockwise.exact import log_partition
+
+    if snapshot.passages is None:
         whole = log_partition(queries, stored, bias=bias, temperature=temperature)
     else:
         whole = _log_partition_of_best(queries, stored, snapshot.passages, bias, temperature)
-    return whole.reshape(batch, heads)
+    return (
+        as_like(numbers_of(whole), folded).reshape(batch, heads)
+        if is_array(folded)
+        else whole.reshape(batch, heads)
+    )
 
 
 def _at_once(
-    queries: Float[Tensor, "batch encoder_dim"],
-    bias: Float[Tensor, "batch documents"],
+    queries: Float[Array, "batch encoder_dim"],
+    bias: Float[Array, "batch documents"],
     passages: SnapshotPassages | None,
 ) -> bool:
     """Return True if all logits may be in memory at once, as the bias is; blocks copy the corpus."""
-    logits = bias.numel() + (0 if passages is None else len(queries) * len(passages))
-    return not torch.is_grad_enabled() and queries.device.type == "cpu" and logits <= SCORES_AT_ONCE
+    logits = math.prod(bias.shape) + (0 if passages is None else len(queries) * len(passages))
+    on_host = is_array(queries) or queries.device.type == "cpu"
+    return not gradients_enabled() and on_host and logits <= SCORES_AT_ONCE
 
 
 def _log_partition_at_once(
-    queries: Float[Tensor, "batch encoder_dim"],
+    queries: Float[Array, "batch encoder_dim"],
     stored: Float32[np.ndarray, "documents encoder_dim"],
     passages: SnapshotPassages | None,
-    bias: Float[Tensor, "batch documents"],
-    temperature: Float[Tensor, ""],
-) -> Float[Tensor, " batch"]:
+    bias: Float[Array, "batch documents"],
+    temperature: Float[Array, ""],
+) -> Float[Array, " batch"]:
     """log Σ_d exp(max_p q · e_p / t + bias_d), each passage scored where it lies."""
-    numbers = queries.detach().numpy()
+    numbers = numbers_of(queries)
     products = numbers @ stored.T
     if passages is not None:
         products = best_of_documents(products, passages.scores(numbers), passages.owners)
-    return (torch.as_tensor(products) / temperature + bias).logsumexp(1)
+    return logsumexp(as_like(products, queries) / temperature + bias, 1)
 
 
 def _log_partition_of_best(
-    queries: Float[Tensor, "batch encoder_dim"],
+    queries: Float[Array, "batch encoder_dim"],
     stored: Float32[np.ndarray, "documents encoder_dim"],
     passages: SnapshotPassages,
-    bias: Float[Tensor, "batch documents"],
-    temperature: Float[Tensor, ""],
-) -> Float[Tensor, " batch"]:
+    bias: Float[Array, "batch documents"],
+    temperature: Float[Array, ""],
+) -> Float[Array, " batch"]:
     """log Σ_d exp(max_p q · e_p / t + bias_d): long documents apart from the others, block by block."""
+    import torch
+
+    from dsearch.attention.blockwise.exact import log_partition
+
     short = bias.clone()
     short[:, torch.as_tensor(passages.long)] = -torch.inf
     whole = log_partition(queries, stored, bias=short, temperature=temperature)

@@ -19,14 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
-from dsearch.attention.retrieval.head import Head
+from dsearch.attention.arrays import Array, log, numbers_of, on_device_of, softmax, zeros
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.ranking import partition_by_head
-from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.types import Explanation, LearnedEffect, PastQuery
 
@@ -36,7 +35,7 @@ Explain = Callable[[int, int], Explanation]
 
 def explainer(
     output: SearchOutput,
-    layer: SearchLayer,
+    layer: Ranker,
     texts: Sequence[str] | None,
     learned: Callable[[int, int], LearnedEffect | None] | None = None,
 ) -> Explain:
@@ -66,16 +65,16 @@ def explainer(
 
 
 def explained(
-    output: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
+    output: SearchOutput, head: HeadFormulas, temperature: float | Float[Array, ""]
 ) -> Callable[[int, int, Mapping[str, float]], Explanation]:
     """As `explainer`, for who has the share of each term in b(q, d) of that candidate."""
     raw, shares = output.raw, shares_of(output, head, temperature)
-    mixing = torch.zeros_like(output.scores)
+    mixing = zeros(output.scores.shape, output.scores)
     if head.heads > 1:
         mixing = output.scores - (shares * raw).sum(1)
-    of_words = _numbers(head.keyword_weight)
-    dense, keyword, head_weights = map(_numbers, (output.dense, output.keyword, output.head_weights))
-    of_heads, rest = _numbers(shares), _numbers(mixing)
+    of_words = numbers_of(head.keyword_weight)
+    dense, keyword, head_weights = map(numbers_of, (output.dense, output.keyword, output.head_weights))
+    of_heads, rest = numbers_of(shares), numbers_of(mixing)
 
     def explain(query: int, column: int, terms: Mapping[str, float]) -> Explanation:
         by_reranker = 0.0 if output.reranked is None else float(output.reranked[query, column])
@@ -96,7 +95,7 @@ def explained(
     return explain
 
 
-def _past_queries(output: SearchOutput, layer: SearchLayer) -> Callable[[int, int], list[PastQuery]] | None:
+def _past_queries(output: SearchOutput, layer: Ranker) -> Callable[[int, int], list[PastQuery]] | None:
     """Return a function that names the past queries behind a candidate's memory part, the largest first."""
     if output.recalled is None:
         return None
@@ -116,14 +115,10 @@ def _past_queries(output: SearchOutput, layer: SearchLayer) -> Callable[[int, in
 
 
 def shares_of(
-    output: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
-) -> Float[Tensor, "batch heads candidates"]:
+    output: SearchOutput, head: HeadFormulas, temperature: float | Float[Array, ""]
+) -> Float[Array, "batch heads candidates"]:
     """r_h(d): how much of each candidate's weight comes from each head."""
-    raw, mask = output.raw, torch.as_tensor(output.positions != NONE)
+    raw, mask = output.raw, on_device_of(output.positions != NONE, output.raw)
     partition = partition_by_head(raw, mask, temperature)
     mixture = head.mixture_of(output.folded)
-    return (raw / temperature - partition[..., None] + mixture.log()[..., None]).softmax(1)
-
-
-def _numbers(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
+    return softmax(raw / temperature - partition[..., None] + log(mixture)[..., None], 1)

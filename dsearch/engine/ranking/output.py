@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
-from torch import Tensor
 
-from dsearch.attention.retrieval.memory import Recalled
+from dsearch.attention.arrays import Array, is_tensor
 from dsearch.errors import Conflict
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.memory import Recalled
 
 
 class SearchOutput(NamedTuple):
@@ -45,25 +47,25 @@ class SearchOutput(NamedTuple):
             `SearchLegs`. Without gradients.
     """
 
-    context: Float[Tensor, "batch value_dim"]
-    weights: Float[Tensor, "batch candidates"]
+    context: Float[Array, "batch value_dim"]
+    weights: Float[Array, "batch candidates"]
     positions: Int64[np.ndarray, "batch candidates"]
-    scores: Float[Tensor, "batch candidates"]
-    dense: Float[Tensor, "batch heads candidates"]
-    keyword: Float[Tensor, "batch heads candidates"]
-    head_weights: Float[Tensor, "batch heads candidates"]
-    folded: Float[Tensor, "batch heads encoder_dim"]
-    memory: Float[Tensor, "batch candidates"] | None = None
+    scores: Float[Array, "batch candidates"]
+    dense: Float[Array, "batch heads candidates"]
+    keyword: Float[Array, "batch heads candidates"]
+    head_weights: Float[Array, "batch heads candidates"]
+    folded: Float[Array, "batch heads encoder_dim"]
+    memory: Float[Array, "batch candidates"] | None = None
     recalled: Recalled | None = None
     keys: Int64[np.ndarray, "batch heads candidates"] | None = None
-    null_weight: Float[Tensor, " batch"] | None = None
+    null_weight: Float[Array, " batch"] | None = None
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
-    output: Float[Tensor, "batch output_dim"] | None = None
+    output: Float[Array, "batch output_dim"] | None = None
     documents: Int64[np.ndarray, " batch"] | None = None
-    covered_mass: Float[Tensor, " batch"] | None = None
-    second: Float[Tensor, "batch candidates"] | None = None
-    reranked: Float[Tensor, "batch candidates"] | None = None
+    covered_mass: Float[Array, " batch"] | None = None
+    second: Float[Array, "batch candidates"] | None = None
+    reranked: Float[Array, "batch candidates"] | None = None
     near_evidence: Float[np.ndarray, "batch evidence"] | None = None
     ids_of: Callable[[Int64[np.ndarray, "batch candidates"]], list[list[str]]] | None = None
     texts: list[list[str]] | None = None
@@ -76,15 +78,15 @@ class SearchOutput(NamedTuple):
         return self.ids_of(self.positions)
 
     @property
-    def raw(self) -> Float[Tensor, "batch heads candidates"]:
+    def raw(self) -> Float[Array, "batch heads candidates"]:
         """Logits times the temperature: the sum of the parts of each head's score."""
-        return self.first_raw if self.second is None else self.first_raw + self.second.unsqueeze(-2)
+        return self.first_raw if self.second is None else self.first_raw + self.second[..., None, :]
 
     @property
-    def first_raw(self) -> Float[Tensor, "batch heads candidates"]:
+    def first_raw(self) -> Float[Array, "batch heads candidates"]:
         """`raw` before the second stage."""
         raw = self.dense + self.keyword
-        return raw if self.memory is None else raw + self.memory.unsqueeze(-2)
+        return raw if self.memory is None else raw + self.memory[..., None, :]
 
 
 def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:
@@ -93,7 +95,7 @@ def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:
     changed: dict[str, Any] = {}
     parts: dict[str, Any] = output._asdict()
     for name, part in parts.items():
-        if isinstance(part, Tensor):
+        if is_tensor(part):
             changed[name] = part.unflatten(0, (batch, steps))
         elif isinstance(part, np.ndarray):
             changed[name] = part.reshape(batch, steps, *part.shape[1:])  # pyright: ignore

@@ -11,23 +11,31 @@ document was missed (certificate.py).
 | `gaussian`, `epanechnikov`, `boxcar` | log K(|q − k| / width) | `width`; temperature 1 |
 | `exact_match` | 0 where q = k, else −∞ | none; temperature 1 |
 
-A document at −∞ is no candidate, so a query without a match has no answer.
+A document at −∞ is no candidate, so a query without a match has no answer. Checks of a ranking's other
+options and inputs stand here, too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
-from dsearch.attention import POOLINGS, SCORES, KernelScore, Score, bound_additive, bound_cosine, bound_kernel
-from dsearch.attention.kernels import squared_distance
-from dsearch.attention.scores import length
-from dsearch.attention_options import KERNELS
-from dsearch.errors import InvalidRequest
+from dsearch.attention.arrays import Array, length
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
+from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
+from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.types import Mode
 
+if TYPE_CHECKING:
+    from dsearch.attention import Score
+
+WITHOUT_TOKENS = (
+    "stages=2, or highlight_by='meaning', in a collection without tokens, or by a model with document "
+    "embeddings of its own; leave it out, or add them: dsearch index -c COLLECTION --second-stage"
+)
 INNER_PRODUCTS = ("dot", "general")
 # An encoder gives one text slightly different vectors in different batches, so equality to the bit means
 # nothing here: vectors are equal that differ by less than this share of the query's length.
@@ -46,8 +54,11 @@ class NamedScore:
     """
 
     def __init__(self, name: str, width: float | None = None):
-        if name not in SCORES:
-            raise InvalidRequest(f"score={name!r}; use one of {', '.join(SCORES)}")
+        if name not in SCORE_NAMES:
+            from dsearch.attention.scores import SCORES  # one more may be registered
+
+            if name not in SCORES:
+                raise InvalidRequest(f"score={name!r}; use one of {', '.join(SCORES)}")
         if width is not None and name not in KERNELS:
             raise InvalidRequest(
                 f"width={width} with score={name!r}; only {', '.join(KERNELS)} have a width, leave it out"
@@ -64,10 +75,15 @@ class NamedScore:
 
     def __call__(
         self,
-        queries: Float[Tensor, "batch queries key_dim"],
-        keys: Float[Tensor, "batch keys key_dim"],
-    ) -> Float[Tensor, "batch queries keys"]:
+        queries: Float[Array, "batch queries key_dim"],
+        keys: Float[Array, "batch keys key_dim"],
+    ) -> Float[Array, "batch queries keys"]:
         """Score every query against every key."""
+        import torch
+
+        from dsearch.attention.kernels import squared_distance
+        from dsearch.attention.scores import SCORES
+
         if self.name == "exact_match":
             away = squared_distance(queries, keys).detach() > (EQUAL * length(queries)).square()
             return torch.zeros_like(away, dtype=queries.dtype).masked_fill(away, -math.inf)
@@ -75,12 +91,12 @@ class NamedScore:
 
     def bound(
         self,
-        floor: Float[Tensor, "batch heads"],
-        queries: Float[Tensor, "batch heads"],
+        floor: Float[Array, "batch heads"],
+        queries: Float[Array, "batch heads"],
         shortest: float,
         longest: float,
         key_dim: int,
-    ) -> Float[Tensor, "batch heads"]:
+    ) -> Float[Array, "batch heads"]:
         """The most that a document can score whose inner product is at most `floor`.
 
         Args:
@@ -90,6 +106,10 @@ class NamedScore:
             longest: no key is longer.
             key_dim: numbers in a key.
         """
+        import torch
+
+        from dsearch.attention.retrieval.certificate import bound_additive, bound_cosine, bound_kernel
+
         if self.name == "scaled_dot_product":
             return floor / math.sqrt(key_dim)
         if self.name == "cosine":  # to a query of length 0 every cosine is 0
@@ -130,8 +150,8 @@ def checked_pooling(pooling: str) -> str:
     Raises:
         InvalidRequest: there is no such pooling; the message lists those there are.
     """
-    if pooling not in POOLINGS:
-        raise InvalidRequest(f"pooling={pooling!r}; use one of {', '.join(POOLINGS)}")
+    if pooling not in POOLING_NAMES:
+        raise InvalidRequest(f"pooling={pooling!r}; use one of {', '.join(POOLING_NAMES)}")
     return pooling
 
 
@@ -142,8 +162,76 @@ def checked_temperature(temperature: float | None, score: Score) -> float | None
         InvalidRequest: it is not a number above 0.
     """
     if temperature is None:
-        kernel = isinstance(score, KernelScore) or (isinstance(score, NamedScore) and score.has_support)
-        return 1.0 if kernel else None
+        if isinstance(score, NamedScore):
+            return 1.0 if score.has_support else None
+        from dsearch.attention.scores import KernelScore
+
+        return 1.0 if isinstance(score, KernelScore) else None
     if not 0 < temperature < math.inf:
         raise InvalidRequest(f"temperature={temperature}; use a number above 0, or None for the head's own")
     return temperature
+
+
+def chosen_stages(
+    stages: int | None, token_dims: int | None, head: HeadFormulas, *, mode: Mode, plain: bool
+) -> int:
+    """The number of stages of a search: 2 if asked for, or if the head learned it and it is a hybrid search.
+
+    Args:
+        stages: as asked for; None for the head's own.
+        token_dims: numbers of a document's token; None for documents without tokens.
+        head: the learned part.
+        mode: legs of the search.
+        plain: whether it ranks candidates by inner products.
+
+    Raises:
+        InvalidRequest: 2 of documents without tokens, or with options that it does not go with.
+    """
+    if stages is not None and stages not in (1, 2):
+        raise InvalidRequest(f"stages={stages}; use 1 or 2")
+    learned = head.second_stage
+    fits = token_dims is not None and (learned is None or learned.dims == token_dims)
+    if stages is None:
+        return 2 if learned is not None and fits and plain and mode == "hybrid" else 1
+    if stages == 1:
+        return 1
+    if token_dims is None:
+        raise InvalidRequest(WITHOUT_TOKENS)
+    if mode == "keyword" or not plain:
+        raise InvalidRequest(
+            f"stages=2 with mode={mode!r}, over='all' or a score of its own; a second stage follows hybrid "
+            "or dense search by inner products among candidates: leave one of them out"
+        )
+    if not fits:
+        raise InvalidRequest(
+            f"stages=2 by a model for other tokens than this collection's, of {token_dims} numbers; "
+            "use another model, or train again"
+        )
+    return 2
+
+
+def check_texts(queries: int, texts: Sequence[str] | None, mode: Mode, match_field: str | None) -> None:
+    """Raise InvalidRequest for texts that are not one a query, or are missing where they are compared."""
+    if texts is not None and len(texts) != queries:
+        raise InvalidRequest(f"{len(texts)} texts for {queries} query states; give one each")
+    if texts is None and match_field is not None:
+        raise InvalidRequest(f"a match of {match_field!r} without texts; give the texts to be compared")
+    if texts is None and mode == "keyword":
+        raise InvalidRequest("mode='keyword' without texts; give the words of each query")
+
+
+def check_values(values: Array | None, positions: int) -> None:
+    """Raise DimensionMismatch for values that are not a row for each position."""
+    if values is not None and (values.ndim != 2 or len(values) != positions):
+        raise DimensionMismatch(
+            f"values of shape {list(values.shape)}; use [{positions}, value_dim], "
+            "a row for each position of the snapshot"
+        )
+
+
+def check_bias(bias: Array | None, positions: int) -> None:
+    """Raise DimensionMismatch for a bias that is not a number for each position."""
+    if bias is not None and bias.shape != (positions,):
+        raise DimensionMismatch(
+            f"a bias of shape {list(bias.shape)}; use [{positions}], a number for each position"
+        )

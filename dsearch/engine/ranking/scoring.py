@@ -10,24 +10,45 @@ The scores give weights, and the one score that orders the hits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float32, Int64
-from torch import Tensor
 
-from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, temper
-from dsearch.attention.retrieval.head import Head
+from dsearch.attention.arrays import (
+    Array,
+    all_true,
+    as_like,
+    best_first,
+    broadcast,
+    concat,
+    fill,
+    gather,
+    gradients_enabled,
+    numbers_of,
+    on_device_of,
+    scatter,
+    softmax,
+    zeros,
+)
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.maxp import best_passages
+from dsearch.attention.retrieval.mixture import mix
+from dsearch.attention.retrieval.null_slot import null_weights
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
+from dsearch.attention.softmax import masked_softmax, temper
 from dsearch.engine.ranking.candidates import SearchLegs
-from dsearch.engine.ranking.resident import ResidentEmbeddings
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 
-EmbedRows = Callable[[Int64[np.ndarray, "batch candidates"]], Float[Tensor, "batch candidates encoder_dim"]]
+if TYPE_CHECKING:
+    from dsearch.attention import Score
+    from dsearch.engine.ranking.resident import ResidentEmbeddings
+    from dsearch.engine.ranking.second_stage import StageTerms
+
+EmbedRows = Callable[[Int64[np.ndarray, "batch candidates"]], Float[Array, "batch candidates encoder_dim"]]
 
 
 class CandidateScores(NamedTuple):
@@ -40,10 +61,10 @@ class CandidateScores(NamedTuple):
         taken: the column of each best passage in `embeddings`; None as `beside`.
     """
 
-    dense: Float[Tensor, "batch heads candidates"]
-    embeddings: Float[Tensor, "batch passages encoder_dim"] | None = None
+    dense: Float[Array, "batch heads candidates"]
+    embeddings: Float[Array, "batch passages encoder_dim"] | None = None
     beside: PassagesBeside | None = None
-    taken: Int64[Tensor, "batch heads candidates"] | None = None
+    taken: Int64[Array, "batch heads candidates"] | None = None
 
     def keys(
         self, positions: Int64[np.ndarray, "batch candidates"]
@@ -51,16 +72,16 @@ class CandidateScores(NamedTuple):
         """The keys that were taken of candidates at these positions; None where each has but one."""
         if self.beside is None or self.taken is None:
             return None
-        return self.beside.keys(positions, self.taken.cpu().numpy())
+        return self.beside.keys(positions, numbers_of(self.taken))
 
-    def pooled(self, weighed: CandidateWeights) -> Float[Tensor, "batch encoder_dim"]:
+    def pooled(self, weighed: CandidateWeights) -> Float[Array, "batch encoder_dim"]:
         """Σ w e over the candidates; each head pools the passages that it took."""
         assert self.embeddings is not None
         shares = weighed.mixed
         if self.taken is not None:
-            every = weighed.by_head.new_zeros(*self.dense.shape[:2], self.embeddings.shape[1])
-            shares = mix(every.scatter(2, self.taken, weighed.by_head), weighed.mixture)
-        return pool(shares.unsqueeze(1), self.embeddings).squeeze(1)
+            every = scatter(weighed.by_head, self.taken, self.embeddings.shape[1])
+            shares = mix(every, weighed.mixture)
+        return (shares[:, None] @ self.embeddings)[:, 0]
 
 
 class Scoring(NamedTuple):
@@ -77,16 +98,16 @@ class Scoring(NamedTuple):
     """
 
     snapshot: Snapshot
-    head: Head
+    head: HeadFormulas
     score: Score | None
     embed: EmbedRows | None = None
     matches: Float32[np.ndarray, "batch positions"] | None = None
-    bias: Float[Tensor, " positions"] | None = None
+    bias: Float[Array, " positions"] | None = None
     resident: ResidentEmbeddings | None = None
 
     def scores_of_legs(
         self,
-        folded: Float[Tensor, "batch heads encoder_dim"],
+        folded: Float[Array, "batch heads encoder_dim"],
         legs: SearchLegs,
         positions: Int64[np.ndarray, "batch candidates"],
     ) -> CandidateScores | None:
@@ -94,7 +115,7 @@ class Scoring(NamedTuple):
         if self.bias is not None:
             return None
         if self.score is None:
-            return CandidateScores(folded.new_zeros(*folded.shape[:2], positions.shape[1]))
+            return CandidateScores(zeros((*folded.shape[:2], positions.shape[1]), folded))
         every = legs.dense_of_all
         if every is None or not ranks_by_inner_product(self.score):
             return None
@@ -102,26 +123,26 @@ class Scoring(NamedTuple):
             return None
         dense = np.take_along_axis(every, positions[:, None], 2)
         dense[np.broadcast_to((positions == NONE)[:, None], dense.shape)] = 0.0
-        return CandidateScores(torch.as_tensor(dense).to(folded))
+        return CandidateScores(as_like(dense, folded))
 
     def best_keys(
         self,
-        folded: Float[Tensor, "batch heads encoder_dim"],
+        folded: Float[Array, "batch heads encoder_dim"],
         positions: Int64[np.ndarray, "batch candidates"],
     ) -> Int64[np.ndarray, "batch heads candidates"] | None:
         """The keys that `scores_of_legs` took of candidates, as `CandidateScores.keys` names them."""
-        beside = None if self.score is None else passages_beside(self.snapshot, positions, folded)
-        if beside is None:
+        further = None if self.score is None else passages_beside(self.snapshot, positions, folded)
+        if further is None:
             return None
         # They were scored where they lie, so by inner products.
-        every = torch.cat([self._embeddings(positions, folded), beside.embeddings], dim=1)
-        taken = best_passages(folded @ every.mT, beside.owners, positions.shape[1])
-        return beside.keys(positions, taken.cpu().numpy())
+        every = concat([self._embeddings(positions, folded), further.embeddings], 1)
+        best = best_passages(folded @ every.mT, further.owners, positions.shape[1])
+        return further.keys(positions, numbers_of(best))
 
     def scored(
         self,
-        queries: Float[Tensor, "batch heads key_dim"],
-        folded: Float[Tensor, "batch heads encoder_dim"],
+        queries: Float[Array, "batch heads key_dim"],
+        folded: Float[Array, "batch heads encoder_dim"],
         positions: Int64[np.ndarray, "batch candidates"],
     ) -> CandidateScores:
         """The scores by the candidates' embeddings, which gradients reach.
@@ -131,22 +152,22 @@ class Scoring(NamedTuple):
             folded: the same in the space of embeddings: folded · e = queries · W_K e.
             positions: of the candidates; −1 = none.
         """
-        embeddings, beside = self._embeddings(positions, queries), None
+        embeddings, further = self._embeddings(positions, queries), None
         if self.matches is not None:
             return CandidateScores(self._biased(self._matched(positions, queries), positions), embeddings)
         if self.embed is None and self.score is not None:
-            beside = passages_beside(self.snapshot, positions, queries)
-        if beside is not None:
-            embeddings = torch.cat([embeddings, beside.embeddings], dim=1)
+            further = passages_beside(self.snapshot, positions, queries)
+        if further is not None:
+            embeddings = concat([embeddings, further.embeddings], 1)
         dense = self._dense(queries, folded, embeddings)
-        if beside is None:
+        if further is None:
             return CandidateScores(self._biased(dense, positions), embeddings)
-        taken = best_passages(dense, beside.owners, positions.shape[1])
-        return CandidateScores(self._biased(dense.gather(2, taken), positions), embeddings, beside, taken)
+        best = best_passages(dense, further.owners, positions.shape[1])
+        return CandidateScores(self._biased(gather(dense, best, 2), positions), embeddings, further, best)
 
     def keys(
-        self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
-    ) -> Float[Tensor, "batch candidates key_dim"]:
+        self, positions: Int64[np.ndarray, "batch candidates"], like: Array
+    ) -> Float[Array, "batch candidates key_dim"]:
         """The first keys of documents, with the type and device of `like`."""
         return self.head.keys(self._embeddings(positions, like))
 
@@ -154,67 +175,68 @@ class Scoring(NamedTuple):
         self,
         keys: Int64[np.ndarray, "batch heads candidates"],
         positions: Int64[np.ndarray, "batch candidates"],
-        like: Tensor,
-    ) -> Float[Tensor, "batch heads candidates key_dim"]:
+        like: Array,
+    ) -> Float[Array, "batch heads candidates key_dim"]:
         """The keys that each head took of the documents at these positions, as in `CandidateScores.keys`."""
-        taken = torch.as_tensor(self.snapshot.key_embeddings(keys)).to(like)
-        return self.head.keys(taken)
+        return self.head.keys(as_like(self.snapshot.key_embeddings(keys), like))
 
     def _biased(
-        self, dense: Float[Tensor, "batch heads candidates"], positions: Int64[np.ndarray, "batch candidates"]
-    ) -> Float[Tensor, "batch heads candidates"]:
+        self, dense: Float[Array, "batch heads candidates"], positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Float[Array, "batch heads candidates"]:
         if self.bias is None:
             return dense
-        at = torch.as_tensor(positions, device=self.bias.device)
-        rows = self.bias[at.clamp_min(0)].masked_fill(at == NONE, 0.0)
+        at = on_device_of(np.maximum(positions, 0), self.bias)
+        rows = fill(self.bias[at], on_device_of(positions == NONE, self.bias), 0.0)
         return dense + rows.to(dense).unsqueeze(1)
 
     def _dense(
         self,
-        queries: Float[Tensor, "batch heads key_dim"],
-        folded: Float[Tensor, "batch heads encoder_dim"],
-        embeddings: Float[Tensor, "batch candidates encoder_dim"],
-    ) -> Float[Tensor, "batch heads candidates"]:
+        queries: Float[Array, "batch heads key_dim"],
+        folded: Float[Array, "batch heads encoder_dim"],
+        embeddings: Float[Array, "batch candidates encoder_dim"],
+    ) -> Float[Array, "batch heads candidates"]:
         if self.score is None:
-            return folded.new_zeros(*folded.shape[:2], embeddings.shape[1])
+            return zeros((*folded.shape[:2], embeddings.shape[1]), folded)
         if ranks_by_inner_product(self.score):
             return folded @ embeddings.mT
         return self.score(queries, self.head.keys(embeddings))
 
     def _matched(
-        self, positions: Int64[np.ndarray, "batch candidates"], queries: Float[Tensor, "batch heads key_dim"]
-    ) -> Float[Tensor, "batch heads candidates"]:
+        self, positions: Int64[np.ndarray, "batch candidates"], queries: Float[Array, "batch heads key_dim"]
+    ) -> Float[Array, "batch heads candidates"]:
         """Scores of the field, the same for all heads; of one row of positions for every query."""
         assert self.matches is not None
         if len(positions) == 1:
             matches = self.matches[:, np.maximum(positions[0], 0)]
             heads = queries.shape[0] * queries.shape[1] // max(len(matches), 1)
-            by_head = torch.as_tensor(matches).to(queries)[:, None].expand(-1, heads, -1)
+            by_head = as_like(matches, queries)[:, None]
+            by_head = broadcast(by_head, (len(matches), heads, matches.shape[1]))
             return by_head.reshape(*queries.shape[:2], positions.shape[1])
         matches = np.take_along_axis(self.matches, np.maximum(positions, 0), 1)
-        return torch.as_tensor(matches).to(queries)[:, None].expand(-1, queries.shape[1], -1)
+        by_head = as_like(matches, queries)[:, None]
+        return broadcast(by_head, (len(matches), queries.shape[1], matches.shape[1]))
 
     def _embeddings(
-        self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
-    ) -> Float[Tensor, "batch candidates encoder_dim"]:
+        self, positions: Int64[np.ndarray, "batch candidates"], like: Array
+    ) -> Float[Array, "batch candidates encoder_dim"]:
         if self.embed is not None:
             return self.embed(positions).to(like)
         if self.resident is not None:
             return self.resident.rows(positions, like)
-        return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
+        return as_like(self.snapshot.embeddings(positions), like)
 
 
 def passages_beside(
-    snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
+    snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"], like: Array
 ) -> PassagesBeside | None:
     """The further passages of these candidates, with the type and device of `like`; None: there are none."""
     if snapshot.passages is None or (passages := snapshot.passages.beside(positions)) is None:
         return None
     columns, further = passages
-    embeddings = torch.as_tensor(snapshot.passages.embeddings(further)).to(like)
+    embeddings = as_like(snapshot.passages.embeddings(further), like)
     first = np.broadcast_to(np.arange(positions.shape[1], dtype=np.int64), positions.shape)
-    owners = torch.as_tensor(np.concatenate([first, columns], axis=1)).to(like.device)
-    return PassagesBeside(embeddings, owners[:, None], further + snapshot.positions)
+    owners = np.concatenate([first, columns], axis=1)[:, None]
+    return PassagesBeside(embeddings, on_device_of(owners, like), further + snapshot.positions)
 
 
 class PassagesBeside(NamedTuple):
@@ -226,8 +248,8 @@ class PassagesBeside(NamedTuple):
         further: their keys.
     """
 
-    embeddings: Float[Tensor, "batch extra encoder_dim"]
-    owners: Int64[Tensor, "batch one passages"]
+    embeddings: Float[Array, "batch extra encoder_dim"]
+    owners: Int64[Array, "batch one passages"]
     further: Int64[np.ndarray, "batch extra"]
 
     def keys(
@@ -251,10 +273,10 @@ class CandidateWeights(NamedTuple):
         mixture: share of each head.
     """
 
-    by_head: Float[Tensor, "batch heads candidates"]
-    mixed: Float[Tensor, "batch candidates"]
-    nothing: Float[Tensor, " batch"] | None
-    mixture: Float[Tensor, "*#batch heads"]
+    by_head: Float[Array, "batch heads candidates"]
+    mixed: Float[Array, "batch candidates"]
+    nothing: Float[Array, " batch"] | None
+    mixture: Float[Array, "*#batch heads"]
 
 
 class Weighing(NamedTuple):
@@ -271,30 +293,30 @@ class Weighing(NamedTuple):
         slot: whether the head's slot for "nothing fits" counts, if it has one.
     """
 
-    head: Head
-    mixture: Float[Tensor, "*#batch heads"]
-    temperature: Float[Tensor, ""] | float
+    head: HeadFormulas
+    mixture: Float[Array, "*#batch heads"]
+    temperature: Float[Array, ""] | float
     pooling: str = "soft"
     slot: bool = False
 
     def weighed(
         self,
-        raw: Float[Tensor, "batch heads candidates"],
-        mask: Bool[Tensor, "batch candidates"] | None,
-        first: Float[Tensor, "batch heads candidates"] | None = None,
+        raw: Float[Array, "batch heads candidates"],
+        mask: Bool[Array, "batch candidates"] | None,
+        first: Float[Array, "batch heads candidates"] | None = None,
     ) -> CandidateWeights:
         """The weights of candidates by their scores.
 
         `first`: their scores before a second stage, by which the null slot decides; it was fitted to those.
         """
         if mask is None and self.pooling == "soft":  # as below, without a look for what is left out
-            by_head = torch.softmax(raw / self.temperature, -1)
+            by_head = softmax(raw / self.temperature, -1)
         else:
-            open_ = None if mask is None else mask.unsqueeze(1)
-            by_head = POOLINGS[self.pooling](temper(raw, self.temperature), open_)
+            open_ = None if mask is None else mask[:, None]
+            by_head = _pooling(self.pooling)(temper(raw, self.temperature), open_)
         nothing = None
         if self.slot and self.head.null_slot is not None:
-            present = _everywhere(raw) if mask is None else mask
+            present = all_true(raw[:, 0]) if mask is None else mask
             nothing = null_weights(
                 self.head.null_slot,
                 raw if first is None else first,
@@ -303,36 +325,65 @@ class Weighing(NamedTuple):
                 self.mixture,
             )
             by_head = by_head * (1 - nothing)[:, None, None]
-        alone = self.head.heads == 1 and not torch.is_grad_enabled()  # its share is 1
+        alone = self.head.heads == 1 and not gradients_enabled()  # its share is 1
         mixed = by_head[:, 0] if alone else mix(by_head, self.mixture)
         return CandidateWeights(by_head, mixed, nothing, self.mixture)
 
     def scores(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
-    ) -> Float[Tensor, "batch candidates"]:
+        self, raw: Float[Array, "batch heads candidates"], mask: Bool[Array, "batch candidates"] | None
+    ) -> Float[Array, "batch candidates"]:
         """Return the scores that order the hits, −inf where `mask` is False; with one head its own scores.
 
         With several heads the order is exactly that of soft weights, but it survives where those underflow.
         """
         if self.head.heads == 1:
-            return raw[:, 0] if mask is None else raw[:, 0].masked_fill(~mask, -torch.inf)
-        present = _everywhere(raw) if mask is None else mask
+            return raw[:, 0] if mask is None else fill(raw[:, 0], ~mask, -math.inf)
+        present = all_true(raw[:, 0]) if mask is None else mask
         partition = partition_by_head(raw, present, self.temperature)
-        finite = raw.masked_fill(~present[:, None], 0.0)
+        finite = fill(raw, ~present[:, None], 0.0)
         scores = ranking_score(finite, partition, self.temperature, self.mixture)
-        return scores.masked_fill(~present, -torch.inf)
+        return fill(scores, ~present, -math.inf)
 
 
-def _everywhere(raw: Float[Tensor, "batch heads candidates"]) -> Bool[Tensor, "batch candidates"]:
-    return torch.ones_like(raw[:, 0], dtype=torch.bool)
+def _pooling(name: str) -> Callable[[Array, Array | None], Array]:
+    if name == "soft":
+        return masked_softmax
+    from dsearch.attention.pooling import POOLINGS
+
+    return POOLINGS[name]
 
 
 def under_autocast_of_now(embed: EmbedRows, kind: str) -> EmbedRows:
     """The caller's encoder keeps the precision that the caller chose for it."""
+    import torch
+
     enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
-    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Tensor:
+    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Array:
         with torch.autocast(kind, dtype=dtype, enabled=enabled):
             return embed(positions)
 
     return embedded
+
+
+def rows_at(
+    values: Float[Array, "positions value_dim"], positions: Int64[np.ndarray, "batch candidates"]
+) -> Float[Array, "batch candidates value_dim"]:
+    """The value at each position; zeros at −1, whatever the values are."""
+    if len(values) == 0:
+        return zeros((*positions.shape, values.shape[1]), values)
+    rows = values[on_device_of(np.maximum(positions, 0), values)]
+    return fill(rows, on_device_of(positions == NONE, values)[..., None], 0.0)
+
+
+def by_score_then_position(
+    scores: Float[Array, "batch candidates"], second: StageTerms | None
+) -> Int64[Array, "batch candidates"]:
+    """The order of hits: by score, ties by position; of equals those first that a second stage looked at.
+
+    Proposals ascend, so stable sorts do.
+    """
+    if second is None:
+        return best_first(scores)
+    first = best_first(on_device_of(second.inside.astype(np.int8), scores))
+    return gather(first, best_first(gather(scores, first, 1)), 1)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import (
     FEATURES,
@@ -27,19 +27,15 @@ from dsearch.attention.retrieval.second_stage import (
     Matches,
     SecondStage,
 )
+from dsearch.engine.ranking.scores import WITHOUT_TOKENS
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens import SnapshotTokens
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.errors import InvalidRequest, NotInCluster
 from dsearch.evaluation.near import NearRows, StageScores, near_evidence
 from dsearch.search_options import RERANK_CANDIDATES
-from dsearch.types import Mode
 
 _ROUNDING = 1e-6  # of a score that is computed in two ways
-_WITHOUT_TOKENS = (
-    "stages=2, or highlight_by='meaning', in a collection without tokens, or by a model with document "
-    "embeddings of its own; leave it out, or add them: dsearch index -c COLLECTION --second-stage"
-)
 _WITHOUT_TEXTS = (
     "this model asks a reranker, which reads the documents' texts, and they are not at hand here; search "
     "with stages=1, or promote a version without one"
@@ -336,47 +332,11 @@ def spread(
     return term.scatter(0, columns, inside)
 
 
-def stage_of(snapshot: Snapshot, head: Head) -> SecondStage:
+def stage_of(snapshot: Snapshot, head: HeadFormulas) -> SecondStage:
     """The head's second stage; the untrained one if it learned none."""
     if head.second_stage is not None:
         return head.second_stage
     return SecondStage(_tokens_of(snapshot).codec.dims).to(head.log_temperature.device)
-
-
-def chosen_stages(stages: int | None, token_dims: int | None, head: Head, *, mode: Mode, plain: bool) -> int:
-    """The number of stages of a search: 2 if asked for, or if the head learned it and it is a hybrid search.
-
-    Args:
-        stages: as asked for; None for the head's own.
-        token_dims: numbers of a document's token; None for documents without tokens.
-        head: the learned part.
-        mode: legs of the search.
-        plain: whether it ranks candidates by inner products.
-
-    Raises:
-        InvalidRequest: 2 of documents without tokens, or with options that it does not go with.
-    """
-    if stages is not None and stages not in (1, 2):
-        raise InvalidRequest(f"stages={stages}; use 1 or 2")
-    learned = head.second_stage
-    fits = token_dims is not None and (learned is None or learned.dims == token_dims)
-    if stages is None:
-        return 2 if learned is not None and fits and plain and mode == "hybrid" else 1
-    if stages == 1:
-        return 1
-    if token_dims is None:
-        raise InvalidRequest(_WITHOUT_TOKENS)
-    if mode == "keyword" or not plain:
-        raise InvalidRequest(
-            f"stages=2 with mode={mode!r}, over='all' or a score of its own; a second stage follows hybrid "
-            "or dense search by inner products among candidates: leave one of them out"
-        )
-    if not fits:
-        raise InvalidRequest(
-            f"stages=2 by a model for other tokens than this collection's, of {token_dims} numbers; "
-            "use another model, or train again"
-        )
-    return 2
 
 
 def require_tokens(snapshot: Snapshot) -> SnapshotTokens:
@@ -386,7 +346,7 @@ def require_tokens(snapshot: Snapshot) -> SnapshotTokens:
         InvalidRequest: there are none.
     """
     if snapshot.tokens is None:
-        raise InvalidRequest(_WITHOUT_TOKENS)
+        raise InvalidRequest(WITHOUT_TOKENS)
     return snapshot.tokens
 
 

@@ -21,13 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
 
+from dsearch.attention.arrays import Array, fill, gather, numbers_of, on_device_of
 from dsearch.engine.ranking.field_order import order_by, refuse_absent
-from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.search_options import SearchOptions
 from dsearch.types import Document
@@ -42,7 +41,7 @@ Duplicates = list[Int64[np.ndarray, " hits"]]
 
 def arranged(
     output: SearchOutput,
-    layer: SearchLayer,
+    layer: Ranker,
     reached: Int64[np.ndarray, " batch"],
     chosen: SearchOptions,
     field_of: FieldOf,
@@ -86,7 +85,7 @@ def arranged(
             order = order[first_of_each(values)]
         if chosen.diversity:
             pool: Int64[np.ndarray, " pool"] = order[:POOL]
-            scores = output.scores[query].detach().cpu().numpy()[pool]
+            scores = numbers_of(output.scores[query])[pool]
             embeddings = layer.snapshot.embeddings(positions[pool])
             order = np.concatenate([pool[diverse(scores, embeddings, chosen.diversity)], order[POOL:]])
         if chosen.sort is not None:
@@ -166,11 +165,10 @@ def padded(
 def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -> SearchOutput:
     """The output with its candidates in these orders, padded to its width."""
     columns, padding = padded(orders, output.positions.shape[1])
-    at, absent = torch.as_tensor(columns), torch.as_tensor(padding)
+    at, absent = (on_device_of(of, output.weights) for of in (columns, padding))
 
-    def of(values: Tensor) -> Tensor:
-        index = at.to(values.device)
-        return values.gather(-1, index if values.ndim == 2 else index[:, None].expand_as(values))
+    def of(values: Array) -> Array:
+        return gather(values, at if values.ndim == 2 else at[:, None], values.ndim - 1)
 
     positions = np.where(padding, NONE, np.take_along_axis(output.positions, columns, 1))
     keys = output.keys
@@ -178,7 +176,7 @@ def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -
         keys = np.take_along_axis(keys, np.broadcast_to(columns[:, None], keys.shape), 2)
     return output._replace(
         positions=positions,
-        weights=of(output.weights).masked_fill(absent.to(output.weights.device), 0.0),
+        weights=fill(of(output.weights), absent, 0.0),
         scores=of(output.scores),
         dense=of(output.dense),
         keyword=of(output.keyword),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.attention.arrays import Array, best_first, gather, inference, numbers_of, on_device_of
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.evaluation.confidence import (
     LIKELY,
@@ -21,11 +20,11 @@ from dsearch.types import Confidence, Verdict
 CANDIDATES = 100  # a larger page has more of them: the evidence is that of a usual search
 
 
-def evidence_of_rankings(output: SearchOutput, layer: SearchLayer) -> Rows:
+def evidence_of_rankings(output: SearchOutput, layer: Ranker) -> Rows:
     """Compute the evidence of each query of a hybrid search; of the first stage, which it is fitted to."""
     if output.second is not None:
         output = _of_first_stage(output, layer)
-    with torch.inference_mode():
+    with inference():
         mixture = layer.head.mixture_of(output.folded)[..., None]
         dense, keyword = (output.dense * mixture).sum(1), (output.keyword * mixture).sum(1)
     null = output.null_weight
@@ -39,29 +38,29 @@ def evidence_of_rankings(output: SearchOutput, layer: SearchLayer) -> Rows:
     )
 
 
-def _of_first_stage(output: SearchOutput, layer: SearchLayer) -> SearchOutput:
+def _of_first_stage(output: SearchOutput, layer: Ranker) -> SearchOutput:
     """Scores and weights as without the second stage, in that order."""
-    mask = torch.as_tensor(output.positions != NONE)
+    mask = on_device_of(output.positions != NONE, output.dense)
     scores = layer.weighing_of(output.folded).scores(output.first_raw, mask)
     weights = layer.weighing_of(output.folded).weighed(output.first_raw, mask).mixed
-    order = scores.sort(dim=1, descending=True, stable=True).indices
-    along = order[:, None].expand_as(output.dense)
+    order = best_first(scores)
+    along = order[:, None]
     return output._replace(
-        scores=scores.gather(1, order),
-        weights=weights.gather(1, order),
-        dense=output.dense.gather(2, along),
-        keyword=output.keyword.gather(2, along),
-        positions=np.take_along_axis(output.positions, order.numpy(), 1),
+        scores=gather(scores, order, 1),
+        weights=gather(weights, order, 1),
+        dense=gather(output.dense, along, 2),
+        keyword=gather(output.keyword, along, 2),
+        positions=np.take_along_axis(output.positions, numbers_of(order), 1),
         second=None,
         reranked=None,
     )
 
 
-def _numbers(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()
+def _numbers(numbers: Array) -> np.ndarray:
+    return numbers_of(numbers).astype(np.float64)
 
 
-def confidences(output: SearchOutput, layer: SearchLayer, calibration: Calibration) -> list[Confidence]:
+def confidences(output: SearchOutput, layer: Ranker, calibration: Calibration) -> list[Confidence]:
     """Estimate, for each query, whether its first hit is right."""
     estimates = calibration.estimates(evidence_of_rankings(output, layer), output.near_evidence)
     judged = calibration.source == "judgements"

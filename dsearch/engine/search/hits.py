@@ -8,22 +8,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int64
-from torch import Tensor
 
-from dsearch.attention import entropy
-from dsearch.engine.ranking.explain import Explain
-from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.attention.arrays import Array, numbers_of
+from dsearch.attention.softmax import entropy
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.search.highlights.fragments import SCANNED_CHARACTERS, fragments
-from dsearch.engine.search.highlights.meaning import ShowMeaning
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.caches import KeptDocuments, owned
 from dsearch.index import KeywordIndex
 from dsearch.types import AttentionSummary, Document, Highlight, Hit, Passage, SearchResult, Stamp
+
+if TYPE_CHECKING:
+    from dsearch.engine.ranking.explain import Explain
+    from dsearch.engine.search.highlights.meaning import ShowMeaning
 
 ShowPieces = Callable[[int, Document], list[Highlight]]
 
@@ -43,15 +46,15 @@ class HitPage:
         if self.score_threshold is None and self.weight_threshold is None:
             return reach.sum(axis=1)
         if self.score_threshold is not None:
-            reach = reach & (_numbers(output.scores) >= self.score_threshold)
+            reach = reach & (numbers_of(output.scores) >= self.score_threshold)
         if self.weight_threshold is not None:
-            reach = reach & (_numbers(output.weights) >= self.weight_threshold)
+            reach = reach & (numbers_of(output.weights) >= self.weight_threshold)
         return np.logical_and.accumulate(reach, axis=1).sum(axis=1)
 
 
 def hits_of(
     output: SearchOutput,
-    layer: SearchLayer,
+    layer: Ranker,
     documents_of: KeptDocuments,
     page: HitPage,
     *,
@@ -65,7 +68,7 @@ def hits_of(
     rows = layer.snapshot.rows(output.positions[:, : max(stops, default=0)])
     page_rows = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
     documents = documents_of.of(np.concatenate([*page_rows, np.empty(0, np.int64)]))
-    weights, scores = _numbers(output.weights), _numbers(output.scores)
+    weights, scores = numbers_of(output.weights), numbers_of(output.scores)
     passage_of = _passages_shown(output, layer, max(stops, default=0))
     hits: list[list[Hit]] = []
     for query, (row, stop) in enumerate(zip(page_rows, stops, strict=True)):
@@ -102,7 +105,7 @@ def hits_of(
 
 
 def _passages_shown(
-    output: SearchOutput, layer: SearchLayer, most: int
+    output: SearchOutput, layer: Ranker, most: int
 ) -> Callable[[int, int, Document], Passage | None]:
     """The passage that each of the first candidates was taken for; of several heads by that which adds most
     to its weight."""
@@ -114,7 +117,7 @@ def _passages_shown(
         heads = np.zeros((len(keys), most), np.int64)
     else:
         mixture = layer.head.mixture_of(output.folded)
-        heads = _numbers(output.head_weights[..., :most] * mixture[..., None]).argmax(axis=1)
+        heads = numbers_of(output.head_weights[..., :most] * mixture[..., None]).argmax(axis=1)
 
     def passage_at(query: int, column: int, document: Document) -> Passage | None:
         span = passages.span_of(int(keys[query, heads[query, column], column]))
@@ -152,10 +155,10 @@ def results_of(
     ]
 
 
-def summaries_of(output: SearchOutput, mass: Float[Tensor, " batch"] | None) -> list[AttentionSummary]:
+def summaries_of(output: SearchOutput, mass: Float[Array, " batch"] | None) -> list[AttentionSummary]:
     """Summarise the attention of each query; `mass` is its share of the exact softmax."""
-    covered = None if mass is None else _numbers(mass)
-    spread = _numbers(entropy(output.weights))
+    covered = None if mass is None else numbers_of(mass)
+    spread = numbers_of(entropy(output.weights))
     counts = (output.positions != NONE).sum(axis=1)
     return [
         AttentionSummary(
@@ -166,10 +169,6 @@ def summaries_of(output: SearchOutput, mass: Float[Tensor, " batch"] | None) -> 
         )
         for query in range(len(counts))
     ]
-
-
-def _numbers(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
 
 
 def highlighter(index: KeywordIndex, texts: Sequence[str] | None) -> ShowPieces:

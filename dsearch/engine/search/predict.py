@@ -37,8 +37,6 @@ from dsearch.store.filters.field_names import refuse_misspelt
 from dsearch.store.filters.parse import parse_field
 from dsearch.types import Purpose
 
-EVIDENCE = 10
-
 
 def predict(
     collection: CollectionState,

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+import numpy as np
+from jaxtyping import Float, Float32
 
+from dsearch.attention.arrays import Array, numbers_of, zeros
+from dsearch.attention.retrieval.fixed_head import FixedHead, HeadFormulas
 from dsearch.encoder import TextEncoder
-from dsearch.engine.indexing.own_vectors import Vectors, query_vectors
+from dsearch.engine.indexing.own_vectors import Vectors, query_arrays
 from dsearch.engine.options import LayerOptions
-from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.ranking.second_stage import require_tokens
+from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.engine.state.state import CollectionState
@@ -31,8 +32,8 @@ from dsearch.index import ParsedQuery, Tokenizer, parse_query
 from dsearch.search_options import SearchOptions
 from dsearch.types import Mode, Stamp
 
-Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
-Turn = Callable[[Float[Tensor, "batch encoder_dim"]], Float[Tensor, "batch encoder_dim"]]
+Queries = Sequence[str] | Float[Array, "batch encoder_dim"]
+Turn = Callable[[Float[Array, "batch encoder_dim"]], Float[Array, "batch encoder_dim"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class QueryBatch:
     """
 
     numbers: list[int]
-    layer: SearchLayer
-    states: Float[Tensor, "batch encoder_dim"]
+    layer: Ranker
+    states: Float[Array, "batch encoder_dim"]
     texts: list[str] | None
     tokens: list[QueryTokens] | None = None
 
@@ -65,8 +66,9 @@ def resolve_queries(
     pinned: Stamp | None = None,
     narrow: Callable[[Snapshot], Snapshot] | None = None,
     turn: Turn | None = None,
-    vectors: Float[Tensor, "batch encoder_dim"] | None = None,
+    vectors: Float[Array, "batch encoder_dim"] | Float32[np.ndarray, "batch encoder_dim"] | None = None,
     typos: bool = False,
+    differentiable: bool = True,
 ) -> tuple[list[QueryBatch], Stamp]:
     """Group queries by the layer that answers them, all in one state, with the stamp of the answers.
 
@@ -82,6 +84,7 @@ def resolve_queries(
         turn: what is made of the queries' embeddings.
         vectors: in place of the embeddings of texts, whose words the keyword leg takes; without any word
             ("") the search is dense.
+        differentiable: whether layers are modules and states tensors; False answers in NumPy where it can.
         typos: whether words that no document has stand for the most similar ones, for the keyword leg.
 
     Raises:
@@ -96,17 +99,20 @@ def resolve_queries(
         pinned = Stamp(state.generation.number, version, state.sequence)
     else:
         state = collection.snapshot_at(pinned)
-    head = collection.head(pinned.model, pinned.sequence)
+    in_torch = differentiable or options.get("stages") == 2  # a second stage is a module
+    head_of = collection.head if in_torch else collection.ranking_head
+    head = head_of(pinned.model, pinned.sequence)
     state = collection.narrowed(state, filter)
     if narrow is not None:
         state = narrow(state)
     mode: Mode = options.get("mode", "hybrid")
-    if vectors is not None and not isinstance(queries, Tensor) and not any(map(str.strip, queries)):
-        queries = vectors
-    if isinstance(queries, Tensor):
+    if vectors is not None and isinstance(queries, Sequence) and not any(map(str.strip, queries)):
+        queries = cast("Array", vectors)
+    if not isinstance(queries, Sequence):
         mode = "dense" if mode == "hybrid" else mode
         layer = collection.layers.over(state, head, _with_mode(options, mode))
-        states = queries if turn is None else turn(queries)
+        states = states_for(head, queries)
+        states = states if turn is None else turn(states)
         return [QueryBatch([*range(len(states))], layer, states, None)], pinned
     groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
     own = vectors is not None or turn is not None
@@ -118,11 +124,12 @@ def resolve_queries(
     else:
         states = states_of(
             groups,
-            lambda texts: collection.query_states(texts, mode, pinned.model, tokens=of_tokens),
+            lambda texts: collection.query_embeddings(texts, mode, pinned.model, tokens=of_tokens),
             collection.store.dimension,
         )
         if mode != "keyword" and pinned.model == live:
-            collection.drift.note(live, states.numpy())
+            collection.drift.note(live, states)
+    states = states_for(head, states)
     states = states if turn is None else turn(states)
     parsed: list[QueryBatch] = []
     for group in groups:
@@ -138,9 +145,18 @@ def resolve_queries(
     return parsed, pinned
 
 
+def states_for(head: HeadFormulas, states: Any) -> Array:
+    """States as the head of a layer takes them."""
+    if isinstance(head, FixedHead):
+        return numbers_of(states)
+    import torch
+
+    return torch.as_tensor(states)
+
+
 def checked_questions(
     queries: Sequence[str], chosen: SearchOptions, vectors: Vectors | None, dimension: int
-) -> tuple[Float[Tensor, "batch encoder_dim"] | None, Sequence[object]]:
+) -> tuple[Float32[np.ndarray, "batch encoder_dim"] | None, Sequence[object]]:
     """Check a batch; return the vectors as states, and what names each query in a cursor.
 
     Raises:
@@ -149,13 +165,13 @@ def checked_questions(
     """
     states = None
     if vectors is not None:
-        states = query_vectors(vectors, dimension).float()
+        states = numbers_of(query_arrays(vectors, dimension)).astype(np.float32)
         if len(states) != len(queries):
             raise InvalidRequest(f"{len(queries)} queries and {len(states)} vectors; give as many")
     chosen.check(queries, vectors=states is not None)
     if states is None:
         return None, queries
-    return states, [(query, state.numpy().tobytes()) for query, state in zip(queries, states, strict=True)]
+    return states, [(query, state.tobytes()) for query, state in zip(queries, states, strict=True)]
 
 
 def tokens_of(
@@ -168,6 +184,8 @@ def tokens_of(
     Raises:
         InvalidRequest: the documents have none.
     """
+    from dsearch.engine.ranking.second_stage import require_tokens
+
     require_tokens(state)
     encoder = collection.encoder if version is None else token_encoder_of(collection, version)
     raw = collection.kept_query_tokens.of(encoder, texts)
@@ -249,21 +267,24 @@ def grouped(
 
 def states_of(
     groups: Sequence[QueryGroup],
-    encode: Callable[[list[str]], Float[Tensor, "worded encoder_dim"]],
+    encode: Callable[[list[str]], Float[Any, "worded encoder_dim"]],
     dimension: int,
-) -> Float[Tensor, "batch encoder_dim"]:
+) -> Float[Any, "batch encoder_dim"]:
     """Encode the words of all queries in one call of the encoder; zeros without words."""
     if len(groups) == 1 and groups[0].texts is not None:  # in the order of the batch
         return encode(groups[0].texts)
-    states = torch.zeros(sum(len(group.numbers) for group in groups), dimension)
     texts = {
         number: text
         for group in groups
         if group.texts is not None
         for number, text in zip(group.numbers, group.texts, strict=True)
     }
-    if texts:
-        states[list(texts)] = encode(list(texts.values()))
+    shape = (sum(len(group.numbers) for group in groups), dimension)
+    if not texts:
+        return np.zeros(shape, np.float32)
+    of_words = encode(list(texts.values()))
+    states = zeros(shape, of_words)
+    states[list(texts)] = of_words
     return states
 
 

@@ -6,15 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
+from dsearch.attention.arrays import inference
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.ranking.coverage import covered_mass
-from dsearch.engine.ranking.explain import explainer
 from dsearch.engine.ranking.field_order import shaped_by
 from dsearch.engine.search.arrangement import arranged
 from dsearch.engine.search.confidence import confidences
-from dsearch.engine.search.highlights.meaning import meaning_highlighter
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import (
@@ -24,7 +21,6 @@ from dsearch.engine.search.queries import (
     resolve_queries,
     tokens_of,
 )
-from dsearch.engine.search.training_effect import learned
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
@@ -54,6 +50,7 @@ def search(
         pinned=places[0].pinned,
         vectors=states,
         typos=chosen.typos,
+        differentiable=False,
     )
     turned = states is not None
     results = [
@@ -87,7 +84,7 @@ def answered(
     layer, texts = group.layer, group.texts
     shape = shaped_by(chosen.fields)
     page = HitPage(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
-    with torch.inference_mode():
+    with inference():
         output = layer.ranked(group.states, texts, group.tokens)
         covers = chosen.covers(layer.snapshot.positions)
         mass = covered_mass(output, layer, texts) if covers else None
@@ -107,6 +104,9 @@ def answered(
         )
         explain = None
         if chosen.explain:
+            from dsearch.engine.ranking.explain import explainer
+            from dsearch.engine.search.training_effect import learned
+
             change = None
             if output.second is None:  # the parent's ranking has none
                 change = learned(
@@ -116,6 +116,8 @@ def answered(
         by_words = chosen.highlight_by == "words"
         meaning = None
         if chosen.highlight and not by_words and texts is not None:
+            from dsearch.engine.search.highlights.meaning import meaning_highlighter
+
             tokens = tokens_of(collection, texts, layer.snapshot, stamp.model)
             meaning = meaning_highlighter(layer.snapshot, layer.reranker.stage, tokens)
         hits = hits_of(

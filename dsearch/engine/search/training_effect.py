@@ -10,13 +10,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
+from dsearch.attention.arrays import Array, numbers_of
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.models.retired import served_version
+from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.explain import shares_of
-from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.ranker import Ranker
+from dsearch.engine.search.queries import states_for
+from dsearch.engine.state.caches import layer_of
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
 from dsearch.types import LearnedEffect
@@ -28,8 +31,8 @@ def learned(
     collection: CollectionState,
     version: str,
     output: SearchOutput,
-    layer: SearchLayer,
-    states: Float[Tensor, "batch encoder_dim"],
+    layer: Ranker,
+    states: Float[Array, "batch encoder_dim"],
     texts: Sequence[str] | None,
     chosen: SearchOptions,
     *,
@@ -49,21 +52,20 @@ def learned(
     ancestor = served_version(collection.store, model.parent)  # there for as long as its children are
     if "documents" in model.record or "documents" in collection.store.model(ancestor).record:
         return None
-    if layer.head.learned_score is not None or collection.head(ancestor).learned_score is not None:
+    if layer.head.learned_score is not None or collection.ranking_head(ancestor).learned_score is not None:
         return None  # scores of two kinds have no difference
     same = collection.encoder_identity_of(version) == collection.encoder_identity_of(ancestor)
     if not same and (turned or texts is None):
         return None
-    earlier_states = states if same else collection.query_states(texts or [], layer.mode, ancestor)
-    parent = SearchLayer(
-        layer.snapshot,
-        collection.head(ancestor),
-        mode=layer.mode,
-        candidates=layer.candidates,
-        hops=chosen.hops,
-        hop_strength=chosen.hop_strength,
-    )
-    before = parent.among(earlier_states, texts, output.positions)
+    earlier = states if same else collection.query_embeddings(texts or [], layer.mode, ancestor)
+    options: LayerOptions = {
+        "mode": layer.mode,
+        "candidates": layer.candidates,
+        "hops": chosen.hops,
+        "hop_strength": chosen.hop_strength,
+    }
+    parent = layer_of(layer.snapshot, collection.ranking_head(ancestor), options)
+    before = parent.among(states_for(parent.head, earlier), texts, output.positions)
     lessons = None if layer.mode == "keyword" else collection.lessons_of(version)
     now_dense, now_keyword = _parts(output, layer)
     then_dense, then_keyword = _parts(before, parent)
@@ -76,14 +78,14 @@ def learned(
             at = output.positions[query : query + 1, column : column + 1]
             embedding = layer.snapshot.embeddings(at)[0, 0]
             row = int(layer.snapshot.rows(at)[0, 0])
-            pulled = lessons.of(states[query].detach().cpu().numpy(), embedding, row)
+            pulled = lessons.of(numbers_of(states[query]), embedding, row)
         return LearnedEffect(
             parent=ancestor,
             score=float(before.scores[query, then]),
             weight=float(before.weights[query, then]),
             rank=then + 1,
-            dense=float(now_dense[query, column] - then_dense[query, then]),
-            keyword=float(now_keyword[query, column] - then_keyword[query, then]),
+            dense=float(now_dense[query, column]) - float(then_dense[query, then]),
+            keyword=float(now_keyword[query, column]) - float(then_keyword[query, then]),
             memory=_memory_at(output, query, column) - _memory_at(before, query, then),
             lessons=pulled,
         )
@@ -96,8 +98,8 @@ def _memory_at(output: SearchOutput, query: int, column: int) -> float:
 
 
 def _parts(
-    output: SearchOutput, layer: SearchLayer
-) -> tuple[Float[Tensor, "batch candidates"], Float[Tensor, "batch candidates"]]:
+    output: SearchOutput, layer: Ranker
+) -> tuple[Float[Array, "batch candidates"], Float[Array, "batch candidates"]]:
     """Dense and keyword part of each score: the heads', by how much of the weight comes from each."""
     shares = shares_of(output, layer.head, layer.temperature)
     return (shares * output.dense).sum(1), (shares * output.keyword).sum(1)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
-from dsearch.attention.retrieval.second_stage import RerankerIdentity
 from dsearch.engine.snapshot.fresh import Fresh
 from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
 from dsearch.engine.snapshot.tokens import SnapshotTokens
@@ -24,13 +23,16 @@ from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, ParsedQuery
 from dsearch.index.exact import best_above
 
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.second_stage import RerankerIdentity
+
 __all__ = ["NONE", "Snapshot"]  # NONE: position and row of a missing document
 
 _lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary()
 
 
 ReadField = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
-ScoreRows = Callable[[RerankerIdentity, str, Int64[np.ndarray, " rows"]], Float32[np.ndarray, " rows"]]
+ScoreRows = Callable[["RerankerIdentity", str, Int64[np.ndarray, " rows"]], Float32[np.ndarray, " rows"]]
 
 
 @dataclass(frozen=True, slots=True)

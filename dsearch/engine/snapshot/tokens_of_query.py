@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32, Int64
-from torch import Tensor
 
+from dsearch.attention.arrays import Array
 from dsearch.encoder import TextTokens
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.index import KeywordIndex
@@ -26,7 +25,7 @@ class QueryTokens(NamedTuple):
         text: the query, for a reranker.
     """
 
-    states: Float32[np.ndarray, "query_tokens dims"] | Float[Tensor, "query_tokens dims"]
+    states: Float32[np.ndarray, "query_tokens dims"] | Float[Array, "query_tokens dims"]
     weights: Float32[np.ndarray, " query_tokens"]
     spans: Int64[np.ndarray, "query_tokens 2"]
     text: str = ""
@@ -44,12 +43,14 @@ def query_tokens(tokens: TextTokens, text: str, snapshot: Snapshot) -> QueryToke
 
 
 def query_tokens_in_graph(
-    states: Float[Tensor, "tokens encoder_dim"],
+    states: Float[Array, "tokens encoder_dim"],
     spans: Int64[np.ndarray, "tokens 2"],
     text: str,
     snapshot: Snapshot,
 ) -> QueryTokens:
     """`query_tokens` of states that an encoder gives in the graph: gradients reach it."""
+    import torch
+
     assert snapshot.tokens is not None
     best, weights = _heaviest(text, spans, snapshot)
     projection = torch.as_tensor(snapshot.tokens.codec.projection).to(states)

@@ -16,17 +16,20 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from jaxtyping import Int64
 
-from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.engine.options import LayerOptions
-from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.store import Store
 from dsearch.types import Document
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
 
 MAX_BYTES = 8 * 1024 * 1024
 _ENTRY_BYTES = 512  # overhead of a document and its table entry
@@ -130,7 +133,7 @@ class KeptLayers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state: Snapshot | None = None
-        self._layers: dict[tuple[object, ...], SearchLayer] = {}
+        self._layers: dict[tuple[object, ...], Ranker] = {}
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -140,14 +143,14 @@ class KeptLayers:
         with self._lock:
             self._state, self._layers = None, {}
 
-    def over(self, state: Snapshot, head: Head, options: LayerOptions) -> SearchLayer:
-        """Return the layer with these options, cached.
+    def over(self, state: Snapshot, head: Head | FixedHead, options: LayerOptions) -> Ranker:
+        """Return the layer with these options, cached; of a fixed head a ranker that is no module.
 
         Raises:
             InvalidRequest: options out of range.
         """
         if not isinstance(options.get("score", "dot"), str):  # a caller's score module may be trained
-            return SearchLayer(state, head, **_plain(options))
+            return layer_of(state, head, options)
         key = (id(head), *options.items())  # a cached layer references its head, so the id stays unique
         with self._lock:
             if state is not self._state:
@@ -155,13 +158,18 @@ class KeptLayers:
             layers = self._layers
         layer = layers.get(key)
         if layer is None:
-            layer = SearchLayer(state, head, **_plain(options))
+            layer = layer_of(state, head, options)
             if len(layers) >= _MOST:
                 layers.clear()
             layers[key] = layer
         return layer
 
 
-def _plain(options: LayerOptions) -> dict[str, Any]:
-    """Options of a layer alone: searches match no field and select no documents by id."""
-    return {**options}
+def layer_of(state: Snapshot, head: Head | FixedHead, options: LayerOptions) -> Ranker:
+    """Return a layer over a state; of a fixed head a ranker that is no module."""
+    own: dict[str, Any] = {**options}  # searches match no field and select no documents by id
+    if isinstance(head, FixedHead):
+        return Ranker(state, head, **own)
+    from dsearch.engine.ranking.layer import SearchLayer
+
+    return SearchLayer(state, head, **own)

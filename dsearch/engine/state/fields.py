@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from dsearch.attention import SCORES
 from dsearch.attention_options import FIELD_SCORES
 from dsearch.declared import suggestion
 from dsearch.engine.ranking.field_match import FieldMatch
@@ -124,6 +123,8 @@ def with_match(fields: KeptFields, snapshot: Snapshot, options: dict[str, Any]) 
     Raises:
         InvalidRequest: not a field, a field for a score that compares vectors.
     """
+    from dsearch.attention import SCORES
+
     plain = {**options}
     field, ignore_case = plain.pop("match_field", None), plain.pop("ignore_case", False)
     score = plain.get("score", "dot")

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-import torch
 from jaxtyping import Float32
 
 from dsearch.engine.indexing.chunking import passage_table
@@ -24,16 +23,16 @@ from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live,
 from dsearch.engine.indexing.retention import tidy
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import with_tuned_parameters
-from dsearch.engine.models.files import load_head
 from dsearch.engine.models.retired import served_version
 from dsearch.engine.options import keyword_texts
 from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.fields import KeptFields
 from dsearch.engine.state.reranked import KeptRerankings
-from dsearch.errors import Conflict, DsearchError, InvalidRequest
+from dsearch.errors import Conflict, DsearchError, Gone, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
+from dsearch.types import Stamp
 
 _DEAD = 256  # replaced fresh rows that may remain before the fresh rows are rebuilt
 RECENT = 8  # states that gradient calls and cursors can still name after a write
@@ -169,6 +168,10 @@ class LiveState:
 
     def key_projection(self) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
         """Projection of the next generation's keys: W_K of the live head, None for W_K = I."""
+        import torch
+
+        from dsearch.engine.models.files import load_head
+
         head = load_head(self._store, served_version(self._store))
         with torch.inference_mode():
             return _foldable(head.key_projection().numpy())
@@ -264,6 +267,18 @@ class LiveState:
         passages = passage_table(self._store.passages(rows), rows, self._store.dimension)
         tokens = self._tokens.fresh_table(rows)
         return Fresh.of(rows, embeddings, texts, keyword or KeywordIndex.build([]), passages, tokens)
+
+
+def no_such_state(name: str, stamp: Stamp, present: Snapshot) -> Gone | Conflict:
+    """Return the error for a stamp whose state was replaced, or never was."""
+    named = f"generation {stamp.generation}, sequence {stamp.sequence}"
+    live = f"generation {present.generation.number}, sequence {present.sequence}"
+    if stamp.generation > present.generation.number or stamp.sequence > present.sequence:
+        return Conflict(
+            f"{named}: collection {name!r} has only come to {live}; was this stamp of another "
+            "collection, or of before a restore? Ask again and use the stamp of the answer"
+        )
+    return Gone(f"{named} is gone; collection {name!r} is at {live}: ask again, without the stamp")
 
 
 def _foldable(projection: np.ndarray) -> np.ndarray | None:

@@ -15,19 +15,21 @@ import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsearch.attention.retrieval.contributors import TRUSTED
-from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine.models.nearest import index_keys
 from dsearch.engine.state.live import LiveState
 from dsearch.errors import InvalidRequest
 from dsearch.results import RowsDropped
 from dsearch.store import MemoryRow, Store
 from dsearch.types import RowSource
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.attention.retrieval.memory import QueryMemory
 
 JUDGEMENTS = "judgements"  # source of rows that training takes up
 RECENT = 8  # states that a stamp can still name
@@ -184,6 +186,8 @@ def memory_of_rows(store: Store, rows: list[MemoryRow]) -> QueryMemory | None:
             usable.append(row)
     if not usable:
         return None
+    from dsearch.attention.retrieval.memory import QueryMemory
+
     columns: Any = zip(*pairs, strict=True)
     of_query, of_document, numbers = (np.array(column) for column in columns)
     return QueryMemory(

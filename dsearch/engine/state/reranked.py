@@ -9,15 +9,18 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from dsearch.attention.retrieval.second_stage import RerankerIdentity
-from dsearch.encoder.reranker import TextReranker, load_reranker
 from dsearch.errors import RerankerUnavailable
 from dsearch.store import Passages, Store
 from dsearch.types import Document
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.second_stage import RerankerIdentity
+    from dsearch.encoder.reranker import TextReranker
 
 MAX_SCORES = 100_000
 MOST_PASSAGES = 8  # of a long document that are scored; its best one counts
@@ -48,6 +51,8 @@ class KeptRerankings:
             scores = {row: self._scores.get((key, row)) for row in rows.tolist()}
         missing = [row for row, score in scores.items() if score is None]
         if missing:
+            from dsearch.encoder.reranker import load_reranker
+
             model = require_same(reranker, load_reranker(reranker.name))
             new = self._scored(model, query, np.array(missing, np.int64))
             scores |= new
@@ -95,5 +100,7 @@ def require_same(identity: RerankerIdentity, model: TextReranker) -> TextReranke
 
 def identity_of(model: TextReranker) -> RerankerIdentity:
     """Name the model in a version."""
+    from dsearch.attention.retrieval.second_stage import RerankerIdentity
+
     files = model.files
     return RerankerIdentity(files.name, files.kind, files.sha256)

@@ -16,14 +16,13 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int64
-from torch import Tensor
+from jaxtyping import Float, Float32, Int64
 
-from dsearch.attention.retrieval.head import Head
+from dsearch.attention.arrays import Array
+from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder, encoder_in_use
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.ingest import is_given, require_encoder
@@ -33,24 +32,27 @@ from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.drafts import DraftHeads, Draws
 from dsearch.engine.models.encoders import ModelEncoders
-from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
-from dsearch.engine.models.nearest import index_keys
+from dsearch.engine.models.files import UNTRAINED, load_lessons
 from dsearch.engine.models.retired import live_problem, served_version
 from dsearch.engine.models.training_record import QueryDrift, TrainingInfluences
 from dsearch.engine.options import LayerOptions, language_of, search_fields_of
-from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptLayers
 from dsearch.engine.state.fields import KeptFields, with_match
-from dsearch.engine.state.live import LiveState
+from dsearch.engine.state.heads import KeptHeads
+from dsearch.engine.state.live import LiveState, no_such_state
 from dsearch.engine.state.query_tokens import KeptQueryTokens
 from dsearch.engine.state.remembered import RememberedRows
-from dsearch.errors import Conflict, CorruptData, DocumentNotFound, Gone, UnsupportedFormat
+from dsearch.errors import CorruptData, DocumentNotFound, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
 from dsearch.types import Mode, PendingDocuments, Purpose, Stamp
+
+if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.engine.ranking.layer import SearchLayer
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ class CollectionState:
         self._writing = threading.Lock()
         self.tokens = TokenKeeper(store)
         self._live = LiveState(store, closed, self.tokens)
-        self._heads: dict[str, Head] = {}
+        self._heads = KeptHeads(store)
         self.remembered = RememberedRows(store, self._writing, self._live)
         self.drafts, self.draws = DraftHeads(), Draws()
         self._lessons: tuple[str, TrainingInfluences | None] | None = None
@@ -96,8 +98,6 @@ class CollectionState:
         self.calibrations = KeptCalibrations(store)
         self._encoders = ModelEncoders(store, lambda: self.encoder)
         self._documents = ModelDocuments(store, self._encoders, lambda: self.snapshot)
-
-    # ---- properties
 
     @property
     def name(self) -> str:
@@ -238,7 +238,7 @@ class CollectionState:
 
     def states_of(
         self, ids: Sequence[str], snapshot: Snapshot | None = None
-    ) -> Float[Tensor, "batch encoder_dim"]:
+    ) -> Float[Array, "batch encoder_dim"]:
         """Return the embeddings of documents, of their first passages, as query states of a recommender.
 
         Raises:
@@ -253,6 +253,8 @@ class CollectionState:
                     f"no document {id[:80]!r} with an embedding in collection {self.store.name!r}; "
                     "ids are exact"
                 )
+        import torch
+
         return torch.as_tensor(snapshot.embeddings(positions))
 
     def _rows_of(self, ids: Sequence[str]) -> Int64[np.ndarray, " rows"]:
@@ -265,6 +267,8 @@ class CollectionState:
             InvalidRequest: options out of range, not a field, a field for a score that compares vectors.
         """
         snapshot, own = self.layer_parts(snapshot, options)
+        from dsearch.engine.ranking.layer import SearchLayer
+
         return SearchLayer(snapshot, head, **own)
 
     def layer_parts(self, snapshot: Snapshot, options: LayerOptions) -> tuple[Snapshot, dict[str, Any]]:
@@ -296,19 +300,11 @@ class CollectionState:
             snapshot = self._live.at(stamp.generation, stamp.sequence)
         if snapshot is not None:
             return snapshot
-        named = f"generation {stamp.generation}, sequence {stamp.sequence}"
-        present = self.snapshot_for(stamp.model)
-        live = f"generation {present.generation.number}, sequence {present.sequence}"
-        if stamp.generation > present.generation.number or stamp.sequence > present.sequence:
-            raise Conflict(
-                f"{named}: collection {self.name!r} has only come to {live}; was this stamp of another "
-                "collection, or of before a restore? Ask again and use the stamp of the answer"
-            )
-        raise Gone(f"{named} is gone; collection {self.name!r} is at {live}: ask again, without the stamp")
+        raise no_such_state(self.name, stamp, self.snapshot_for(stamp.model))
 
     def query_states(
         self, queries: Sequence[str], mode: Mode, model: str | None = None, tokens: TextEncoder | None = None
-    ) -> Float[Tensor, "batch encoder_dim"]:
+    ) -> Float[Array, "batch encoder_dim"]:
         """Encode texts as query states for a layer; zeros if only their words count.
 
         Args:
@@ -317,13 +313,21 @@ class CollectionState:
             model: version whose encoder is used, that of the layer's head; the live one when None.
             tokens: encoder of their tokens, if these are wanted next; the same pass of it gives both.
         """
+        import torch
+
+        return torch.as_tensor(self.query_embeddings(queries, mode, model, tokens))
+
+    def query_embeddings(
+        self, queries: Sequence[str], mode: Mode, model: str | None = None, tokens: TextEncoder | None = None
+    ) -> Float32[np.ndarray, "batch encoder_dim"]:
+        """Return `query_states` as an array, which needs no torch."""
         if mode == "keyword":
-            return torch.zeros(len(queries), self.store.dimension)
+            return np.zeros((len(queries), self.store.dimension), np.float32)
         encoder = self.encoder_of(self.live_model if model is None else model)
         encode = encoder.encode_queries
         if encoder is tokens:
             encode = partial(self.kept_query_tokens.encode, encoder)
-        return torch.as_tensor(self.query_cache.states(encoder.identity, list(queries), encode))
+        return self.query_cache.states(encoder.identity, list(queries), encode)
 
     @property
     def query_drift(self) -> float | None:
@@ -343,8 +347,6 @@ class CollectionState:
         ids = dict(zip(wanted.tolist(), self.store.ids(wanted), strict=True))
         return [[ids.get(row, "") for row in line] for line in rows.tolist()]
 
-    # ---- by model
-
     def head(self, version: str, sequence: int | None = None) -> Head:
         """Return the head of a model, cached once loaded. It is shared: train a copy.
 
@@ -357,10 +359,11 @@ class CollectionState:
 
     def stored_head(self, version: str) -> Head:
         """Return the head of a model as it was stored, without inserted rows; raises as `head`."""
-        if version not in self._heads:
-            with torch.inference_mode(False):  # inference tensors would never get gradients
-                self._heads[version] = index_keys(load_head(self.store, version).settle())
-        return self._heads[version]
+        return self._heads.of(version)
+
+    def ranking_head(self, version: str, sequence: int | None = None) -> Head | FixedHead:
+        """Return the head that a search ranks by: in NumPy where that computes all of it; see `head`."""
+        return self._heads.fixed(version) or self.head(version, sequence)
 
     def has_documents_of(self, version: str) -> bool:
         """Return True if a model has re-encoded documents (scope full)."""
@@ -391,8 +394,6 @@ class CollectionState:
         if self._lessons is None or self._lessons[0] != version:
             self._lessons = version, load_lessons(self.store, version)
         return self._lessons[1]
-
-    # ---- life cycle
 
     def catch_up(self) -> None:
         """Load another process's writes; only a collection opened readonly needs it."""
@@ -441,7 +442,7 @@ class CollectionState:
 
     def _forget_model(self, version: str) -> None:
         """Remove a deleted model from all caches."""
-        self._heads.pop(version, None)
+        self._heads.forget(version)
         self.remembered.forget(version)
         self.layers.forget()
         self._encoders.forget(version)

@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine import GradientQuery, LayerOptions
-from dsearch.engine.draws import DEFAULT_SAMPLES, MAX_LEARNING_RATE, SAMPLES
+from dsearch.engine.draws import MAX_LEARNING_RATE, SAMPLES
 from dsearch.engine.indexing.own_vectors import query_vectors
+from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import DimensionMismatch
 from dsearch.service.schemas.search import AttendFields, Limit, Number, Vector
 from dsearch.service.wire.fields import RequestModel, allowed

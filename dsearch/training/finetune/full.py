@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.encoder import LearningEncoder
+from dsearch.encoder import LearningEncoder, TextEncoder
 from dsearch.engine import Collection, EncodedDocuments, Snapshot
 from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.models.training_record import query_statistics
@@ -235,8 +235,22 @@ def _encoded(
     if state.passages is None:
         index.renew(encoder, observer.progress)
         return EncodedDocuments(state, index.embeddings.numpy())
+    return encoded_documents(collection, state, encoder, observer)
+
+
+def encoded_documents(
+    collection: Collection, state: Snapshot, encoder: TextEncoder, observer: Observer
+) -> EncodedDocuments:
+    """Encode every document of a state, and every passage of long ones, cut as before.
+
+    Args:
+        collection: collection of the state.
+        state: its documents.
+        encoder: the encoder that will be served.
+        observer: receives progress (stage "encode").
+    """
     started, visible = time.monotonic(), state.visible()
-    embeddings = np.zeros((state.positions, index.embeddings.shape[1]), np.float32)
+    embeddings = np.zeros((state.positions, collection.store.dimension), np.float32)
     further: dict[int, Passages] = {}
     for start in range(0, len(visible), _ENCODED_AT_A_TIME):
         some = visible[start : start + _ENCODED_AT_A_TIME]

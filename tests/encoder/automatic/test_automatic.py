@@ -22,11 +22,11 @@ from support.warm.processes import warm_start
 
 from dsearch.encoder import AutomaticEncoder, Backend, Encoder, EncoderSource, encoder_in_use, load_encoder
 from dsearch.encoder.automatic import encoder as automatic
-from dsearch.encoder.automatic import outcome, preparation
+from dsearch.encoder.automatic import outcome, preparation, process
 from dsearch.encoder.automatic.folder import encoder_cache, machine_cache
 from dsearch.encoder.automatic.preparation import Preparation
-from dsearch.encoder.exported.cache import Exporting
 from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.exported.runtimes import openvino_knows
 from dsearch.encoder.weights import find_weights
 from dsearch.engine import SearchEngine
@@ -127,6 +127,7 @@ def test_states_that_do_not_agree_come_from_torch_and_say_why(machine: Machine, 
     encoder = other.load()
     assert encoder.runs_by.name == "openvino"  # embeddings
     assert "agree with torch's to a cosine of 0.99000 in the mean" in str(encoder_in_use(encoder).note)  # type: ignore[union-attr]
+    assert other.in_use() == encoder_in_use(encoder)
     (expected,) = Encoder.load(other.encoder).encode_tokens(TEXTS[:1])[1]
     (tokens,) = encoder.encode_tokens(TEXTS[:1])[1]
     np.testing.assert_allclose(tokens.states, expected.states, atol=1e-6)
@@ -244,8 +245,8 @@ def test_a_model_that_cannot_be_exported_is_tried_once(
         raise InvalidRequest("no fast tokenizer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "ensure_exported", refuse)
-        preparation.prepare(other.encoder, str(other.cache), "openvino")
+        patch.setattr(process, "ensure_exported", refuse)
+        process.prepare(other.encoder, str(other.cache), "openvino")
     assert json.loads(capsys.readouterr().out) == {"problem": "no fast tokenizer"}
     monkeypatch.setattr(preparation, "subprocess", None)
     assert other.load().note == other.in_use().note == "no fast tokenizer"
@@ -257,8 +258,8 @@ def test_a_full_disk_is_told_and_tried_again(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(preparation, "ensure_exported", full)
-    preparation.prepare(machine.encoder, str(tmp_path), "openvino")
+    monkeypatch.setattr(process, "ensure_exported", full)
+    process.prepare(machine.encoder, str(tmp_path), "openvino")
     assert "No space left" in json.loads(capsys.readouterr().out)["problem"]
     assert list(tmp_path.iterdir()) == []
 

@@ -11,7 +11,7 @@ import sentence_transformers
 import torch
 from support.training.rerankers import cross_encoder_folder, multi_vector_folder
 
-from dsearch.encoder.reranker import load_reranker, model
+from dsearch.encoder.reranker import load_reranker, model, weights
 from dsearch.encoder.weights import find_weights
 from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable
 
@@ -78,14 +78,36 @@ def test_a_search_asks_no_hub() -> None:
 def test_a_training_says_that_the_hub_did_not_give_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
-    def out_of_reach(name: str, *, local_files_only: bool, **_: object) -> str:
+    def refuse(name: str, *, local_files_only: bool, **_: object) -> str:
         asked.append(local_files_only)
         raise OSError(name)
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", out_of_reach)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    monkeypatch.setattr(weights, "_out_of_reach", lambda: None)
     with pytest.raises(RerankerUnavailable, match="the Hugging Face hub did not give it"):
         load_reranker("nobody/nothing", fetch=True)
     assert asked == [False]
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def refuse(name: str, *, local_files_only: bool, **_: object) -> str:
+        asked.append(local_files_only)
+        raise OSError(name)
+
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(RerankerUnavailable, match=r"the Hugging Face hub .* is out of reach"):
+        load_reranker("nobody/nothing", fetch=True)
+    assert asked == [True]  # its cache alone
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_no_name_is_no_folder(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(cross_encoder_folder(tmp_path / "cross"))
+    with pytest.raises(InvalidRequest, match=r"reranker='.*'; give the name of a CrossEncoder"):
+        load_reranker(name)
 
 
 def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:

@@ -72,6 +72,25 @@ def learned(engine: SearchEngine) -> CollectionLayer:
     return layer
 
 
+def test_documents_are_encoded_again_by_the_encoder_that_was_handed_in(
+    client: TestClient, engine: SearchEngine
+) -> None:
+    layer = learned(engine)
+    options = {"encode_documents": True, "accept": True}
+    body = model_file(upload_of(layer, None, None), EVIDENCE, None, options)
+    task = ended(client, client.post(f"{URL}/models/save", content=body, headers=TENSORS).json()["id"])
+    assert task["state"] == "done", task
+    assert (task["result"]["live"], task["result"]["model"]) == (True, "v1")
+    collection = engine.collection("numbers")
+    assert collection.has_documents_of("v1")
+    assert layer.encoder is not None
+    query, documents = [QUERIES["q00"]], [one.text for one in number_documents()]
+    wanted = layer.encoder.encode_queries(query) @ layer.encoder.encode_documents(documents).T
+    found = collection.attend(query, candidates=PAIRS, mode="dense")
+    scores = [float(wanted[0, int(id[1:])]) for id in found.ids[0]]
+    assert found.output.scores[0].tolist() == pytest.approx(scores, abs=1e-3)
+
+
 def test_a_query_encoder_is_handed_in_judged_and_served(client: TestClient, engine: SearchEngine) -> None:
     layer = learned(engine)
     body = model_file(upload_of(layer, None, None), EVIDENCE, {"loss": "mine"}, {})

@@ -1,0 +1,215 @@
+"""Array operations of the served formulas, for tensors and for NumPy arrays.
+
+A search has no gradients, so it needs no torch, whose import takes longer than the search itself. Its
+formulas are written once, with these operations: of a tensor each is torch's own, with its gradient, and of a
+NumPy array NumPy's. The module imports torch only for tensors, which exist only after torch was imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor as Array
+else:
+    Array = Any  # a tensor or a NumPy array; to type checkers a tensor, whose operators both have
+
+
+def is_array(numbers: object) -> bool:
+    """Return True for a NumPy array or scalar."""
+    return isinstance(numbers, (np.ndarray, np.generic))
+
+
+def is_tensor(numbers: object) -> bool:
+    """Return True for a tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(numbers, torch.Tensor)
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """Compute without gradients; where torch was never imported, there are none."""
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.no_grad()
+
+
+def inference() -> AbstractContextManager[Any]:
+    """Compute what never gets gradients, in torch's inference mode where torch was imported."""
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.inference_mode()
+
+
+def gradients_enabled() -> bool:
+    """Return True if torch records gradients."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.is_grad_enabled()
+
+
+def numbers_of(numbers: Array) -> Any:
+    """Return the numbers as a NumPy array, outside the graph."""
+    return numbers if is_array(numbers) else numbers.detach().cpu().numpy()
+
+
+def as_like(numbers: Any, other: Array) -> Array:
+    """Convert a NumPy array to the kind, the number type and the device of `other`."""
+    if is_array(other):
+        return _array(np.asarray(numbers, _plain(other).dtype))
+    import torch
+
+    return torch.as_tensor(numbers).to(other)
+
+
+def on_device_of(numbers: Any, other: Array) -> Array:
+    """Convert a NumPy array to the kind and the device of `other`, with its own number type."""
+    if is_array(other):
+        return numbers
+    import torch
+
+    return torch.as_tensor(numbers).to(other.device)
+
+
+def zeros(shape: tuple[int, ...], other: Array) -> Array:
+    """Zeros of the kind of `other`."""
+    if not is_array(other):
+        return other.new_zeros(shape)
+    return _array(np.zeros(shape, _plain(other).dtype))
+
+
+def all_true(other: Array) -> Array:
+    """A mask of the shape of `other`, True everywhere."""
+    if not is_array(other):
+        return other.new_ones(other.shape).bool()
+    return _array(np.ones(other.shape, bool))
+
+
+def fill(numbers: Array, mask: Array, value: float) -> Array:
+    """`numbers`, but `value` where `mask` is True."""
+    if not is_array(numbers):
+        return numbers.masked_fill(mask, value)
+    array = _plain(numbers)
+    return _array(np.where(_plain(mask), array.dtype.type(value), array))
+
+
+def concat(parts: Sequence[Array], axis: int) -> Array:
+    """Join along an axis."""
+    if is_array(parts[0]):
+        return _array(np.concatenate([_plain(part) for part in parts], axis))
+    import torch
+
+    return torch.cat([*parts], axis)
+
+
+def broadcast(numbers: Array, shape: tuple[int, ...]) -> Array:
+    """Broadcast to a shape; nothing is copied."""
+    return _array(np.broadcast_to(_plain(numbers), shape)) if is_array(numbers) else numbers.expand(shape)
+
+
+def exp(numbers: Array) -> Array:
+    """e to the power of each number."""
+    return _array(np.exp(_plain(numbers))) if is_array(numbers) else numbers.exp()
+
+
+def log(numbers: Array) -> Array:
+    """Natural logarithm; −∞ of 0."""
+    if not is_array(numbers):
+        return numbers.log()
+    with np.errstate(divide="ignore"):
+        return _array(np.log(_plain(numbers)))
+
+
+def sigmoid(numbers: Array) -> Array:
+    """σ(x) = 1 / (1 + e^−x)."""
+    if not is_array(numbers):
+        return numbers.sigmoid()
+    with np.errstate(over="ignore"):  # e^∞ is ∞, whose inverse is 0
+        return _array(1 / (1 + np.exp(-_plain(numbers))))
+
+
+def softmax(numbers: Array, axis: int) -> Array:
+    """e^x over its sum along an axis, the largest number subtracted first."""
+    if not is_array(numbers):
+        return numbers.softmax(axis)
+    array = _plain(numbers)
+    powers = np.exp(array - array.max(axis, keepdims=True, initial=-np.inf))
+    return _array(powers / powers.sum(axis, keepdims=True))
+
+
+def logsumexp(numbers: Array, axis: int) -> Array:
+    """Logarithm of the sum of e^x along an axis; −∞ of nothing, and where every x is −∞."""
+    if not is_array(numbers):
+        return numbers.logsumexp(axis)
+    array = _plain(numbers)
+    highest = array.max(axis, keepdims=True, initial=-np.inf)
+    highest = _plain(np.where(np.isfinite(highest), highest, array.dtype.type(0)))
+    return log(_array(np.exp(array - highest).sum(axis))) + _array(highest.squeeze(axis))
+
+
+def gather(numbers: Array, index: Array, axis: int) -> Array:
+    """Numbers at an index along an axis; the index broadcasts along the others."""
+    if is_array(numbers):
+        return _array(np.take_along_axis(_plain(numbers), _plain(index), axis))
+    shape = [*numbers.shape]
+    shape[axis] = index.shape[axis]
+    return numbers.gather(axis, index.expand(shape))
+
+
+def scatter(numbers: Array, index: Array, size: int) -> Array:
+    """Rows of zeros along the last axis, with the numbers at an index that names none twice."""
+    if not is_array(numbers):
+        return numbers.new_zeros((*numbers.shape[:-1], size)).scatter(-1, index, numbers)
+    rows = np.zeros((*numbers.shape[:-1], size), _plain(numbers).dtype)
+    np.put_along_axis(rows, _plain(index), _plain(numbers), -1)
+    return _array(rows)
+
+
+def best_first(numbers: Array) -> Array:
+    """Indices of each row from the largest number to the smallest, ties by index; without a gradient."""
+    if is_array(numbers):
+        return _array(np.argsort(-_plain(numbers), axis=1, kind="stable"))
+    return numbers.detach().sort(dim=1, descending=True, stable=True).indices
+
+
+def largest(numbers: Array, count: int) -> Array:
+    """The `count` largest numbers along the last axis, the largest first."""
+    if not is_array(numbers):
+        return numbers.topk(count, dim=-1).values
+    array, size = _plain(numbers), numbers.shape[-1]
+    if 0 < count < size:
+        array = np.partition(array, size - count, axis=-1)[..., size - count :]
+    return _array(np.sort(array, axis=-1)[..., ::-1][..., :count])
+
+
+def at_least(numbers: Array, least: float) -> Array:
+    """Each number, but `least` where it is smaller."""
+    if not is_array(numbers):
+        return numbers.clamp_min(least)
+    return _array(np.maximum(_plain(numbers), _plain(numbers).dtype.type(least)))
+
+
+def at_most(numbers: Array, most: float) -> Array:
+    """Each number, but `most` where it is larger."""
+    if not is_array(numbers):
+        return numbers.clamp(max=most)
+    return _array(np.minimum(_plain(numbers), _plain(numbers).dtype.type(most)))
+
+
+def length(vectors: Array) -> Array:
+    """Euclidean length along the last axis, which is kept with size 1; its gradient at zero is zero."""
+    if is_array(vectors):
+        return _array(np.linalg.norm(_plain(vectors), axis=-1, keepdims=True))
+    import torch
+
+    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)  # pyright: ignore
+
+
+def _plain(numbers: Any) -> Any:
+    """The same, whose type is not checked: to type checkers an `Array` is a tensor."""
+    return numbers
+
+
+def _array(numbers: Any) -> Array:
+    return numbers

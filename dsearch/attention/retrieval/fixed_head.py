@@ -1,0 +1,195 @@
+"""`FixedHead`: a head to search with, in NumPy; and the formulas that it shares with `Head`, which learns.
+
+A search needs numbers and no gradients. Most versions (untrained, tuned, trained of scope head) consist of
+projections, keyword weights, temperature and mixture, and are served without torch. `FixedHead.of_tensors`
+says which ones are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from dsearch.attention.arrays import Array, broadcast, exp, length, softmax
+from dsearch.attention.vectors import unit
+from dsearch.errors import DimensionMismatch
+
+if TYPE_CHECKING:
+    from dsearch.attention.excitation import HeadExcitation
+    from dsearch.attention.retrieval.memory import QueryMemory
+    from dsearch.attention.retrieval.second_stage import SecondStage
+    from dsearch.attention.scores import Score
+
+START_TEMPERATURE = 0.05
+START_KEYWORD_WEIGHT = 1.0
+_ZERO_AT_START = {  # of each query side: while these are zeros it moves nothing
+    "linear": ("query_delta",),
+    "low-rank": ("query_in",),
+    "mlp": ("query_in", "query_bias"),
+}
+_LEARNED = ("query_delta", "query_out", "query_in", "query_bias", "key_delta", "value_delta")
+_NUMBERS = ("keyword_weight", "log_temperature", "mixture_logits", "hop_strength", "bm25", "null_slot")
+_OUTPUT = ("output.weight", "output.bias")  # of the pooled context, which is no part of a ranking
+
+
+class HeadFormulas:
+    """The formulas of a head (head.py), for tensors and for NumPy arrays."""
+
+    encoder_dim: int
+    heads: int
+    query_side: str
+    memory: QueryMemory | None
+    second_stage: SecondStage | None
+    excitation: HeadExcitation | None
+
+    if TYPE_CHECKING:  # as what they are a head says
+        query_delta: Any
+        query_out: Any
+        query_in: Any
+        query_bias: Any
+        key_delta: Any
+        value_delta: Any
+        output: Any
+        keyword_weight: Any
+        log_temperature: Any
+        mixture_logits: Any
+        hop_strength: Any
+        bm25: Any
+        null_slot: Any
+
+    @property
+    def temperature(self) -> Float[Array, ""]:
+        """t > 0: score / temperature = logit."""
+        return exp(self.log_temperature)
+
+    @property
+    def mixture(self) -> Float[Array, " heads"]:
+        """m_h: the share of each head, summing to 1; without an excitation."""
+        return softmax(self.mixture_logits, -1)
+
+    def mixture_of(
+        self, folded: Float[Array, "batch heads encoder_dim"]
+    ) -> Float[Array, " heads"] | Float[Array, "batch heads"]:
+        """m_h of each query by its excitation; of a head without one the same for all, [heads].
+
+        Args:
+            folded: queries in the space of the stored embeddings, after the last hop.
+        """
+        return self.mixture if self.excitation is None else self.excitation(folded, self.mixture_logits)
+
+    @property
+    def keyword_weighting(self) -> tuple[float, float] | None:
+        """(k1, b) as numbers; None for those of the index."""
+        if self.bm25 is None:
+            return None
+        k1, b = self.bm25.tolist()
+        return round(k1, 6), round(b, 6)  # single precision: 0.4 is .4000000059
+
+    @property
+    def learned_score(self) -> Score | None:
+        """The learned score; None for the inner product."""
+        return None
+
+    def queries(self, embeddings: Float[Array, "batch encoder_dim"]) -> Float[Array, "batch heads key_dim"]:
+        """q_h = |e_q| · unit(e_q + f_h(e_q)), in key space.
+
+        Raises:
+            DimensionMismatch: embeddings of another length.
+        """
+        if embeddings.ndim != 2 or embeddings.shape[-1] != self.encoder_dim:
+            raise DimensionMismatch(
+                f"query states of shape {list(embeddings.shape)}; use [batch, {self.encoder_dim}]"
+            )
+        straight = embeddings[:, None]
+        if all(self._changes_nothing(name) for name in _ZERO_AT_START[self.query_side]):
+            return broadcast(straight, (len(embeddings), self.heads, self.encoder_dim))
+        return length(straight) * unit(straight + self._moved_by(embeddings))
+
+    def fold(self, queries: Float[Array, "*batch key_dim"]) -> Float[Array, "*batch encoder_dim"]:
+        """W_Kᵀ q: what gives with a stored embedding the score that q gives with its key."""
+        return queries if self._changes_nothing("key_delta") else queries + queries @ self.key_delta
+
+    def keys(self, embeddings: Float[Array, "*batch encoder_dim"]) -> Float[Array, "*batch key_dim"]:
+        """k = W_K e_d."""
+        if self._changes_nothing("key_delta"):
+            return embeddings
+        return embeddings + embeddings @ self.key_delta.mT
+
+    def values(self, embeddings: Float[Array, "*batch encoder_dim"]) -> Float[Array, "*batch value_dim"]:
+        """v = W_V e_d."""
+        if self._changes_nothing("value_delta"):
+            return embeddings
+        return embeddings + embeddings @ self.value_delta.mT
+
+    def _changes_nothing(self, name: str) -> bool:
+        """Return True if a projection is known to be the identity."""
+        raise NotImplementedError
+
+    def _moved_by(self, embeddings: Float[Array, "batch encoder_dim"]) -> Float[Array, "batch heads key_dim"]:
+        """f_h(e)."""
+        raise NotImplementedError
+
+
+class FixedHead(HeadFormulas):
+    """A head in NumPy that does not change: it ranks as the `Head` of the same numbers.
+
+    Args:
+        encoder_dim: length of an embedding.
+        tensors: of a head, by name; those that are missing are as at the start.
+        heads: number of query heads.
+        query_side: form of the query projection.
+    """
+
+    def __init__(
+        self,
+        encoder_dim: int,
+        tensors: Mapping[str, np.ndarray] | None = None,
+        *,
+        heads: int = 1,
+        query_side: str = "linear",
+    ):
+        tensors = {} if tensors is None else tensors
+        self.encoder_dim, self.heads, self.query_side = encoder_dim, heads, query_side
+        self.keyword_weight = np.full(heads, START_KEYWORD_WEIGHT, np.float32)
+        self.log_temperature = np.array(math.log(START_TEMPERATURE), np.float32)
+        self.mixture_logits = np.zeros(heads, np.float32)
+        self.hop_strength = np.zeros((), np.float32)
+        self.bm25 = self.null_slot = None
+        self.memory = self.second_stage = self.excitation = self.output = None
+        for name in (*_LEARNED, *_NUMBERS):
+            if name in tensors:
+                setattr(self, name, tensors[name])
+        self._moving = {name for name in _LEARNED if name in tensors and tensors[name].any()}
+
+    @classmethod
+    def of_tensors(
+        cls, tensors: Mapping[str, np.ndarray], *, heads: int, query_side: str
+    ) -> FixedHead | None:
+        """Return the head of these tensors; None if NumPy does not compute all of its parts.
+
+        A second stage, a learned score, an excitation, and what a later release adds need a `Head`.
+        """
+        if set(tensors) - {*_LEARNED, *_NUMBERS, *_OUTPUT}:
+            return None
+        return cls(len(tensors["key_delta"]), tensors, heads=heads, query_side=query_side)
+
+    def _changes_nothing(self, name: str) -> bool:
+        return name not in self._moving
+
+    def _moved_by(self, embeddings: Float[Array, "batch encoder_dim"]) -> Float[Array, "batch heads key_dim"]:
+        if self.query_side == "linear":
+            return (embeddings @ self.query_delta[0].mT)[:, None]
+        hidden = self.query_in @ embeddings.mT  # [heads, rank, batch]
+        if self.query_side == "mlp":
+            hidden = _gelu(hidden + self.query_bias[..., None])
+        return (self.query_out @ hidden).transpose(2, 0, 1)
+
+
+def _gelu(numbers: np.ndarray) -> np.ndarray:
+    """x Φ(x), as torch computes it (not its approximation by tanh)."""
+    errors: Any = np.frompyfunc(math.erf, 1, 1)(numbers / math.sqrt(2))
+    return numbers * (0.5 * (1 + np.asarray(errors, numbers.dtype)))

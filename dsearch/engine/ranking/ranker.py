@@ -1,0 +1,412 @@
+"""`Ranker`: attention of queries over documents, as the formulas of head and scores compute it.
+
+    query states → f_h → fold → candidates (FAISS ∪ BM25 ∪ fresh rows) → exact logits → softmax per head
+                                                                       → mixture, context, values
+
+Candidates are proposed without gradients. Everything else is computed by operations that tensors and NumPy
+arrays share (attention/arrays.py): with a `FixedHead` and states in NumPy it answers searches without torch,
+and as a `SearchLayer` (layer.py), whose head is a module, it is differentiable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from dsearch.attention.arrays import (
+    Array,
+    as_like,
+    at_least,
+    gather,
+    numbers_of,
+    on_device_of,
+    without_gradients,
+    zeros,
+)
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
+from dsearch.attention.retrieval.hops import refine
+from dsearch.attention.vectors import keyword_part
+from dsearch.attention_options import CANDIDATES, OVER, Over
+from dsearch.engine.ranking.candidates import SearchLegs
+from dsearch.engine.ranking.field_match import FieldMatch
+from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.scores import (
+    check_bias,
+    checked_pooling,
+    checked_score,
+    checked_temperature,
+    chosen_stages,
+    ranks_by_inner_product,
+)
+from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing, by_score_then_position, rows_at
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.errors import InvalidRequest
+from dsearch.search_options import RERANK_CANDIDATES
+from dsearch.types import Mode
+
+if TYPE_CHECKING:
+    from dsearch.attention import Score
+    from dsearch.attention.retrieval.memory import Recalled
+    from dsearch.engine.ranking.memory import SnapshotMemory
+    from dsearch.engine.ranking.resident import ResidentEmbeddings
+    from dsearch.engine.ranking.second_stage import Reranker
+    from dsearch.engine.ranking.whole import Whole
+    from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+
+HOP_CANDIDATES = 10  # what a hop pools: the best few speak for the query, the rest for the corpus
+
+
+class Ranker:
+    """Attention of query states over documents; where it is set, `bias` [positions] adds to their scores.
+
+    Args:
+        snapshot: the documents.
+        head: the learned part; its parameters are this module's.
+        mode: "hybrid", "dense" or "keyword".
+        candidates: number of documents that each leg proposes for each head.
+        over: "candidates", or "all": the attention is shared by every document, exactly (whole.py), and
+            `candidates` is the number that is listed.
+        hops: rounds of search; None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
+        hop_strength: g; None takes the head's learned one.
+        score: a name (see scores.py); a `FieldMatch`, which compares the texts with a field; or any function
+            or module with the interface of `dsearch.attention.SCORES`, which then learns with the layer; the
+            inner product proposes. "dot" is the head's learned score where it has one.
+        pooling: "soft", "hard" or "uniform", over the candidates.
+        width: width of a kernel score.
+        temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
+        stages, rerank_candidates: of a second stage (second_stage.py); see `chosen_stages`.
+
+    Raises:
+        InvalidRequest: an unknown option or one out of range; a score for mode "keyword", which has its own.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        head: HeadFormulas,
+        *,
+        mode: Mode = "hybrid",
+        candidates: int = CANDIDATES,
+        over: Over = "candidates",
+        hops: int | None = None,
+        hop_strength: float | None = None,
+        score: str | Score | FieldMatch = "dot",
+        pooling: str = "soft",
+        width: float | None = None,
+        temperature: float | None = None,
+        stages: int | None = None,
+        rerank_candidates: int = RERANK_CANDIDATES,
+    ):
+        if mode not in ("hybrid", "dense", "keyword"):
+            raise InvalidRequest(f"mode={mode!r}; use hybrid, dense or keyword")
+        if over not in OVER:
+            raise InvalidRequest(f"over={over!r}; use candidates or all")
+        if hops is None:
+            hops = 2 if (head.hop_strength.item() if hop_strength is None else hop_strength) else 1
+        for name, value in {"candidates": candidates, "hops": hops}.items():
+            if value < 1:
+                raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
+        self.head, self.snapshot = head, snapshot
+        self.mode: Mode = mode
+        self.over: Over = over
+        self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
+        self.match = score if isinstance(score, FieldMatch) else None
+        # Vectors have no part in a match: it is flat in them, and needs no temperature.
+        if score == "dot" and head.learned_score is not None:  # its parameters are the head's alone
+            object.__setattr__(self, "score", checked_score(head.learned_score, width))
+        else:
+            self.score = checked_score("exact_match" if isinstance(score, FieldMatch) else score, width)
+        if mode == "keyword" and score != "dot":
+            raise InvalidRequest(
+                "mode='keyword' scores by keywords alone; leave score out, or use dense or hybrid"
+            )
+        self.pooling = checked_pooling(pooling)
+        self._temperature = checked_temperature(temperature, self.score)
+        self._memory: SnapshotMemory | None = None
+        self.rerank_candidates = rerank_candidates
+        self.bias: Float[Array, " positions"] | None = None
+        self.resident: ResidentEmbeddings | None = None
+        plain = ranks_by_inner_product(self.score) and over == "candidates"
+        self.stages = chosen_stages(stages, snapshot.token_dims, head, mode=mode, plain=plain)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The documents, whose keywords count as the head has it: k1 and b can be its own."""
+        weighting = self.head.keyword_weighting
+        if weighting != self._weighting:  # another head was loaded into this one
+            self._weighting, self._snapshot = weighting, self._snapshot.weighed(weighting)
+        return self._snapshot
+
+    @snapshot.setter
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Search another state, or other documents of the same dimension."""
+        self._weighting = self.head.keyword_weighting
+        self._snapshot = snapshot.weighed(self._weighting)
+
+    @property
+    def temperature(self) -> Float[Array, ""] | float:
+        """Temperature of the softmax: an explicit one, 1 if the score needs none, else the head's own."""
+        return self.head.temperature if self._temperature is None else self._temperature
+
+    def ranked(
+        self,
+        query_states: Float[Array, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        tokens: Sequence[QueryTokens] | None = None,
+    ) -> SearchOutput:
+        """Rank for display: without gradients, and with a context that has no numbers.
+
+        If candidate generation scored every document, those scores are reused and no embedding of a
+        candidate is read; `keys_of` then returns the keys that were chosen.
+        """
+        with without_gradients():
+            return self._search(query_states, texts, None, None, pooled=False, tokens=tokens)
+
+    def keys_of(self, output: SearchOutput, most: int) -> Int64[np.ndarray, "batch heads shown"] | None:
+        """The keys that each head took of the first `most` candidates that `ranked` found; None where every
+        candidate has but one, or keywords alone rank."""
+        if output.keys is not None:
+            return output.keys[:, :, :most]
+        score = None if self.mode == "keyword" else self.score
+        return Scoring(self.snapshot, self.head, score).best_keys(output.folded, output.positions[:, :most])
+
+    def among(
+        self,
+        query_states: Float[Array, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        positions: Int64[np.ndarray, "batch candidates"],
+    ) -> SearchOutput:
+        """Attention over these candidates, in place of those that it would propose; −1 = none.
+
+        What a hop refines the query by is proposed all the same.
+        """
+        last = np.where(positions == NONE, np.iinfo(np.int64).max, positions)
+        ascending = np.take_along_axis(positions, last.argsort(axis=1, kind="stable"), 1)
+        return self._search(query_states, texts, None, None, ascending)
+
+    @property
+    def memory(self) -> SnapshotMemory:
+        """The head's memory over these documents."""
+        memory, bound = self.head.memory, self._memory
+        assert memory is not None
+        if bound is None or bound.memory is not memory or bound.snapshot is not self._snapshot:
+            from dsearch.engine.ranking.memory import SnapshotMemory
+
+            bound = self._memory = SnapshotMemory(memory, self._snapshot)
+        return bound
+
+    def _recalled(self, query_states: Float[Array, "batch encoder_dim"]) -> Recalled | None:
+        """Past queries that these attend to; None without any, and where they have no part in the score.
+
+        It was trained beside inner products: a kernel has another scale, and keywords alone have no state.
+        """
+        memory = self.head.memory
+        if not memory or self.mode == "keyword" or not ranks_by_inner_product(self.score):
+            return None
+        return memory(query_states)
+
+    @property
+    def reranker(self) -> Reranker:
+        """The second stage over these documents."""
+        from dsearch.engine.ranking.second_stage import Reranker, stage_of
+
+        return Reranker(self._snapshot, stage_of(self._snapshot, self.head), self.rerank_candidates)
+
+    def weighing_of(self, folded: Float[Array, "batch heads encoder_dim"]) -> Weighing:
+        """Weighting of the candidates of these queries.
+
+        The null slot has a weight only where it was trained: soft hybrid search, at the head's temperature.
+        """
+        soft = (self.mode, self.pooling, self._temperature) == ("hybrid", "soft", None)
+        slot = soft and ranks_by_inner_product(self.score)
+        return Weighing(self.head, self.head.mixture_of(folded), self.temperature, self.pooling, slot)
+
+    def _stages(
+        self,
+        texts: Sequence[str] | None,
+        further: Int64[np.ndarray, "batch further"] | None,
+        embed: EmbedRows | None = None,
+    ) -> tuple[SearchLegs, Scoring]:
+        """Return what proposes candidates, and what scores them."""
+        matches = None
+        if self.match is not None:
+            assert texts is not None
+            self.match.require(self.snapshot.positions)
+            matches = self.match.of_all(texts)
+        legs = SearchLegs(
+            self.snapshot,
+            texts,
+            mode=self.mode,
+            candidates=self.candidates,
+            further=further,
+            matches=matches,
+            resident=self.resident,
+        )
+        score = None if self.mode == "keyword" else self.score
+        check_bias(self.bias, self.snapshot.positions)
+        return legs, Scoring(self.snapshot, self.head, score, embed, matches, self.bias, self.resident)
+
+    def _search(
+        self,
+        query_states: Float[Array, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        embed: EmbedRows | None,
+        values: Float[Array, "positions value_dim"] | None,
+        among: Int64[np.ndarray, "batch candidates"] | None = None,
+        pooled: bool = True,
+        shares: bool = False,
+        tokens: Sequence[QueryTokens] | None = None,
+    ) -> SearchOutput:
+        queries = self.head.queries(query_states)
+        recalled, further = self._recalled(query_states), None
+        if recalled is not None:
+            further = self.memory.best(recalled, self.candidates)
+        legs, scoring = self._stages(texts, further, embed)
+        for _ in range(self.hops - 1):
+            queries = self._hop(queries, legs, scoring, recalled)
+        attended = self._attend(queries, legs, scoring, recalled, values, among, pooled=pooled, tokens=tokens)
+        if shares and embed is None and self.over == "candidates":
+            whole = self._whole(queries, attended.folded, legs, scoring, recalled)
+            attended = attended._replace(covered_mass=whole.share(attended.first_raw, attended.positions))
+        return attended
+
+    def _whole(
+        self,
+        queries: Float[Array, "batch heads key_dim"],
+        folded: Float[Array, "batch heads encoder_dim"],
+        legs: SearchLegs,
+        scoring: Scoring,
+        recalled: Recalled | None,
+    ) -> Whole:
+        """Every document as a candidate."""
+        from dsearch.engine.ranking.whole import Whole
+
+        remembered = None if recalled is None else partial(self.memory.scores, recalled)
+        return Whole(scoring, self.weighing_of(folded), legs, queries, folded, remembered)
+
+    def _hop(
+        self,
+        queries: Float[Array, "batch heads key_dim"],
+        legs: SearchLegs,
+        scoring: Scoring,
+        recalled: Recalled | None,
+    ) -> Float[Array, "batch heads key_dim"]:
+        attended = self._attend(queries, legs, scoring, recalled, least=HOP_CANDIDATES)
+        best = attended.positions[:, :HOP_CANDIDATES]
+        head_weights = attended.head_weights[..., :HOP_CANDIDATES]
+        head_weights = head_weights / at_least(head_weights.sum(-1)[..., None], 1e-30)
+        strength = self.head.hop_strength if self.hop_strength is None else self.hop_strength
+        if attended.keys is None:
+            return refine(queries, head_weights, scoring.keys(best, queries), strength)
+        keys = scoring.keys_taken(
+            attended.keys[:, :, :HOP_CANDIDATES], best, queries
+        )  # each head has its own
+        return refine(queries[:, :, None], head_weights[:, :, None], keys, strength)[:, :, 0]
+
+    def _attend(
+        self,
+        queries: Float[Array, "batch heads key_dim"],
+        legs: SearchLegs,
+        scoring: Scoring,
+        recalled: Recalled | None,
+        values: Float[Array, "positions value_dim"] | None = None,
+        among: Int64[np.ndarray, "batch candidates"] | None = None,
+        *,
+        pooled: bool = True,
+        least: int = 1,
+        tokens: Sequence[QueryTokens] | None = None,
+    ) -> SearchOutput:
+        head = self.head
+        folded = head.fold(queries)
+        whole = everything = second = None
+        if among is not None:
+            positions = among
+        elif self.over == "all":
+            whole = self._whole(queries, folded, legs, scoring, recalled)
+            positions = whole.best(max(self.candidates, least))
+        else:
+            positions = legs.propose(folded)
+        scored = None if pooled else scoring.scores_of_legs(folded, legs, positions)
+        if scored is None:
+            scored = scoring.scored(queries, folded, positions)
+        dense = scored.dense
+        by_words = legs.keyword_scores(positions)
+        if by_words is None:
+            keyword, raw = zeros(dense.shape, dense), dense
+        else:
+            keyword = keyword_part(head.keyword_weight, as_like(by_words, dense))
+            raw = dense + keyword
+        remembered = None
+        if recalled is not None:
+            remembered = self.memory.scores(recalled, positions).to(raw)
+            raw = raw + remembered[:, None]
+        present, mask = positions != NONE, None
+        if not (self._reaches_all and present.all()):
+            mask = on_device_of(present, raw)
+        if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
+            mask = mask & (raw != -math.inf).any(1)
+            positions = np.where(numbers_of(mask), positions, NONE)
+        weighing = self.weighing_of(folded)
+        if whole is None:
+            scores, first = weighing.scores(raw, mask), raw
+            if tokens is not None and self.stages == 2:
+                from dsearch.engine.ranking.second_stage import FirstStage
+
+                words = None if by_words is None else on_device_of(by_words, raw)
+                second = self.reranker.terms(tokens, FirstStage(positions, raw, scores, dense, words))
+                raw = raw + second.values[:, None]
+                scores = weighing.scores(raw, mask)
+            weighed = weighing.weighed(raw, mask, first)
+        else:
+            everything = whole.attended(values)
+            weighed = whole.weighed(raw, mask, everything)
+            scores = whole.scores(raw, mask, everything)
+        order = by_score_then_position(scores, second)
+        along = order[:, None]
+        keys = scored.keys(positions)
+        if keys is not None:
+            keys = np.take_along_axis(keys, numbers_of(along), 2)
+        if not pooled:
+            context = zeros((len(folded), 0), folded)
+        elif everything is not None and everything.context is not None:
+            context = everything.context if values is not None else head.values(everything.context)
+            if weighed.nothing is not None:
+                context = context * (1 - weighed.nothing)[:, None]
+        elif values is not None:
+            rows = rows_at(values, positions).to(weighed.mixed)
+            context = (weighed.mixed[:, None] @ rows)[:, 0]
+        else:
+            # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
+            context = head.values(scored.pooled(weighed))
+        return SearchOutput(
+            context=context,
+            weights=gather(weighed.mixed, order, 1),
+            positions=positions[np.arange(len(positions))[:, None], numbers_of(order)],
+            scores=gather(scores, order, 1),
+            dense=gather(dense, along, 2),
+            keyword=keyword if by_words is None else gather(keyword, along, 2),
+            head_weights=gather(weighed.by_head, along, 2),
+            folded=folded,
+            memory=None if remembered is None else gather(remembered, order, 1),
+            recalled=recalled,
+            keys=keys,
+            null_weight=weighed.nothing,
+            output=None if not pooled or values is not None or head.output is None else head.output(context),
+            dense_of_all=legs.dense_of_all,
+            keyword_of_all=legs.keyword_of_all,
+            documents=everything.documents if everything is not None else (positions != NONE).sum(1),
+            covered_mass=None if everything is None else zeros((len(scores),), scores) + 1,
+            second=None if second is None else gather(second.values, order, 1),
+            near_evidence=None if second is None else second.evidence,
+            reranked=None if second is None or second.reranked is None else gather(second.reranked, order, 1),
+        )
+
+    @property
+    def _reaches_all(self) -> bool:
+        """True if every document has a finite score."""
+        return self.mode == "keyword" or ranks_by_inner_product(self.score)

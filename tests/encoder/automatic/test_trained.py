@@ -1,0 +1,163 @@
+"""Encoders of versions: exported in the background as the encoder they started from, torch until then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.exported_encoders import TinyHome, needs
+from support.tiny_encoder import WORDS
+from support.warm.processes import warm_start
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.encoder import (
+    AutomaticEncoder,
+    Backend,
+    Encoder,
+    EncoderChange,
+    EncoderTraining,
+    LearningEncoder,
+    load_encoder,
+    tuned,
+    tuned_identity,
+)
+from dsearch.encoder.automatic import preparation
+from dsearch.encoder.automatic.trained import KEPT, TrainedChange, forget_earlier, load_trained
+from dsearch.encoder.exported.cache import export_folder
+from dsearch.encoder.exported.request import Exporting
+from dsearch.encoder.weights import Weights, digest_of_file
+from dsearch.engine import SearchEngine
+from dsearch.types import Document
+
+TEXTS = ["question 1 red", "answer 7", " ".join(WORDS * 4), "apple bread honey honey"]
+WAIT_S = 300.0
+
+
+@pytest.fixture(autouse=True)
+def warm(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Processes that export start in milliseconds; those that were started."""
+    started: list[Any] = []
+
+    def start(command: list[str], *, start_new_session: bool, **options: Any) -> Any:
+        started.append(command)
+        return warm_start()(command, **options)
+
+    monkeypatch.setattr(preparation, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": start}))
+    return started
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> TinyHome:
+    needs("openvino")
+    home = TinyHome(tmp_path_factory.mktemp("trained"))
+    home.load("openvino", "float32")  # the base is exported
+    return home
+
+
+def learned(home: TinyHome, seed: int = 0) -> EncoderChange:
+    """A change of every weight."""
+    learning = LearningEncoder(Encoder.load(home.encoder), EncoderTraining("all"))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in learning.learning():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return learning.change()
+
+
+def in_file(home: TinyHome, change: EncoderChange, folder: Path) -> TrainedChange:
+    file = folder / "weights.safetensors"
+    save_file(dict(change.tensors), file)
+    identity = tuned_identity(Encoder.load(home.encoder).identity, digest_of_file(file))
+    return TrainedChange(home.encoder, file, {"method": "all", "rank": 16, "alpha": 32}, identity)
+
+
+def test_an_export_takes_over_and_is_found_again(home: TinyHome, tmp_path: Path) -> None:
+    base = load_encoder(home.encoder, backend="auto", cache=home.cache)
+    assert isinstance(base, AutomaticEncoder)
+    change = learned(home)
+    trained = in_file(home, change, tmp_path)
+    exact = tuned(base, change, trained.identity)
+    encoder = load_trained(base, trained, lambda: exact)
+    assert isinstance(encoder, AutomaticEncoder)
+    assert encoder.runs_by.name == "torch"
+    assert encoder.wait()  # nothing runs before it is told to
+    encoder.start()
+    encoder.start()
+    assert encoder.wait(WAIT_S)
+    assert encoder.runs_by.name == "openvino", encoder.note
+    assert encoder.identity == trained.identity
+
+    def refuse() -> Any:
+        raise AssertionError("torch is not needed")
+
+    again = load_trained(base, trained, refuse)
+    for served in (encoder, again):
+        near = (exact.encode_queries(TEXTS) * served.encode_queries(TEXTS)).sum(1)
+        assert near.min() >= 0.9999
+        states = served.encode_tokens(TEXTS[:1], "query")[1][0].states  # type: ignore[attr-defined]
+        assert (exact.encode_tokens(TEXTS[:1], "query")[1][0].states * states).sum(1).min() > 0.999
+    assert not np.allclose(encoder.encode_queries(TEXTS), base.encode_queries(TEXTS), atol=0.01)
+    assert encoder.embed(TEXTS[:1], "query").shape == (1, 16)  # by torch, with the change
+
+
+def test_a_file_that_is_another_leaves_torch_and_says_why(home: TinyHome, tmp_path: Path) -> None:
+    base = load_encoder(home.encoder, backend="auto", cache=home.cache)
+    trained = in_file(home, learned(home, 1), tmp_path)
+    exact = Encoder.load(home.encoder)
+    save_file(dict(learned(home, 2).tensors), trained.file)
+    encoder = load_trained(base, trained, lambda: exact)
+    assert isinstance(encoder, AutomaticEncoder)
+    encoder.start()
+    assert encoder.wait(WAIT_S)
+    assert encoder.runs_by.name == "torch"
+    assert "is not the change of" in str(encoder.note)
+
+
+def test_a_base_without_an_export_and_int8_stay_with_torch(home: TinyHome, tmp_path: Path) -> None:
+    exact = Encoder.load(home.encoder)
+    trained = in_file(home, learned(home), tmp_path)
+    assert load_trained(exact, trained, lambda: exact) is exact
+    if not Backend("onnx", "int8").missing(exporting=True):
+        assert load_trained(home.load("onnx", "int8"), trained, lambda: exact) is exact
+
+
+def test_exports_of_earlier_changes_are_removed(home: TinyHome, tmp_path: Path) -> None:
+    def request(digit: int) -> Exporting:
+        weights = Weights(tmp_path, "", str(digit) * 64)
+        return Exporting(f"model+{str(digit) * 12}", weights, None, tmp_path, lambda: None)  # type: ignore[arg-type, return-value]
+
+    folders = [export_folder(request(digit), Backend("openvino", "float32")) for digit in range(KEPT + 2)]
+    base = export_folder(replace(request(0), name="model"), Backend("openvino", "float32"))
+    for age, folder in enumerate([base, *folders]):
+        folder.mkdir()
+        os.utime(folder, (age, age))
+    forget_earlier(request(KEPT + 1), "openvino")
+    assert set(tmp_path.iterdir()) == {base, *folders[2:]}
+
+
+def test_only_the_version_that_answers_is_exported(home: TinyHome, tmp_path: Path, warm: list[Any]) -> None:
+    fast = load_encoder(home.encoder, backend="auto", cache=home.cache)
+    with SearchEngine(tmp_path / "home", encoder=lambda: fast) as engine:
+        collection = engine.create("papers")
+        collection.ingest([Document(str(n), word) for n, word in enumerate(WORDS)])
+        version = collection.add_model(Head(16), {"scope": "query"}, encoder=learned(home, 3))
+        collection.search("red", model=version)
+        assert warm == []
+        collection.promote(version)
+        before = [hit.id for hit in collection.search("red bread", mode="dense").hits]
+        assert len(warm) == 1
+        encoder = collection.encoder_of(version)
+        assert isinstance(encoder, AutomaticEncoder)
+        assert encoder.wait(WAIT_S)
+        assert encoder.runs_by.name == "openvino", encoder.note
+        collection.query_cache.clear()
+        assert [hit.id for hit in collection.search("red bread ", mode="dense").hits] == before
+        assert len(warm) == 1
