@@ -15,8 +15,8 @@ from dsearch.cli.app import app
 from dsearch.cli.declared_options import with_options_of
 from dsearch.client.options import AttendOptions, FindOptions
 from dsearch.declared import option, options_of
-from dsearch.engine import SearchLayer
 from dsearch.engine.options import LayerOptions, SearchArguments
+from dsearch.engine.ranking.ranker import Ranker
 from dsearch.search_options import SearchKeywords, SearchOptions
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.schemas.documents import SimilarRequest
@@ -78,9 +78,10 @@ def test_attention_has_every_option_at_every_door() -> None:
     }
     of_searches = {"stages", "rerank_candidates"}
     own = {*declared, "among", "exclude"} - {"model", "purpose"}
-    assert {*get_type_hints(LayerOptions)} == own | of_searches
+    hints = get_type_hints(LayerOptions, localns={"Score": Any})  # imported for type checkers alone
+    assert {*hints} == own | of_searches
     assert {*get_type_hints(AttendOptions)} == {*declared, "among", "exclude", "filter"}
-    defaults = inspect.signature(SearchLayer).parameters
+    defaults = inspect.signature(Ranker).parameters
     of_collections = ("model", "purpose", "match_field", "ignore_case")
     for name, (field, _) in declared.items():
         assert name in of_collections or defaults[name].default == field.default, name
