@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from support.sizes import by_size
 
 from dsearch.errors import InvalidRequest
-from dsearch.evaluation.calibration import answerability, auroc, expected_calibration_error
+from dsearch.evaluation.calibration import (
+    answerability,
+    auroc,
+    debiased_calibration_error,
+    expected_calibration_error,
+)
 
 
 def test_by_hand() -> None:
@@ -19,6 +24,13 @@ def test_by_hand() -> None:
     assert expected_calibration_error(weights, wrong, bins=2) == pytest.approx((0.35 + 0.15) / 2)
     assert auroc(np.array([0.5, 0.5, 0.5, 0.2]), wrong) == pytest.approx((0.5 + 0.5 + 0.0) / 3)
     assert expected_calibration_error(np.zeros(0), np.zeros(0, bool)) == 0
+
+
+def test_what_chance_adds_is_taken_out_by_hand() -> None:
+    """Two of four at .9: (.5 - .9)^2 less .5 * .5 / 3."""
+    likely, right = np.full(4, 0.9), np.array([True, True, False, False])
+    found = debiased_calibration_error(likely, right, bins=1)
+    assert found == pytest.approx(np.sqrt(0.16 - 0.25 / 3))
 
 
 @settings(max_examples=by_size(25, 250))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index import KeywordIndex, TokenizedTexts, Tokenizer
 from dsearch.index.keyword.query_terms import QueryTerms
+from dsearch.index.keyword.spelling import Spelling
 
 PLAIN = Tokenizer(stop_words=(), stemmer=None)
 WORDS = ["aa", "bb", "cc", "dd", "ee", "ff"]
@@ -245,3 +246,12 @@ def test_some_texts_score_as_all_do():
         every = index.scores_of_texts(query, texts)
         np.testing.assert_array_equal(index.scores_of_texts(query, texts, at), every[at])
         assert index.scores_of_texts(query, texts, at[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize(("frequencies", "nearest"), [([3, 7], "mouse"), ([7, 3], "house")])
+def test_of_equally_similar_terms_the_more_frequent_replaces_a_misspelt_one(
+    frequencies: list[int], nearest: str
+) -> None:
+    spelling = Spelling(["house", "mouse"], np.array(frequencies))
+    assert spelling.nearest(["couse"]) == nearest
+    assert spelling.nearest(["cow"]) is None
