@@ -85,7 +85,8 @@ class RowArrays(NamedTuple):
         parts = weights.ravel().repeat(counts) * self.grades[pairs]
         places = self.of_document[pairs]
         if batch > 1:
-            places = places + (np.arange(batch) * self.documents).repeat(near).repeat(counts)
+            row = np.arange(batch, dtype=np.int64).repeat(near).repeat(counts)
+            places = places + np.multiply(row, self.documents)
         total = np.bincount(places, parts, batch * self.documents)
         return total.astype(np.float32).reshape(batch, self.documents)
 

@@ -58,8 +58,8 @@ def error_text(error: DsearchError) -> str:
     """The text of an error, its command as it has to be typed here; of a server's route the command too."""
     home = _home.get()
 
-    def command(made: re.Match[str]) -> str:
-        return Command("index", ("SOURCE", "-c", made[1])).line(home)
+    def command(match: re.Match[str]) -> str:
+        return Command("index", ("SOURCE", "-c", match[1])).line(home)
 
     return re.sub(r"PUT /v1/collections/([\w.-]+)", command, error.text(home))
 

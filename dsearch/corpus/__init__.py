@@ -15,7 +15,7 @@ from dsearch.corpus.python_docs import (
 )
 from dsearch.corpus.readers import SUPPORTED, read, read_sources
 from dsearch.corpus.records import RecordFields, content_id
-from dsearch.corpus.sentences import inverse_cloze, sentences
+from dsearch.corpus.sentences import inverse_cloze, sentences, title_queries
 
 __all__ = [
     "SUPPORTED",
@@ -35,6 +35,7 @@ __all__ = [
     "read_queries",
     "read_sources",
     "sentences",
+    "title_queries",
     "write_beir",
     "write_python_docs",
 ]

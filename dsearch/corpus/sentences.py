@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from dsearch.types import Document
@@ -80,6 +81,27 @@ def inverse_cloze(
         chance = random.Random(f"{seed}/{identity}")
         drawn += [(sentence, identity) for sentence in chance.sample(pool, min(per_document, len(pool)))]
     return drawn
+
+
+def title_queries(
+    documents: Iterable[tuple[str, str]], min_words: int = 3, max_words: int = 40
+) -> list[tuple[str, str]]:
+    """Titles as training queries of their documents: (title, id of the document).
+
+    Titles that several documents have, short ones, and names of files or functions are left out.
+
+    Args:
+        documents: (title, id) of documents with a body.
+        min_words: smallest number of words.
+        max_words: largest number.
+    """
+    titles = [(" ".join(title.rstrip(" .").split()), identity) for title, identity in documents]
+    times = Counter(title.casefold() for title, _ in titles)
+    return [
+        (title, identity)
+        for title, identity in titles
+        if times[title.casefold()] == 1 and _is_prose(title, min_words, max_words)
+    ]
 
 
 def _is_lower_case(text: str) -> bool:

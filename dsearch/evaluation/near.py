@@ -61,16 +61,12 @@ def near_evidence(of: StageScores, strength: float) -> NearRows:
     """`NEAR_EVIDENCE` of each query; zeros without a candidate. `strength`: γ of an untrained stage."""
     present = of.present
     total = np.where(present, of.scores + strength * of.match, -np.inf)
-    columns = [
-        *_peak(of.scores, present),
-        *_peak(of.dense, present)[::2],
-        *_peak(of.keyword, present)[::2],
-        *_peak(of.match, present),
-        *_peak(of.coverage, present),
-    ]
+    parts = np.stack([of.scores, of.dense, of.keyword, of.match, of.coverage, total])
+    scores, dense, keyword, match, coverage, both = zip(*_peaks(parts, present), strict=True)
+    columns = [*scores, *dense[::2], *keyword[::2], *match, *coverage]
     some = present.sum(1) > 0
     first = total.argmax(1)[:, None]
-    columns += [np.take_along_axis(of.start, first, 1)[:, 0], _peak(total, present)[1]]
+    columns += [np.take_along_axis(of.start, first, 1)[:, 0], both[1]]
     shares = _shares(total, present, _SHARPNESS)
     largest = np.log(np.maximum(present.sum(1), 2))  # an entropy is a part of the largest possible
     columns += [
@@ -132,16 +128,18 @@ def calibrate_near(answered: NearRows, without_answer: NearRows) -> NearCalibrat
     return NearCalibration(fits, float(np.quantile(fits(answered), MOST_REFUSED)), len(answered))
 
 
-def _peak(values: Numbers, present: Bool[np.ndarray, "queries candidates"]) -> list[np.ndarray]:
+def _peaks(
+    values: Float[np.ndarray, "parts queries candidates"], present: Bool[np.ndarray, "queries candidates"]
+) -> list[Float[np.ndarray, "parts queries"]]:
     """Largest value; its lead over the mean of the next nine; its distance from the mean in deviations."""
     counts = present.sum(1)
-    ranked = -np.sort(-np.where(present, values, -np.inf), axis=1)[:, :_FOLLOWING]
+    ranked = -np.sort(-np.where(present, values, -np.inf), axis=2)[..., :_FOLLOWING]
     finite = np.where(np.isfinite(ranked), ranked, 0.0)
-    largest, following = finite[:, 0], np.clip(counts - 1, 1, _FOLLOWING - 1)
+    largest, following = finite[..., 0], np.clip(counts - 1, 1, _FOLLOWING - 1)
     of_all = np.where(present, values, 0.0)
-    mean = of_all.sum(1) / np.maximum(counts, 1)
-    squares = np.where(present, (of_all - mean[:, None]) ** 2, 0.0).sum(1) / np.maximum(counts, 1)
-    lead = np.where(counts > 1, largest - finite[:, 1:].sum(1) / following, 0.0)
+    mean = of_all.sum(2) / np.maximum(counts, 1)
+    squares = np.where(present, (of_all - mean[..., None]) ** 2, 0.0).sum(2) / np.maximum(counts, 1)
+    lead = np.where(counts > 1, largest - finite[..., 1:].sum(2) / following, 0.0)
     return [largest, lead, (largest - mean) / (np.sqrt(squares) + 1e-6)]
 
 

@@ -217,7 +217,9 @@ class _TrainingRun:
             examples = examples_from_corpus(collection, seed=job.seed)
             documents = len(examples.snapshot.visible())
             taught = len({at.item() for at, _ in examples.relevant})
-            self.observer.remark(f"queries: {len(examples)} sentences of {taught} of {documents} documents")
+            self.observer.remark(
+                f"queries: {len(examples)} sentences and titles of {taught} of {documents} documents"
+            )
             options = self_supervised_options(**self._chosen())
             examples, judging = with_judging_queries(collection, examples, job.seed)
         else:

@@ -241,7 +241,10 @@ def judge_layer(
     gate, steps = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin), _Steps(observer or Observer())
     served = None if encoder is None else _encoder_with(collection.encoder, encoder)
     left_out: dict[str, int] = {}
-    examples = None if job.judgements is None else judged_examples(collection, job)
+    examples = None
+    if job.judgements is not None:
+        _require_comparable(collection, head, job)
+        examples = judged_examples(collection, job)
     documents = None
     if job.encode_documents:
         if served is None:
@@ -287,16 +290,8 @@ class _Steps:
             raise Cancelled(f"stopped after {done} of {_STEPS} steps of the judgement; nothing was saved")
 
 
-def _by_judgements(
-    collection: Collection,
-    head: Head,
-    encoder: TextEncoder | None,
-    examples: Examples,
-    job: SavingJob,
-    gate: Gate,
-    steps: _Steps,
-    documents: EncodedDocuments | None,
-) -> GateReport:
+def _require_comparable(collection: Collection, head: Head, job: SavingJob) -> None:
+    """Refuse judgements that cannot compare a head with the live version, before anything is encoded."""
     live = collection.answering(job.purpose)
     if head.learned_score is not None or collection.head(live).learned_score is not None:
         raise InvalidRequest(
@@ -308,6 +303,19 @@ def _by_judgements(
             f"{live}, which is live, has documents of its own, so that judgements cannot compare the two by "
             "one corpus; give scores of examples as evidence, or promote another version first"
         )
+
+
+def _by_judgements(
+    collection: Collection,
+    head: Head,
+    encoder: TextEncoder | None,
+    examples: Examples,
+    job: SavingJob,
+    gate: Gate,
+    steps: _Steps,
+    documents: EncodedDocuments | None,
+) -> GateReport:
+    live = collection.answering(job.purpose)
     steps.reach(1)
     ranked = HeldOut(examples, _seen(collection, examples, job))
     of_live = of_head = examples.states

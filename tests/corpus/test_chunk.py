@@ -51,6 +51,28 @@ def test_neighbours_overlap_by_no_more_than_was_asked():
         assert (min(shared) >= overlap - 9) or overlap == 0  # a sentence is the nearest seam
 
 
+def long_words(number: int) -> tuple[str, list[int]]:
+    """Words of which each is a piece by itself, and where each begins."""
+    text = " ".join(f"word-{n:03d}-{'x' * 21}" for n in range(number))
+    return text, list(range(0, len(text), 31))
+
+
+@pytest.mark.parametrize("overlap", [1, 10])
+def test_neighbours_share_as_many_tokens_as_they_may(overlap):
+    text, _ = long_words(300)
+    passages = cut(text, 100, overlap, words)
+    shared = [count(text[after : max(end, after)]) for (_, end), (after, _) in pairwise(passages)]
+    assert set(shared) == {overlap}
+
+
+@pytest.mark.parametrize(("seam", "begins"), [(30, True), (45, True), (60, True), (29, False)])
+def test_a_passage_begins_at_a_seam_that_leaves_half_of_one_before_it(seam, begins):
+    text, starts = long_words(120)
+    assert [start for start, _ in cut(text, 80, 0, words)] == [starts[0], starts[60]]
+    passages = cut(text, 80, 0, words, [starts[seam]])
+    assert (starts[seam] in [start for start, _ in passages]) == begins
+
+
 def test_no_short_rest_is_left_over():
     text = " ".join(f"word{n}" for n in range(1010))
     lengths = [count(text[start:end]) for start, end in cut(text, 100, 0, words)]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsearch.corpus import Mirror, Problems, read_sources
+from dsearch.types import Document
 
 
 class Kept:
@@ -72,6 +73,37 @@ def test_the_document_of_a_linked_file_that_cannot_be_read_stays(tmp_path):
     assert sorted(kept.documents) == ["a.txt", "link.txt"]
 
 
+def test_a_folder_of_which_nothing_appears_keeps_its_documents(tmp_path):
+    """It may be a disk that is not mounted."""
+    (tmp_path / "a.txt").write_text("text")
+    kept = Kept()
+    kept.index(tmp_path)
+    mirror = Mirror()
+    mirror.learn(kept.documents.values())
+    mirror.enter(str(tmp_path))
+    assert mirror.obsolete() == []
+    assert mirror.recorded == 1
+
+
+def test_a_folder_belongs_to_the_innermost_one_that_was_indexed():
+    mirror = Mirror()
+    for root in ("/notes", "/notes/deep", "/other"):
+        mirror.learn([Document("a", "text", metadata={"_file": {"root": root, "path": "a.txt"}})])
+    assert mirror.root_of("/notes/deep/below") == "/notes/deep"
+    assert mirror.root_of("/notes/deeper") == "/notes"
+    assert mirror.root_of("/elsewhere") == "/elsewhere"
+
+
+def test_a_folder_whose_name_begins_like_another_is_not_within_it(tmp_path):
+    for name in ("notes/a.txt", "notes2/b.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
+    kept = Kept()
+    kept.index(tmp_path / "notes", tmp_path / "notes2")
+    assert kept.index(tmp_path / "notes") == []
+    assert sorted(kept.texts().values()) == ["notes/a.txt", "notes2/b.txt"]
+
+
 def test_an_object_without_text_costs_its_array_no_document(tmp_path):
     objects = [{"id": str(number), "text": f"text {number}"} for number in range(3)]
     (tmp_path / "a.json").write_text(json.dumps(objects))
@@ -98,6 +130,20 @@ def test_renamed_copies_are_told_apart_by_their_names(tmp_path):
         "one/y.txt": "three/y.txt",
         "two/x.txt": "two/x.txt",
         "two/y.txt": "two/y.txt",
+    }
+
+
+def test_of_two_copies_of_a_lost_file_one_keeps_its_id(tmp_path):
+    (tmp_path / "a.txt").write_text("the same")
+    kept = Kept()
+    kept.index(tmp_path)
+    (tmp_path / "a.txt").unlink()
+    for name in ("x.txt", "y.txt"):
+        (tmp_path / name).write_text("the same")
+    assert kept.index(tmp_path) == []
+    assert {id: document.metadata["path"] for id, document in kept.documents.items()} == {
+        "a.txt": "x.txt",
+        "y.txt": "y.txt",
     }
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.corpus import inverse_cloze, sentences
+from dsearch.corpus import inverse_cloze, sentences, title_queries
 from dsearch.corpus.sentences import LOWER_CASE_WORDS
 from dsearch.types import Document
 
@@ -101,6 +101,19 @@ def test_code_is_not_drawn():
     assert inverse_cloze([Document("one", "f(a_1)\n\nThis is the only sentence here.")]) == []
     prose = Document("prose", "It's a well-known (if slow) way, isn't it?\n\nThe value `x_1` is 3.5 of all.")
     assert len(inverse_cloze([prose], min_words=3)) == 2
+
+
+def test_titles_of_their_own_are_queries():
+    titles = [
+        ("On the lift of wings .", "a"),
+        ("Same title as another", "b"),
+        ("same  title as another", "c"),
+        ("collections.Counter", "d"),
+        ("f(x) = 2 3 4", "e"),
+        ("", "f"),
+    ]
+    assert title_queries(titles) == [("On the lift of wings", "a")]
+    assert title_queries(titles, max_words=4) == []
 
 
 def test_draws_depend_on_the_seed_and_not_on_the_order():

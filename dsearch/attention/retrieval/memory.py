@@ -233,7 +233,7 @@ class QueryMemory(nn.Module):
         """
         if above is None and (served := self._served(states)) is not None:
             rows, weights = served.attention(states.numpy(), *self._search())
-            return torch.from_numpy(rows), torch.from_numpy(weights)
+            return torch.as_tensor(rows), torch.as_tensor(weights)
         rows, cosines = self._nearest(unit(states), above)
         logits = cosines / self.log_temperature.exp()
         null = (self.null_level / self.log_temperature.exp()).to(logits).expand(len(states), 1)
@@ -246,7 +246,7 @@ class QueryMemory(nn.Module):
             past, parts = served.attention(states.numpy(), *self._search())
             parts = parts * np.float32(self.strength.item())
             every = (past, parts, served.relevance(past, parts))
-            return Recalled(*map(torch.from_numpy, every))
+            return Recalled(*map(torch.as_tensor, every))
         rows, weights = self.attention(states, above=above)
         weights = self.strength * weights
         return Recalled(rows, weights, self.relevance(rows, weights))
@@ -258,8 +258,10 @@ class QueryMemory(nn.Module):
             return None
         if self._arrays is None:
             parts = {name: part for name, part in self.parts().items() if name in RowArrays._fields}
-            parts["contributors"] = parts["contributors"] if self._capped else None
-            self._arrays = RowArrays(**parts, documents=self.documents)
+            contributors = parts.pop("contributors")
+            self._arrays = RowArrays(
+                **parts, contributors=contributors if self._capped else None, documents=self.documents
+            )
         return self._arrays
 
     def _search(self) -> tuple[NearestKeys, int, float, float]:

@@ -228,7 +228,8 @@ def _show(
         raise failed
     if problems.passed_over:
         say(
-            f"passed over {problems.passed_over.total()} files of other kinds: {_kinds(problems.passed_over)}"
+            f"passed over {(count := problems.passed_over.total())} file{'' if count == 1 else 's'} of other "
+            f"kinds: {_kinds(problems.passed_over)}"
         )
     folders.tell(info.name)
     rate = ""

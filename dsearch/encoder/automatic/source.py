@@ -13,6 +13,7 @@ from dsearch.encoder.automatic.folder import encoder_cache
 from dsearch.encoder.automatic.outcome import outcome, preferred
 from dsearch.encoder.backends import AUTO, FLOAT, TORCH, Backend, best_dtype
 from dsearch.encoder.choice import read_choice
+from dsearch.encoder.exported.cache import states_problem_of
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.load import by_torch, load_encoder
 from dsearch.encoder.text_encoder import TextEncoder
@@ -29,7 +30,7 @@ class EncoderInUse:
     Attributes:
         name: the user's name of the encoder.
         runs_by: back end and precision.
-        note: reason why it is torch, where another was to be expected.
+        note: reason why it is torch, or why token states are torch's, where another was to be expected.
     """
 
     name: str
@@ -102,7 +103,7 @@ class EncoderSource:
         request = Exporting(self.name, weights, None, self.cache, partial(by_torch, self.name))
         cached = outcome(request, library, self.dtype)
         if cached.backend is not None:
-            return EncoderInUse(self.name, str(cached.backend))
+            return EncoderInUse(self.name, str(cached.backend), states_problem_of(request, cached.backend))
         return EncoderInUse(
             self.name,
             in_torch,

@@ -52,6 +52,14 @@ def agreement_of(request: Exporting, backend: Backend) -> dict[str, dict[str, An
     return None
 
 
+def states_problem_of(request: Exporting, backend: Backend) -> str | None:
+    """`states_problem` of the export in the cache; None without an export. No model is read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads((export_folder(request, backend) / RECORD_NAME).read_text(encoding="utf-8"))
+        return states_problem(record, backend)
+    return None
+
+
 def versions(*packages: str) -> dict[str, str]:
     """Versions of those packages that are installed."""
     installed: dict[str, str] = {}

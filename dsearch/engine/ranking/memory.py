@@ -191,7 +191,7 @@ class SnapshotMemory:
             borrowers = _Borrowers.of(lent[0][0], lent[1][0], self.memory.documents)
             self._borrowers = borrowers
         lines = [borrowers.spread(line, self.snapshot.positions) for line in relevance.detach().numpy()]
-        return torch.from_numpy(lines[0][None] if len(lines) == 1 else np.stack(lines))
+        return torch.as_tensor(lines[0][None] if len(lines) == 1 else np.stack(lines))
 
     def _few(self, batch: int) -> bool:
         return self.snapshot.positions <= COVERAGE_DOCUMENTS and batch * self.snapshot.positions <= AT_ONCE

@@ -19,7 +19,7 @@ predicted queries, embedded instead of indexed.
 Held-out queries choose γ: with the untrained encoder, .95 raised seen documents of SciFact from .721 to .921
 and cost unseen ones .002; on SQuAD's single sentences it cost those .024, where .8 cost .003.
 
-Self-supervision uses sentences of a document as queries for it (inverse cloze task).
+Self-supervision uses sentences of a document (inverse cloze task) and its title as queries for it.
 
 Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering" (arXiv:1906.00300),
 section 4. The sentence stays in its document here, since embeddings are stored once. So keywords have to be
@@ -39,7 +39,7 @@ import torch
 from jaxtyping import Float32, Int64
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.corpus import inverse_cloze
+from dsearch.corpus import inverse_cloze, title_queries
 from dsearch.engine import Collection, EncodedDocuments, Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.store import Passages, Store
@@ -319,7 +319,7 @@ _READ_AT_A_TIME = 4096
 def examples_from_corpus(
     collection: Collection, *, per_document: int = 2, limit: int | None = None, seed: int = 0
 ) -> Examples:
-    """Random sentences of the collection's documents, each an example for its own document.
+    """Random sentences of documents, and their titles, each an example for its own document.
 
     Args:
         collection: collection of the documents.
@@ -328,7 +328,7 @@ def examples_from_corpus(
         seed: random seed of the choice of documents and sentences.
 
     Raises:
-        InvalidRequest: no document has a sentence of its own.
+        InvalidRequest: no document has a sentence or a title of its own.
     """
     drawn = sentences_of_corpus(collection, per_document=per_document, limit=limit, seed=seed)
     examples = make_examples(collection, drawn.snapshot, drawn.texts, drawn.relevant, {})
@@ -337,7 +337,7 @@ def examples_from_corpus(
 
 @dataclass(frozen=True)
 class CorpusSentences:
-    """Sentences of documents and the positions of their documents, not encoded."""
+    """Sentences and titles of documents, and the positions of their documents, not encoded."""
 
     snapshot: Snapshot
     texts: list[str]
@@ -352,12 +352,13 @@ class CorpusSentences:
 def sentences_of_corpus(
     collection: Collection, *, per_document: int = 2, limit: int | None = None, seed: int = 0
 ) -> CorpusSentences:
-    """Draw the sentences of `examples_from_corpus`, whose arguments these are, without encoding them."""
+    """Draw the queries of `examples_from_corpus`, whose arguments these are, without encoding them."""
     snapshot = collection.snapshot
     visible = snapshot.visible()
     if limit is not None and limit < len(visible):
         visible = np.sort(np.random.default_rng(seed).choice(visible, limit, replace=False))
     position_of: dict[str, int] = {}
+    titles: list[tuple[str, str]] = []
 
     def documents() -> Iterator[Document]:
         for start in range(0, len(visible), _READ_AT_A_TIME):
@@ -366,8 +367,11 @@ def sentences_of_corpus(
                 positions.tolist(), collection.store.documents(snapshot.rows(positions)), strict=True
             ):
                 position_of[document.id] = position
+                if document.text.strip():
+                    titles.append((document.title, document.id))
                 yield document
 
-    pairs = list(inverse_cloze(documents(), per_document=per_document, seed=seed))
+    pairs = inverse_cloze(documents(), per_document=per_document, seed=seed)
+    pairs += title_queries(titles)
     relevant = [(np.array([position_of[id]], np.int64), np.ones(1, np.float32)) for _, id in pairs]
     return CorpusSentences(snapshot, [sentence for sentence, _ in pairs], relevant)

@@ -50,7 +50,7 @@ def test_a_mixed_folder_is_read_and_what_is_not_is_told(dsearch, notes):
     assert "2 documents" in out
     assert "1 skipped" in out
     assert "broken.txt" in err
-    assert "passed over 1 files of other kinds: 1 .png" in err
+    assert "passed over 1 file of other kinds: 1 .png" in err
     code, out, _ = dsearch("index", notes, "-c", "n", "--json")
     report = json.loads(out)
     assert (report["unchanged"], report["encoded"], report["skipped"]) == (2, 0, 1)

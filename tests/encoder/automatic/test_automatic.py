@@ -127,6 +127,7 @@ def test_states_that_do_not_agree_come_from_torch_and_say_why(machine: Machine, 
     encoder = other.load()
     assert encoder.runs_by.name == "openvino"  # embeddings
     assert "agree with torch's to a cosine of 0.99000 in the mean" in str(encoder_in_use(encoder).note)  # type: ignore[union-attr]
+    assert other.in_use() == encoder_in_use(encoder)
     (expected,) = Encoder.load(other.encoder).encode_tokens(TEXTS[:1])[1]
     (tokens,) = encoder.encode_tokens(TEXTS[:1])[1]
     np.testing.assert_allclose(tokens.states, expected.states, atol=1e-6)

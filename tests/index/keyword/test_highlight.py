@@ -21,6 +21,7 @@ PLAIN = Tokenizer(stop_words=(), stemmer=None)
         ("searching indexes", "Search the index; searches.", ["Search", "index", "searches"]),
         ("dict", "a csv.DictReader()", ["Dict"]),
         ("csv.DictReader", "a csv.DictReader()", ["csv.DictReader"]),
+        ("dict reader", "a csv.DictReader()", ["Dict", "Reader"]),  # side by side, but two terms
         ("read_csv", "read a csv", ["read", "csv"]),
         ("the of", "the end of it", []),
         ("file", "the ﬁle, ﬁles", ["ﬁle", "ﬁles"]),

@@ -55,6 +55,14 @@ def test_equals_the_formula(corpus: list[str], query: str, fresh: list[str], k1:
     np.testing.assert_allclose(of_texts, [reference(query, d, corpus, k1, b) for d in fresh], atol=1e-6)
 
 
+def test_an_identifier_that_no_document_has_counts_as_its_parts() -> None:
+    index = KeywordIndex.build(["read_csv now", "read a csv file", "write"], tokenizer=PLAIN)
+    as_parts = index.scores(["read csv"])[0]
+    assert as_parts[0] > 0
+    np.testing.assert_array_equal(index.scores(["readCsv"])[0], as_parts)
+    assert index.scores(["read_csv"])[0, 1] < as_parts[1]  # the whole form, which is in the first, counts
+
+
 @given(corpus=corpora, query=texts_of, k=st.integers(1, 10), seed=st.integers(0, 99))
 def test_all_paths_agree_to_the_last_bit(corpus: list[str], query: str, k: int, seed: int) -> None:
     index = KeywordIndex.build(corpus, tokenizer=PLAIN)

@@ -218,6 +218,13 @@ def test_self_supervision_draws_sentences_of_documents(engine: SearchEngine) -> 
     assert examples_from_corpus(collection).digest == sentences_of_corpus(collection).digest == found.digest
     assert examples_from_corpus(collection, seed=1).digest != found.digest
     assert len(examples_from_corpus(collection, limit=10)) == 20
+    titled = Document("titled", "The only sentence of this body.", "A title of four words")
+    collection.upsert([titled, Document("bare", "", "Another title of five words")])
+    more = examples_from_corpus(collection)
+    assert more.texts == [*found.texts, titled.title]
+    assert more.snapshot.rows(more.relevant[-1][0]).tolist() == [
+        collection.store.rows_of(["titled"])["titled"]
+    ]
     chosen = self_supervised_options(seed=4, epochs=1)
     assert (chosen.seed, chosen.epochs, chosen.keywords) == (4, 1, False)
 
