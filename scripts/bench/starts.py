@@ -71,7 +71,8 @@ def main() -> None:
         print("| " + " | ".join(row) + " |")
     if options.record:
         against = "" if options.against is None else " --against CHECKOUT"
-        command = f"python scripts/bench/starts.py --rounds {options.rounds}{against}"
+        sizes = f"--documents {options.documents} --rounds {options.rounds}"
+        command = f"python scripts/bench/starts.py {sizes}{against}"
         method = f"{options.documents} documents, untrained, OpenVINO; user and system time, one thread, "
         method += f"medians of {options.rounds} rounds by turns. Bare imports say how fast the machine was."
         notes = [method]
