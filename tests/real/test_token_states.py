@@ -14,7 +14,7 @@ from dsearch.encoder.exported.runtimes import openvino_knows
 from dsearch.engine import SearchEngine
 from dsearch.types import Document
 
-DOCUMENTS, QUERIES = 150, 60
+DOCUMENTS, QUERIES = 100, 60
 
 
 @pytest.fixture(scope="module")
