@@ -236,7 +236,7 @@ def stage_scores(
     first: FirstStage,
     best: Sequence[Int64[np.ndarray, " _"]],
     matched: Sequence[Matches],
-    weights: Sequence[Float32[np.ndarray, " query_tokens"]],
+    weights: Sequence[Float32[np.ndarray, " _"]],
 ) -> StageScores:
     """Scores of both stages for the reranked candidates; `matched`: of each query that has any."""
     shape = (len(best), max(map(len, best), default=0) or 1)
