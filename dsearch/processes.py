@@ -186,6 +186,9 @@ def _child(fd: int, memory_bytes: int | None, set_threads: Callable[[], object])
         set_threads()
         target, args = pickle.loads(payload)
         if memory_bytes is not None:
+            # The libraries of torch take a gigabyte of addresses; the limit is for the work alone.
+            import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
             _limit_memory(memory_bytes)
         message = ("result", target(lambda progress: channel.send(("progress", progress)), *args))
     except Exception as error:

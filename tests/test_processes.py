@@ -35,7 +35,8 @@ def test_the_result_and_the_progress_come_back(tmp_path: Path) -> None:
 def test_it_is_a_new_interpreter_with_the_thread_budget_set_before_the_target_is_imported() -> None:
     there = run_spawned(targets.surroundings, threads=1)
     assert there["pid"] != os.getpid()
-    assert there["order"] == ["torch", "faiss", "support.process_targets"]
+    before = [] if sys.platform == "linux" else ["torch"]  # see dsearch/threads.py
+    assert there["order"] == [*before, "faiss", "support.process_targets"]
     assert there["pools"] == [1]
     assert not there["main"]  # a fork would have this process's modules, a multiprocessing.Process its main
 

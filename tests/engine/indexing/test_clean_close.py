@@ -154,7 +154,6 @@ def test_an_answer_is_not_given_when_damage_is_found_while_it_is_computed(
             return searched
 
         monkeypatch.setattr(facade, "search", slow(facade.search))
-        monkeypatch.setattr(facade, "attend", slow(facade.attend))
         with pytest.raises(CorruptData):
             food.search("apple")
 
