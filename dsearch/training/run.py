@@ -270,6 +270,12 @@ class _TrainingRun:
         base = trained.goes_live or ("start" if collection.live_model == self.parent else None)
         if base is None or examples.snapshot.tokens is None or not trained.folds or job.accept:
             return None
+        if not any(base in fold.heads for fold in trained.folds):
+            self.observer.remark(
+                "no second stage is trained: the held-out heads that it would follow were not kept, as in a "
+                "resumed run or by an earlier checkpoint of an encoder that learned"
+            )
+            return None
         tokens = tokens_of(collection, examples.texts, examples.snapshot)
         seed, chosen = trained.record["options"]["seed"], stage_features(job, examples.snapshot)
         return train_second_stage(examples, tokens, trained.folds, base, gate=_gate(job), seed=seed, **chosen)

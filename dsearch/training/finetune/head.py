@@ -30,9 +30,9 @@ from dsearch.training.finetune.training import Trainings, as_served, checkpoints
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
 from dsearch.training.gate.held_out import Headroom, headroom
 from dsearch.training.gate.selection import (
+    CheckpointChoice,
     CrossFitted,
     FoldAnswers,
-    ServingChoice,
     cross_fitted,
     with_memory,
 )
@@ -218,19 +218,18 @@ def finetune(
         lessons=lessons_of(examples, begin, options) if options.scope == "head" and epochs else None,
         share=share,
         keyword_factor=factor,
-        held_out=_held_out(folds, served),
-        folds=tuple(parts.heads(served) for parts in trainings.parts),
+        held_out=_held_out(folds, crossed.choice),
+        folds=tuple(parts.heads(crossed.choice) for parts in trainings.parts),
     )
 
 
-def _held_out(folds: Sequence[FoldAnswers], served: ServingChoice | None) -> AnsweredQueries | None:
-    """Rankings of all folds as the head is served; None if an earlier checkpoint of it is served."""
-    ways = [fold.rankings for fold in folds if fold.rankings is not None]
-    if served is None or not ways:
+def _held_out(folds: Sequence[FoldAnswers], choice: CheckpointChoice) -> AnsweredQueries | None:
+    """Rankings of all folds by the head of a choice; None if no fold has it any more."""
+    ways = [fold.rankings(choice) for fold in folds if fold.rankings is not None]
+    kept = [rankings for rankings in ways if rankings is not None]
+    if not kept:
         return None
-    return AnsweredQueries(
-        *(np.concatenate(parts) for parts in zip(*(of(served) for of in ways), strict=True))
-    )
+    return AnsweredQueries(*(np.concatenate(parts) for parts in zip(*kept, strict=True)))
 
 
 def _judged(

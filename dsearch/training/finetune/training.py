@@ -26,6 +26,7 @@ from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
     MEMORY_SHARES,
     SHARES,
+    CheckpointChoice,
     FoldAnswers,
     ServingChoice,
     on_device_of,
@@ -58,6 +59,8 @@ class FoldParts:
         beginning: of the training, in the shape of `trained`.
         trained: head after the last checkpoint.
         memory: beside it; None without one.
+        plain: heads after each checkpoint, by its number from 1, to be served as they are; empty with an
+            encoder that learned.
         own: the fold's queries by an encoder that learned; None for the collection's.
     """
 
@@ -67,15 +70,19 @@ class FoldParts:
     beginning: Head
     trained: Head
     memory: QueryMemory | None
+    plain: dict[int, Head]
     own: OwnQueries | None = None
 
-    def heads(self, served: ServingChoice | None) -> FoldHeads:
-        """The heads by candidate; "head" as `served` says, left out where an earlier checkpoint is kept."""
+    def heads(self, choice: CheckpointChoice) -> FoldHeads:
+        """The heads by candidate; "head" as chosen, left out where that checkpoint's was not kept."""
         heads = {"start": self.start, "tuned": self.tuned}
+        served = choice.served
         if served is not None:
             heads["head"] = with_memory(
                 as_served(self.trained, self.beginning, served), self.memory, served.memory
             )
+        elif choice.checkpoint in self.plain:
+            heads["head"] = self.plain[choice.checkpoint]
         return FoldHeads(self.queries, heads, self.own)
 
 
@@ -186,8 +193,13 @@ class Trainings:
             }
         beginning = new_head(examples.states.shape[1], options, start)
         learned: list[Student] = []
+        plain: dict[int, Head] = {}  # by number of the checkpoint
 
-        def rankings(of: ServingChoice) -> AnsweredQueries:
+        def rankings(choice: CheckpointChoice) -> AnsweredQueries | None:
+            of = choice.served
+            if of is None:
+                kept = plain.get(choice.checkpoint)
+                return None if kept is None else ranked_examples(held_out.examples, kept)
             student = learned[0]
             head = reweighed(part_of_the_way(beginning, student.head, of.share), of.keywords)
             head = deepcopy(head)
@@ -203,6 +215,8 @@ class Trainings:
             if epoch.number not in checkpoints:
                 return self._tell("validate", stage, epoch, student)
             states = student.states(held_out.examples)
+            if self.encoder is None and self.task is None:
+                plain[checkpoints.index(epoch.number) + 1] = deepcopy(student.head).cpu().eval()
             if epoch.number == checkpoints[-1]:
                 learned.append(student)
                 memory = None
@@ -231,7 +245,7 @@ class Trainings:
                     trained, own = deepcopy(student.head).cpu(), None
                     if student.encoder is not None:
                         own = OwnQueries(*student.encoder.encode_tokens(held_out.examples.texts, "query"))
-                    parts = FoldParts(ranked, self.start, searched, beginning, trained, memory, own)
+                    parts = FoldParts(ranked, self.start, searched, beginning, trained, memory, plain, own)
                     self.parts.append(parts)
             else:
                 answers = held_out.answers(student.head, states)

@@ -54,7 +54,8 @@ class FoldAnswers:
     `served`: after the last one, for each setting that may serve the head; empty if none is to be chosen.
     `tuned`: by the search that needs no training, with its memory if it has one; as `before` without one.
     `queries`: index of each among all examples; None if unknown.
-    `rankings`: ranks the fold as it would be served, for calibration; None if the head is not there any more.
+    `rankings`: ranks the fold by the head of a choice, for calibration; it and its result are None if that
+    head is not there any more.
     """
 
     now: Answers
@@ -63,7 +64,7 @@ class FoldAnswers:
     served: dict[ServingChoice, Answers]
     tuned: Answers | None = None
     queries: Int64[np.ndarray, " queries"] | None = None
-    rankings: Callable[[ServingChoice], AnsweredQueries] | None = None
+    rankings: Callable[[CheckpointChoice], AnsweredQueries | None] | None = None
 
     def of(self, checkpoint: CheckpointChoice) -> Answers:
         """Answers of the selected checkpoint and settings."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from dsearch.engine.snapshot.tokens_of_query import query_tokens
 from dsearch.evaluation.confidence import Calibration
 from dsearch.evaluation.logistic import Logistic
 from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
+from dsearch.training import TrainingOptions, finetune
 from dsearch.training.confidence import calibrate_by_documents
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune.lists import CandidateLists, lists_of, near_rows
@@ -31,9 +34,11 @@ from dsearch.training.finetune.second_stage import (
     stage_with,
     train_second_stage,
 )
+from dsearch.training.gate.selection import CheckpointChoice, cross_fitted
 from dsearch.training.registry import Registration, register_second_stage
 
 TERMS = 1 + len(FEATURES)
+head_module = import_module("dsearch.training.finetune.head")  # the package has a function of this name
 
 
 def drawn_lists(queries: int, *, informative: bool, seed: int = 0) -> CandidateLists:
@@ -141,6 +146,30 @@ def test_training_offers_one_where_there_are_tokens(
         assert collection.head(collection.live_model).second_stage is not None
     else:
         assert registered.live is None or collection.head(registered.live).second_stage is None
+
+
+def test_a_head_of_an_earlier_checkpoint_is_followed_and_calibrated(
+    judged: tuple[Collection, Examples], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many queries an early epoch is best: its head had no second stage, and no judged calibration."""
+    _, examples = judged
+    options = TrainingOptions(epochs=3, folds=2, tune=False, memory=False)
+    changes: list[float] = []
+    for number in (1, 3):
+        monkeypatch.setattr(
+            head_module,
+            "cross_fitted",
+            lambda *given, number=number, **more: replace(
+                cross_fitted(*given, **more), choice=CheckpointChoice(number)
+            ),
+        )
+        trained = finetune(examples, options)
+        assert trained.epochs == number
+        assert trained.held_out is not None
+        assert len(trained.held_out.right) == len(examples)
+        assert sorted(query for fold in trained.folds for query in fold.queries) == [*range(len(examples))]
+        changes.append(sum(float(fold.heads["head"].query_delta.detach().norm()) for fold in trained.folds))
+    assert 0 < changes[0] < changes[1]
 
 
 def test_evidence_that_nothing_fits_is_that_of_the_search(judged: tuple[Collection, Examples]) -> None:
