@@ -226,10 +226,10 @@ def finetune(
 def _held_out(folds: Sequence[FoldAnswers], choice: CheckpointChoice) -> AnsweredQueries | None:
     """Rankings of all folds by the head of a choice; None if no fold has it any more."""
     ways = [fold.rankings(choice) for fold in folds if fold.rankings is not None]
-    kept = [rankings for rankings in ways if rankings is not None]
-    if not kept:
+    rankings = [way for way in ways if way is not None]
+    if not rankings:
         return None
-    return AnsweredQueries(*(np.concatenate(parts) for parts in zip(*kept, strict=True)))
+    return AnsweredQueries(*(np.concatenate(parts) for parts in zip(*rankings, strict=True)))
 
 
 def _judged(

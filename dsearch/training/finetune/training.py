@@ -198,8 +198,8 @@ class Trainings:
         def rankings(choice: CheckpointChoice) -> AnsweredQueries | None:
             of = choice.served
             if of is None:
-                kept = plain.get(choice.checkpoint)
-                return None if kept is None else ranked_examples(held_out.examples, kept)
+                head = plain.get(choice.checkpoint)
+                return None if head is None else ranked_examples(held_out.examples, head)
             student = learned[0]
             head = reweighed(part_of_the_way(beginning, student.head, of.share), of.keywords)
             head = deepcopy(head)
