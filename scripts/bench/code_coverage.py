@@ -38,16 +38,15 @@ def with_row(record: Record | None, row: list[str]) -> Record:
     """The record with this row in the place of an earlier one of the same tests."""
     if record is None:
         record = Record("Other", "", [], "", "", "", COLUMNS, [])
-    rows = [one for one in record.rows if one[0] != row[0]]
+    rows = sorted([row, *(one for one in record.rows if one[0] != row[0])], key=lambda one: len(one[0]))
     return replace(
         record,
         title="Lines and branches that the tests reach",
-        command=["scripts/test --coverage"],
+        command=[one[0].replace("scripts/test", "scripts/test --coverage") for one in rows],
         date=row[3],
         commit=row[4],
         machine=describe_machine(),
-        rows=sorted([*rows, row], key=lambda one: len(one[0])),
-        notes=[],
+        rows=rows,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.exported_encoders import TinyHome, needs
+from support.exported_encoders import ALL, TEXTS, TinyHome, needs
 from support.tiny_encoder import WORDS
 
 from dsearch.encoder import (
@@ -39,9 +39,6 @@ from dsearch.encoder.exported import export, making
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.runtimes import Outputs, Run, Tokens, openvino_knows
 from dsearch.errors import EncoderMismatch, EncoderUnavailable, InvalidRequest, MissingExtra
-
-TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
-ALL = ["onnx float32", "onnx int8", "openvino float32", "openvino bfloat16"]
 
 
 @pytest.fixture(scope="module")

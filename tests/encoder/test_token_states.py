@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.exported_encoders import TinyHome, needs
-from support.tiny_encoder import WORDS
+from support.exported_encoders import ALL, TEXTS, TinyHome, needs
 
 from dsearch.encoder import Backend, Encoder
 from dsearch.encoder.automatic.agreement import states_agreement
@@ -18,9 +17,6 @@ from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.runtimes import Outputs, Run, Tokens, openvino_knows
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.weights import find_weights
-
-TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
-ALL = ["onnx float32", "onnx int8", "openvino float32", "openvino bfloat16"]
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.tiny_encoder import write_tiny_encoder
+from support.tiny_encoder import WORDS, write_tiny_encoder
 
 from dsearch.encoder import Backend, TextEncoder, load_encoder
+
+TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
+ALL = ["onnx float32", "onnx int8", "openvino float32", "openvino bfloat16"]
 
 
 class TinyHome:
