@@ -5,9 +5,8 @@ Names are loaded when they are first used: the formulas that a search needs do w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dsearch.lazy_names import lazy_names
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsearch.attention.blockwise.exact import exact_attention, log_partition
@@ -203,4 +202,12 @@ __all__ = [
     "with_zero_gradient",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dsearch.attention' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

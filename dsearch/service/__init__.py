@@ -13,14 +13,18 @@ mcp/            tools of agents                           compat/      routes in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dsearch.lazy_names import lazy_names
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsearch.service.app import create_app
 
 __all__ = ["create_app"]
 
-# Loaded when it is asked for: `dsearch keys` needs neither torch nor FastAPI.
-__getattr__, __dir__ = lazy_names(__name__, {"create_app": "dsearch.service.app"})
+
+def __getattr__(name: str) -> Any:
+    """`create_app` is loaded when it is asked for: `dsearch keys` needs neither torch nor FastAPI."""
+    if name == "create_app":
+        from dsearch.service.app import create_app
+
+        return create_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
