@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.cli.terminal import Terminal
-from support.paths import SUPPORT, TESTS
-from support.warm.processes import warm_start
+from support.service.service_fakes import serving
 
 from dsearch.cli.commands import index as index_command
 from dsearch.cli.commands import maintenance as maintenance_command
@@ -33,17 +30,8 @@ pytestmark = pytest.mark.server
 @pytest.fixture
 def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a server of the home that `Terminal` uses; its parameter is what it is started with."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
-    command = [sys.executable, str(SUPPORT / "service" / "server_process.py"), str(tmp_path / "home")]
-    if hasattr(request, "param"):
-        command.append(json.dumps(request.param))
-    process = warm_start()(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
+    with serving(tmp_path / "home", **getattr(request, "param", {})) as (origin, _):
+        yield origin
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.paths import SUPPORT, TESTS
-from support.service.service_fakes import WordEncoder, documents
-from support.warm.processes import warm_start
+from support.service.service_fakes import WordEncoder, documents, serving
 
 import dsearch
 from dsearch.attention.retrieval.head import Head
@@ -81,20 +76,8 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def server(homes: tuple[Path, Path]) -> Iterator[str]:
     """The address of a server in another process."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
-    }
-    command = [sys.executable, str(SUPPORT / "service" / "server_process.py"), str(homes[0])]
-    process = warm_start()(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.terminate()
-        process.wait(20)
-        assert process.stdout is not None
-        process.stdout.close()
+    with serving(homes[0]) as (origin, _):
+        yield origin
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A real server in a process of its own: prints its port, then serves the home given. Not a test.
+"""A real server in a process of its own: prints its port when it answers. Not a test.
 
     python server_process.py HOME [JSON of Patience]
 
@@ -8,28 +8,45 @@ many requests it had begun.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
+import time
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
 from support.service.service_fakes import WordEncoder, newer_words, open_both, open_words
 
 from dsearch.engine import SearchEngine, rebuild
-from dsearch.errors import Cancelled
+from dsearch.errors import Cancelled, DsearchError
 from dsearch.service import create_app
+from dsearch.service.errors import NotReady
 from dsearch.service.middleware.slow_clients import SlowClientLimits
 from dsearch.service.overload import admission
 from dsearch.service.server import run_server
+from dsearch.service.state import Service
 from dsearch.service.tasks import manager
 
 
 def give_up(*_: Any, **__: Any) -> Any:
     """In place of a task's process."""
     raise Cancelled("this server begins no task")
+
+
+def tell_when_started(service: Service, port: int) -> None:
+    """Print the port. A command that finds a server which still loads reads the files itself."""
+    with contextlib.suppress(DsearchError):  # loaded, and with damage that its answers name
+        while True:
+            try:
+                service.require_ready()
+                break
+            except NotReady:
+                time.sleep(0.005)
+    print(port, flush=True)
 
 
 def main() -> None:
@@ -48,10 +65,10 @@ def main() -> None:
     ):
         port = server.getsockname()[1]
         engine.home.announce(f"http://127.0.0.1:{port}")
-        print(port, flush=True)
         open_engine = partial(open_both if moving else open_words, Path(sys.argv[1]))
         to = "newer" if moving else "hashing"
         app = create_app(engine, query_timeout_s=30, open_engine=open_engine, migrates_to=to)
+        Thread(target=tell_when_started, args=(app.state.service, port), daemon=True).start()
         run_server(app, sockets=[server], patience=patience)
         print(app.state.service.metrics.accepted, flush=True)
 

@@ -94,7 +94,7 @@ NASTY = [
 def serving(
     home: Path, *, cold: bool = False, **options: Any
 ) -> Iterator[tuple[str, WarmProcess | subprocess.Popen[str]]]:
-    """A server in another process: its origin, and the process, which ends well when the block does.
+    """A server in another process, ready: its origin, and the process, which ends well when the block does.
 
     Args:
         home: of the server.
