@@ -148,12 +148,12 @@ def test_start_serve_status_and_stop(terminal: Terminal, tmp_path: Path) -> None
     with dsearch.Client(url, timeout_s=60) as client:  # it answers from the shards as they are
         assert client.search("papers", "apple red 7").stamp.model == trained["version"]
     serving.send_signal(signal.SIGTERM)
-    assert serving.wait(timeout=60) == 0
+    assert serving.wait(timeout=LATEST_S) == 0
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=2)
 
     assert terminal("cluster", "stop", "--ray", address)[:2] == (0, "stopped, and Ray too\n")
-    until = time.monotonic() + 20
+    until = time.monotonic() + LATEST_S
     while terminal.left() and time.monotonic() < until:
         time.sleep(0.2)
     assert not terminal.left()

@@ -35,7 +35,7 @@ def test_a_client_notices_nothing(nodes: object, tmp_path: Path) -> None:
         send(tmp_path / "release", uri)
         assert read_release(uri) == read_release(str(tmp_path / "release"))
         published = coordinator(start=True).publish.remote(uri, 1, str(tmp_path / "cache"), 0.1)
-        live = LiveRelease(**ray.get(published, timeout=120))
+        live = LiveRelease(**ray.get(published, timeout=240))
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         settings = IngressSettings(str(tmp_path / "home"), str(folder), backend="torch", query_timeout_s=30.0)
