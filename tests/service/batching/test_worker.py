@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN, WORDS, WordEncoder, documents
 from support.service.workers import Double, held, hold_encoder, soon, with_worker
 
@@ -144,7 +145,7 @@ def test_a_worker_that_stops_finishes_what_waits() -> None:
         with pytest.raises(NotReady):
             await worker.submit(Double(), 1)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), LATEST_S))
 
 
 # ---- through the service
@@ -164,9 +165,9 @@ def test_micro_batches_give_the_answers_of_single_searches(
 
     with ThreadPoolExecutor(len(queries)) as pool:
         first = pool.submit(ask, queries[0])
-        assert entered.wait(20)
+        assert entered.wait(LATEST_S)
         rest = [pool.submit(ask, query) for query in queries[1:]]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LATEST_S
         while len(searching._queue) < len(queries) - 1 and time.monotonic() < deadline:
             time.sleep(0.002)
         release.set()
@@ -188,7 +189,7 @@ def test_overload_is_answered_with_retry_after(
     entered, release = hold_encoder(encoder, monkeypatch)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(client.post, f"{URL}/search", json={"query": "cat"})
-        assert entered.wait(20)
+        assert entered.wait(LATEST_S)
         second = pool.submit(client.post, f"{URL}/search", json={"query": "dog"})
         while not searching._queue:
             time.sleep(0.002)
@@ -248,7 +249,7 @@ def test_a_collection_is_deleted_when_its_searches_are_done(
     entered, release = hold_encoder(encoder, monkeypatch)
     with ThreadPoolExecutor(2) as pool:
         searching = pool.submit(client.post, f"{URL}/search", json={"query": "cat"})
-        assert entered.wait(20)
+        assert entered.wait(LATEST_S)
         deleting = pool.submit(client.delete, URL)
         time.sleep(0.05)
         assert not deleting.done()
@@ -267,7 +268,7 @@ def test_ready_when_encoder_and_indexes_are_loaded(
     release = threading.Event()
 
     def load() -> TextEncoder:
-        assert release.wait(20)
+        assert release.wait(LATEST_S)
         return WordEncoder()
 
     monkeypatch.setattr(engine, "_encoders", HomeEncoders(load))
@@ -278,7 +279,7 @@ def test_ready_when_encoder_and_indexes_are_loaded(
         assert starting.headers["retry-after"] == "1"
         release.set()
         assert client.put("/v1/collections/x").status_code == 201
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LATEST_S
         while client.get("/readyz").status_code != 200 and time.monotonic() < deadline:
             time.sleep(0.005)
         assert client.get("/readyz").json() == {"status": "ready", "damaged": 0}
