@@ -120,12 +120,13 @@ def test_who_went_away_costs_nothing() -> None:
     async def scenario(worker: Worker) -> None:
         work = Double()
         _, release = await held(worker)
-        tasks = await soon([worker.submit(work, i) for i in range(3)])
+        tasks = await soon([worker.submit(work, i, characters=10) for i in range(3)])
         tasks[1].cancel()
         await asyncio.sleep(0)
         release.set()
         assert await asyncio.gather(tasks[0], tasks[2]) == [0, 4]
         assert work.batches == [[0, 2]]
+        assert worker._characters == 0  # pyright: ignore[reportPrivateUsage]
 
     with_worker(scenario)
 
