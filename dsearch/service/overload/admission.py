@@ -37,6 +37,8 @@ TIGHT_S = 60.0
 MAX_IN_FLIGHT = 1024  # of all requests; far above the queues of the others, which refuse by themselves
 
 _ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
+# Files that make the page: without one of them the page is dead and cannot even say that it has to wait.
+_PAGE = re.compile(r"/|/docs|/ui/[\w.-]+")
 _SEARCHES = re.compile(
     r"/v1/collections/[^/]+/(search|search/batch|similar|attend|vjp|predict)"
     r"|/mcp|/retrieve|/v1/vector_stores/[^/]+/search"
@@ -81,7 +83,11 @@ class Admission:
         """Return True if a request for `path` is to be rejected."""
         if path in _ALWAYS_ANSWERED:
             return False
-        if self.requests >= MAX_IN_FLIGHT or self._lag.refuses():
+        if self.requests >= MAX_IN_FLIGHT:
+            return True
+        if _PAGE.fullmatch(path) is not None:
+            return False
+        if self._lag.refuses():
             return True
         if self.searches < self.limit or _SEARCHES.fullmatch(path) is None:
             return False

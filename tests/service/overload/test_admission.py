@@ -46,6 +46,17 @@ def admission(pace_s: float = 0.0, clock: Clock | None = None) -> Admission:
     return Admission(lambda: pace_s, EventLoopLag(), clock or Clock())
 
 
+def test_a_late_loop_refuses_no_file_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    lag = EventLoopLag()
+    door = Admission(lambda: 0.0, lag)
+    monkeypatch.setattr(lag, "refuses", lambda: True)
+    assert door.refuses("/v1/collections")
+    for path in ("/", "/docs", "/ui/app.js", "/ui/icon.svg"):
+        assert not door.refuses(path), path
+    door.requests = MAX_IN_FLIGHT
+    assert door.refuses("/ui/app.js")
+
+
 def test_a_burst_may_wait_and_a_load_that_stays_may_not() -> None:
     clock = Clock()
     door = admission(clock=clock)
