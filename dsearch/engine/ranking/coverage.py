@@ -91,7 +91,7 @@ def mass_of(
 ) -> Float[Array, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
     logits = output.first_raw / temperature
-    missing = output.positions == NONE
+    missing = output.sharing == NONE
     if missing.any():
         logits = fill(logits, on_device_of(missing, logits)[:, None], -math.inf)
     nothing = whole == -math.inf  # no document at all, so nothing is covered

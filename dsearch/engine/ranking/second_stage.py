@@ -80,6 +80,12 @@ class FirstStage(NamedTuple):
     dense: Float[Array, "batch heads candidates"]
     keyword: Float[Array, "batch candidates"] | None
 
+    def of(self, sharing: Bool[np.ndarray, "batch candidates"]) -> FirstStage:
+        """That of the candidates where `sharing` is True; the others count as none."""
+        beyond = torch.as_tensor(~sharing).to(self.scores.device)
+        scores = self.scores.masked_fill(beyond, -torch.inf)
+        return self._replace(positions=np.where(sharing, self.positions, NONE), scores=scores)
+
 
 class CandidateEvidence(NamedTuple):
     """The part of the second stage that needs the documents of reranked candidates.

@@ -24,6 +24,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine.indexing.own_vectors import Vectors, query_arrays
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
+from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.engine.state.state import CollectionState
@@ -200,13 +201,14 @@ def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
     return collection.encoder_of(version) if own else collection.encoder
 
 
-def layer_options(options: SearchOptions, candidates: int) -> LayerOptions:
-    """Return the options of a search's layer."""
+def layer_options(options: SearchOptions, place: PageRequest) -> LayerOptions:
+    """Return the options of the layer of a search that begins at this place."""
     return {
         "mode": options.mode,
         "hops": options.hops,
         "hop_strength": options.hop_strength,
-        "candidates": candidates,
+        "candidates": place.candidates,
+        "depth": place.depth,
         "stages": options.stages,
         "rerank_candidates": options.rerank_candidates,
     }
