@@ -265,13 +265,20 @@ function showStamp(answer) {
   stamp.textContent = parts.join(" · ");
 }
 
+// What an empty collection is filled by.
+async function filler() {
+  const { moreFiles } = await import("./upload.js");
+  return moreFiles(chosen.value, () => location.reload());
+}
+
 async function showCollection() {
   if (!chosen.value) return;
   try {
     const found = await describe(chosen.value);
     if (query.value.trim()) return; // somebody typed meanwhile
     hint.replaceChildren(
-      element("h2", "", `${count(found.documents, "document")} to ask`),
+      element("h2", "", found.documents ? `${count(found.documents, "document")} to ask` : "No documents yet"),
+      found.documents ? "" : await filler(),
       added && element("p", "", added),
       element("p", "",
         "Each hit shows its share of the attention: how it divides among the hits. How likely the first is right " +
