@@ -17,6 +17,7 @@ from support.service.overload import SEARCH, fill, nothing
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import Collection
+from dsearch.service.overload import admission as lateness
 from dsearch.service.overload.admission import (
     BURST,
     CALM_S,
@@ -130,6 +131,21 @@ def test_requests_of_any_kind_are_bounded_but_for_how_it_is() -> None:
     assert len(fill(door, "/v1/collections/papers/documents")) == MAX_IN_FLIGHT
     for path in ("/healthz", "/readyz", "/metrics"):
         assert not door.refuses(path)
+
+
+def test_one_pause_is_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was asleep, or a long garbage collection: the next requests are answered."""
+    monkeypatch.setattr(lateness, "TOLERATED_S", 0.3)
+    monkeypatch.setattr(lateness, "FULL_S", 1.5)
+    lag = EventLoopLag()
+    lag.observe(2.0)
+    assert not any(lag.refuses() for _ in range(20))
+    assert lag.seconds == 2.0  # and the metric says so
+    lag.observe(0.001)
+    assert not any(lag.refuses() for _ in range(20))
+    for _ in range(2):
+        lag.observe(2.0)
+    assert sum(lag.refuses() for _ in range(20)) >= 17  # nine of ten
 
 
 # ---- through the service
