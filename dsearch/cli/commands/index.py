@@ -171,8 +171,8 @@ def index(
         if not sources:
             raise stays_here(
                 locked,
-                "it indexes what commands send it: name a file or a folder; to finish an interrupted run, end "
-                "it first",
+                "it indexes what commands send it: name a file or a folder; to finish an interrupted run, "
+                "end it first",
             ) from None
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passage_options = {name: value for name, value in cut.items() if value is not None}

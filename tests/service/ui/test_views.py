@@ -294,6 +294,17 @@ def test_files_of_all_kinds_say_what_is_done_and_what_was_left_out(page: Any, tm
     page.request.delete("/v1/collections/mixed")
 
 
+def test_an_empty_collection_offers_to_be_filled(page: Any, tmp_path: Path) -> None:
+    page.request.put("/v1/collections/bare", data={})
+    (tmp_path / "a.txt").write_text("a heron")
+    page.goto("/#c=bare")
+    page.get_by_role("heading", name="No documents yet").wait_for()
+    page.get_by_label("Files to add").set_input_files(tmp_path / "a.txt")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_text("1 document to ask").wait_for()
+    page.request.delete("/v1/collections/bare")
+
+
 def test_a_collection_is_made_named_taken_along_and_deleted(page: Any, tmp_path: Path) -> None:
     table = tmp_path / "prices.csv"
     rows = ["title,price,text", '"Lamp, small",12,"a lamp"', 'Stone,3,"a ""stone"""']
