@@ -267,6 +267,44 @@ def test_hits_go_on_page_by_page_and_unlikely_ones_are_folded(page: Any) -> None
     expect(page.locator("#less summary").first).to_have_text("Less likely (10)")
 
 
+def test_files_of_all_kinds_say_what_is_done_and_what_was_left_out(page: Any, tmp_path: Path) -> None:
+    texts = {f"a{n}.txt": b"stone " * 3000 for n in range(3)} | {"old.txt": "Käse".encode("latin-1")}
+    others = {f"{n}.pdf": b"%PDF" for n in range(4)}
+    for name, content in (texts | others).items():
+        (tmp_path / name).write_bytes(content)
+    said: list[str] = []
+    page.expose_function("noted", lambda text: said.append(text))
+    page.goto("/#c=papers&v=collection")
+    page.get_by_text("A new collection", exact=True).click()
+    fresh = page.locator("details", has_text="A new collection")
+    fresh.get_by_label("Name of the collection").fill("mixed")
+    fresh.get_by_label("Files to add").set_input_files([tmp_path / name for name in sorted(texts | others)])
+    page.evaluate("""() => { const said = document.querySelector("details .drop + [role=status]");
+        new MutationObserver(() => noted(said.textContent)).observe(said, { childList: true }); }""")
+    fresh.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_text("4 documents to ask").wait_for()
+    expect(page.locator("#hint")).to_contain_text(
+        "4 new, 0 changed, 0 unchanged. Left out: 0.pdf, 1.pdf, 2.pdf and 1 more. In a terminal, "
+        "dsearch index FOLDER -c mixed reads PDF"
+    )
+    assert said[:2] == ["Reading 8 files …", "Adding 4 documents: 0 done …"]
+    assert any(re.fullmatch(r"Adding 4 documents: 2 done, about \d+ s left …", one) for one in said), said
+    found = page.request.get("/v1/collections/mixed/documents/old.txt").json()
+    assert found["text"] == "Käse"
+    page.request.delete("/v1/collections/mixed")
+
+
+def test_an_empty_collection_offers_to_be_filled(page: Any, tmp_path: Path) -> None:
+    page.request.put("/v1/collections/bare", data={})
+    (tmp_path / "a.txt").write_text("a heron")
+    page.goto("/#c=bare")
+    page.get_by_role("heading", name="No documents yet").wait_for()
+    page.get_by_label("Files to add").set_input_files(tmp_path / "a.txt")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_text("1 document to ask").wait_for()
+    page.request.delete("/v1/collections/bare")
+
+
 def test_a_collection_is_made_named_taken_along_and_deleted(page: Any, tmp_path: Path) -> None:
     table = tmp_path / "prices.csv"
     rows = ["title,price,text", '"Lamp, small",12,"a lamp"', 'Stone,3,"a ""stone"""']
