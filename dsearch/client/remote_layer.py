@@ -303,7 +303,7 @@ class RemoteSearch(nn.Module):
         self, attention: Attention, texts: Sequence[str] | None, states: Tensor, field: str | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores, with the server's gradients where there are any to be wanted."""
-        parameters = [] if self.head is None else [*self.head.parameters()]
+        parameters = list[Tensor]() if self.head is None else [*self.head.parameters()]
         if self.bias is not None:
             parameters.insert(0, self.bias)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (states, *parameters)):
