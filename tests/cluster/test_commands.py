@@ -1,4 +1,7 @@
-"""What the guide says to type, typed: a folder is indexed, a cluster started, asked over HTTP and stopped."""
+"""What the guide says to type, typed: a folder is indexed, a cluster started, asked over HTTP and stopped.
+
+The service on Ray Serve has the routes and answers of one machine, from shards: a client notices nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,9 @@ from support.tiny_encoder import WORDS, write_tiny_encoder
 from support.warm.processes import WarmProcess, warm_start
 
 import dsearch
+from dsearch.encoder import Encoder
+from dsearch.engine import SearchEngine
+from dsearch.errors import Conflict, NotInCluster
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
@@ -91,7 +97,10 @@ def judgements(folder: Path) -> Path:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to see what is left")
 def test_start_serve_status_and_stop(terminal: Terminal, tmp_path: Path) -> None:
     notes = tmp_path / "notes.jsonl"
-    lines = [{"id": f"d{i}", "text": f"{WORDS[i % len(WORDS)]} {WORDS[i % 5]} {i}"} for i in range(40)]
+    lines = [
+        {"id": f"d{i}", "text": f"{WORDS[i % len(WORDS)]} {WORDS[i % 5]} {i}", "metadata": {"n": i}}
+        for i in range(40)
+    ]
     notes.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert terminal("index", str(notes), "-c", "papers")[0] == 0
     address = f"127.0.0.1:{free_port()}"
@@ -118,13 +127,23 @@ def test_start_serve_status_and_stop(terminal: Terminal, tmp_path: Path) -> None
     assert serving.stderr is not None
     told = next(line for line in serving.stderr if "serves at" in line)
     url = told.split("serves at ")[1].split()[0]
-    with dsearch.Client(url, timeout_s=60) as client:
-        found = client.search("papers", "apple red 7")
-    alone = json.loads(terminal("search", "apple red 7", "-c", "papers", "--json")[1])
-    assert [hit.id for hit in found.hits] == [hit["id"] for hit in alone["hits"]]
-    assert [hit.weight for hit in found.hits] == pytest.approx(
-        [hit["weight"] for hit in alone["hits"]], abs=1e-5
-    )
+    encoder = Encoder.load(terminal.environment["DSEARCH_ENCODER"])
+    with (
+        SearchEngine(tmp_path / "home", readonly=True, encoder=lambda: encoder) as engine,
+        dsearch.Client(url, timeout_s=60) as client,
+    ):
+        alone = engine.collection("papers")
+        for options in ({}, {"mode": "dense", "limit": 3}, {"filter": {"n": {"gte": 20}}}):
+            found = client.search("papers", "apple red 7", **options)
+            expected = alone.search("apple red 7", **options)
+            assert [hit.id for hit in found.hits] == [hit.id for hit in expected.hits]
+            assert [hit.weight for hit in found.hits] == pytest.approx(
+                [hit.weight for hit in expected.hits], abs=1e-5
+            )
+        with pytest.raises(NotInCluster):
+            client.attend("papers", ["apple"])
+        with pytest.raises(Conflict, match="readonly"):
+            client.delete("papers", "d1")
 
     data = judgements(tmp_path / "judgements")
     code, out, err = terminal(
@@ -148,12 +167,12 @@ def test_start_serve_status_and_stop(terminal: Terminal, tmp_path: Path) -> None
     with dsearch.Client(url, timeout_s=60) as client:  # it answers from the shards as they are
         assert client.search("papers", "apple red 7").stamp.model == trained["version"]
     serving.send_signal(signal.SIGTERM)
-    assert serving.wait(timeout=60) == 0
+    assert serving.wait(timeout=LATEST_S) == 0
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=2)
 
     assert terminal("cluster", "stop", "--ray", address)[:2] == (0, "stopped, and Ray too\n")
-    until = time.monotonic() + 20
+    until = time.monotonic() + LATEST_S
     while terminal.left() and time.monotonic() < until:
         time.sleep(0.2)
     assert not terminal.left()

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 CPUS = 0.1
 REST_S = 0.02
+LATEST_S = 240.0  # many times what an idle machine takes: nothing here fails because the machine is busy
 
 
 class Home:
@@ -55,16 +57,19 @@ class Home:
         split(self.written.store, generation, folder, shards)
         cache = str(self.folder / "cache")
         started = self.coordinator.publish.remote(str(folder), copies, cache, CPUS, grace_s)
-        return LiveRelease(**ray.get(started, timeout=120))
+        return LiveRelease(**ray.get(started, timeout=LATEST_S))
 
     def open(self) -> Searchable:
         if self.reader is None:
-            releases = Releases(lambda: ray.get(self.coordinator.live.remote(), timeout=10), RayShards)
+            releases = Releases(
+                lambda: ray.get(self.coordinator.live.remote(), timeout=LATEST_S),
+                partial(RayShards, answer_s=LATEST_S),  # a lost copy is told at once; a slow one is not lost
+            )
             self.reader = ClusterEngine(self.folder / "home", encoder=lambda: self.encoder, releases=releases)
         return self.reader.searchable("food")
 
     def close(self) -> None:
-        ray.get(self.coordinator.withdraw.remote(), timeout=60)
+        ray.get(self.coordinator.withdraw.remote(), timeout=LATEST_S)
         self.writer.close()
 
 
@@ -110,7 +115,7 @@ class Load:
         for thread in self._threads:
             thread.join()
 
-    def further(self, answers: int, timeout_s: float = 30) -> None:
+    def further(self, answers: int, timeout_s: float = LATEST_S) -> None:
         """Wait for so many more answers."""
         wanted, until = len(self.answers) + answers, time.monotonic() + timeout_s
         while len(self.answers) < wanted and time.monotonic() < until:
@@ -133,7 +138,7 @@ def running(name: str) -> bool:
 
 
 @contextmanager
-def eventually(seconds: float = 60) -> Iterator[Any]:
+def eventually(seconds: float = LATEST_S) -> Iterator[Any]:
     until = time.monotonic() + seconds
 
     def waits(holds: Any) -> None:
@@ -167,7 +172,7 @@ def test_a_cluster_answers_as_one_machine_and_survives_its_losses(home: Home) ->
 
 
 def test_a_swap_is_all_or_nothing_under_load(home: Home) -> None:
-    replaced = home.publish(shards=3, copies=1, grace_s=3)
+    replaced = home.publish(shards=2, copies=1, grace_s=3)
     collection = home.open()
     first = home.written.snapshot.generation.number
     with Load(collection, limit=50) as load:
@@ -176,7 +181,7 @@ def test_a_swap_is_all_or_nothing_under_load(home: Home) -> None:
         home.written.store.promote(version)
         load.further(10)
         home.write("second")
-        home.publish(shards=2, copies=1, grace_s=3)
+        home.publish(shards=1, copies=1, grace_s=3)
         with eventually() as waits:
             waits(lambda: load.answers[-1].stamp.generation > first)
             waits(lambda: not any(running(name) for copies in replaced.actors for name in copies))
@@ -191,7 +196,7 @@ def test_a_swap_is_all_or_nothing_under_load(home: Home) -> None:
 
 
 def test_the_only_copy_of_a_shard_is_lost_and_comes_back(home: Home) -> None:
-    live = home.publish(shards=3, copies=1)
+    live = home.publish(shards=2, copies=1)
     collection = home.open()
     whole = collection.search("apple bread", limit=5)
     kill(live.actors[1][0])
@@ -206,10 +211,10 @@ def test_the_only_copy_of_a_shard_is_lost_and_comes_back(home: Home) -> None:
 
     with eventually() as waits:
         waits(lost)
-    assert "1 of 3 shards with 33.3% of the documents" in told[0]
+    assert "1 of 2 shards with 50.0% of the documents" in told[0]
     partial = collection.search("apple bread", limit=100, partial=True)
-    assert partial.missing == pytest.approx(1 / 3)
-    assert not [hit for hit in partial.hits if 40 <= int(hit.id[1:]) < 80]
+    assert partial.missing == pytest.approx(1 / 2)
+    assert not [hit for hit in partial.hits if int(hit.id[1:]) >= 60]
 
     def again() -> bool:
         try:
@@ -222,16 +227,16 @@ def test_the_only_copy_of_a_shard_is_lost_and_comes_back(home: Home) -> None:
 
 
 def test_a_node_is_lost(nodes: Any, home: Home) -> None:
-    extra = nodes.add_node(num_cpus=4, object_store_memory=80 << 20)
+    extra = nodes.add_node(num_cpus=2, object_store_memory=80 << 20)
     try:
         home.publish(shards=2, copies=2)
         collection = home.open()
         with Load(collection) as load:
             nodes.remove_node(extra, allow_graceful=False)
             extra = None
-            load.further(30, timeout_s=60)
+            load.further(30)
             shards = home.reader._releases.live("food")[2]
-            with eventually(90) as waits:
+            with eventually() as waits:
                 waits(lambda: all(all(copies) for copies in shards.up()))
             load.further(10)
         assert not load.errors
@@ -250,7 +255,7 @@ def test_a_copy_whose_shard_was_out_of_reach_comes_back(home: Home) -> None:
     copy = start("away", place, num_cpus=CPUS, node=node)
     try:
         live = LiveRelease("food", str(folder), release.digest, generation.number, [["away"]], 1)
-        shards = RayShards(live, answer_s=60.0)
+        shards = RayShards(live, answer_s=LATEST_S)
         asked = {0: GatherRequest(np.array([[7]]), None)}
         with pytest.raises(ShardsLost):
             shards.ask("gather", asked)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 
 from dsearch.cluster.collection import ClusterEngine, Releases
 from dsearch.engine import SearchEngine
@@ -36,7 +37,7 @@ def served(home: Path, await_encoder: Callable[[], None]) -> TestClient:
 
 def readiness(client: TestClient, until: str) -> str:
     """What /readyz says, once it says that; or what it says in the end."""
-    latest = time.monotonic() + 30
+    latest = time.monotonic() + LATEST_S
     while True:
         answer = client.get("/readyz").json()
         said = answer.get("status") if "code" not in answer else answer["code"]
@@ -69,4 +70,4 @@ def test_where_none_ever_is_it_says_so(tmp_path: Path) -> None:
 
 
 def assert_set(loaded: threading.Event) -> None:
-    assert loaded.wait(60)
+    assert loaded.wait(LATEST_S)

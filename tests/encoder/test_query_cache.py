@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 from support.sizes import by_size
 
 from dsearch.encoder import QueryCache
@@ -68,7 +69,7 @@ def test_many_threads() -> None:
     barrier = threading.Barrier(8)
 
     def ask(seed: int) -> None:
-        barrier.wait(20)
+        barrier.wait(LATEST_S)
         draw = np.random.default_rng(seed)
         for _ in range(100):
             texts = [f"{i:02d}" for i in draw.integers(0, 20, 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.indexing.tuning import FILE_NAME, key_queries
+from dsearch.engine.indexing import tuning
+from dsearch.engine.indexing.tuning import FILE_NAME, TunedKeys, keep_tuned, kept_tuned, key_queries
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.rebuild import QUERIES, folded_queries, tuning_queries
 from dsearch.errors import InvalidRequest
@@ -168,6 +170,34 @@ def test_one_that_is_good_enough_keeps_its_parameters(approximate: Collection) -
     assert found.parameters == before
     kept = json.loads((approximate.store.path / FILE_NAME).read_text())
     assert kept["model"] == "v0"
+
+
+def test_kept_parameters_are_on_the_medium_before_they_have_their_name(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that was promoted is not measured again: without them it would find less after a power cut."""
+    path, synced = collection.store.path / FILE_NAME, list[tuple[str, bool]]()
+    for name in ("sync_file", "sync_folder"):
+
+        def sync(there: Path, name: str = name) -> None:
+            synced.append((name, path.exists()))
+
+        monkeypatch.setattr(tuning, name, sync)
+    keep_tuned(collection.store, TunedKeys(7, "v1", 0.5, {"nprobe": 9}, {"recall_at_10": 0.9}))
+    assert synced == [("sync_file", False), ("sync_folder", True)]
+    kept = kept_tuned(collection.store, 7)
+    assert kept is not None
+    assert kept["parameters"] == {"nprobe": 9}
+    assert kept_tuned(collection.store, 8) is None  # they are of that generation
+
+
+def test_projected_keys_are_compared_as_stored_embeddings_are() -> None:
+    chance = np.random.default_rng(3)
+    projection, embeddings = chance.standard_normal((2, 6, 6)).astype(np.float32)
+    folded = chance.standard_normal((4, 6)).astype(np.float32)
+    keys = embeddings @ projection.T
+    np.testing.assert_allclose(key_queries(folded, projection) @ keys.T, folded @ embeddings.T, atol=1e-3)
+    assert key_queries(folded, None) is folded
 
 
 def test_in_a_server_it_is_measured_in_another_process(engine: SearchEngine, encoder: HashingEncoder) -> None:

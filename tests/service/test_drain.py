@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder, documents, serving
 
 from dsearch.engine import SearchEngine
@@ -39,7 +40,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         for i in range(100_000):
             id = f"c{self._number}-{i}"
-            connection = http.client.HTTPConnection(self._netloc, timeout=30)
+            connection = http.client.HTTPConnection(self._netloc, timeout=LATEST_S)
             try:
                 connection.connect()
             except OSError:
@@ -81,11 +82,11 @@ def test_nothing_accepted_is_lost(tmp_path: Path, trial: int) -> None:
             time.sleep(0.01)
         time.sleep(float(np.random.default_rng(trial).uniform(0, 0.3)))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0  # 10 s, on a machine that has time
+        assert process.wait(LATEST_S) == 0  # 10 s, on a machine that has time
         assert process.stdout is not None
         accepted = int(process.stdout.readline())
         for client in clients:
-            client.join(30)
+            client.join(LATEST_S)
     # A connection may be cut before the server has seen its request; one that it has begun never is.
     assert sum(client.answered for client in clients) == accepted
     assert [one for client in clients for one in client.lost if one.startswith("status")] == []

@@ -7,13 +7,16 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.patience import LATEST_S
 from support.service.sockets import ask
 
 pytestmark = pytest.mark.server
 
 
 def raw(origin: str, request: bytes, *, hang_up: bool = False) -> bytes:
-    with socket.create_connection(("127.0.0.1", int(origin.rpartition(":")[2])), timeout=20) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", int(origin.rpartition(":")[2])), timeout=LATEST_S
+    ) as connection:
         connection.sendall(request)
         if hang_up:
             connection.shutdown(socket.SHUT_WR)

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from support.patience import LATEST_S
 
 import dsearch.store.sqlite.journal as journal
 from dsearch.errors import CorruptData, InsufficientStorage, InvalidDocument, Unavailable
@@ -268,7 +269,7 @@ def test_closing_waits_for_the_turn_and_commits_what_is_open(store, folder, monk
     while store._journal._group is None or store._journal._group.members == 0:
         time.sleep(0.001)
     store.close()
-    writer.join(5)
+    writer.join(LATEST_S)
     assert not writer.is_alive()
     with Store.open(folder) as again:
         assert again.get("a").text == "a"

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from support.patience import LATEST_S
+
 
 class WatchedLock:
     """A `threading.Lock` that sets `settled` when a thread finds it taken and is about to wait."""
@@ -58,9 +60,9 @@ def waiting(lock: WatchedLock, work: Callable[[], object]) -> Iterator[None]:
     with lock:
         lock.settled.clear()
         thread.start()
-        assert lock.settled.wait(60), "the work neither ended nor came to the lock"
+        assert lock.settled.wait(LATEST_S), "the work neither ended nor came to the lock"
         assert not ended.is_set(), f"the work did not wait for the lock; it raised {errors}"
         yield
-    thread.join(60)
+    thread.join(LATEST_S)
     assert not thread.is_alive(), "the work goes on though the lock is free"
     assert not errors, errors

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.index import Generation
-from dsearch.index.durable import FileIdentity, file_identity, sync_file, sync_folder
+from dsearch.index.durable import FileIdentity, file_identity, sync_folder
 from dsearch.store import GenerationRecord, Store
 from dsearch.store.sqlite.schema import FILE_NAME as DATABASE
 
@@ -115,15 +115,16 @@ def take_clean_close(store: Store) -> CleanClose | None:
 
 
 def leave_clean_close(folder: Path, closed: CleanClose) -> None:
-    """Write the record for the next opening. Errors are ignored: that opening then verifies everything."""
+    """Write the record for the next opening. Errors are ignored: that opening then verifies everything.
+
+    So it does after a power cut that takes the record: nothing is synced here.
+    """
     path = folder / FILE_NAME
     unfinished = folder / f".{FILE_NAME}.writing"
     content = {"format": _FORMAT, **asdict(closed)}
     with contextlib.suppress(OSError):
         unfinished.write_text(json.dumps({**content, "checksum": _checksum(content)}, indent=1))
-        sync_file(unfinished)
         os.replace(unfinished, path)
-        sync_folder(folder)
 
 
 def read_clean_close(path: Path) -> CleanClose | None:

@@ -12,7 +12,7 @@ from dsearch.attention.arrays import Array, is_tensor
 from dsearch.errors import Conflict
 
 if TYPE_CHECKING:
-    from dsearch.attention.retrieval.memory import Recalled
+    from dsearch.attention.recall import Recalled
 
 
 class SearchOutput(NamedTuple):

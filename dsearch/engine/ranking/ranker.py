@@ -58,7 +58,7 @@ from dsearch.types import Mode
 
 if TYPE_CHECKING:
     from dsearch.attention import Score
-    from dsearch.attention.retrieval.memory import Recalled
+    from dsearch.attention.recall import Recalled
     from dsearch.engine.ranking.memory import SnapshotMemory
     from dsearch.engine.ranking.resident import ResidentEmbeddings
     from dsearch.engine.ranking.second_stage import Reranker
@@ -356,7 +356,7 @@ class Ranker:
             raw = dense + keyword
         remembered = None
         if recalled is not None:
-            remembered = self.memory.scores(recalled, positions).to(raw)
+            remembered = as_like(self.memory.scores(recalled, positions), raw)
             raw = raw + remembered[:, None]
         present, mask = positions != NONE, None
         if not (self._reaches_all and present.all()):

@@ -100,8 +100,7 @@ def resolve_queries(
         pinned = Stamp(state.generation.number, version, state.sequence)
     else:
         state = collection.snapshot_at(pinned)
-    in_torch = differentiable or options.get("stages") == 2  # a second stage is a module
-    head_of = collection.head if in_torch else collection.ranking_head
+    head_of = collection.head if differentiable else collection.ranking_head
     head = head_of(pinned.model, pinned.sequence)
     state = collection.narrowed(state, filter)
     if narrow is not None:
@@ -198,7 +197,7 @@ def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
 
     That of the version, if it has a second stage of its own, which was fitted to that one's tokens.
     """
-    own = collection.stored_head(version).second_stage is not None
+    own = collection.ranking_head(version).second_stage is not None
     return collection.encoder_of(version) if own else collection.encoder
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.cli.terminal import Terminal
+from support.patience import LATEST_S
 
 from dsearch.cli.services import watch as commands
 
@@ -39,7 +40,7 @@ def test_changes_are_indexed_until_it_ends(
         return sorted(hit["id"] for hit in hits["hits"])
 
     def becomes(ids: list[str]) -> bool:
-        until = time.monotonic() + 60
+        until = time.monotonic() + LATEST_S
         while time.monotonic() < until:
             if shown() == ids:
                 return True
@@ -54,7 +55,7 @@ def test_changes_are_indexed_until_it_ends(
         assert becomes(["b.md"])
     finally:
         stop.set()
-        watching.join(60)
+        watching.join(LATEST_S)
     assert not watching.is_alive()
 
 

@@ -68,6 +68,22 @@ def test_every_damaged_file_is_noticed(folder: Path) -> None:
         Shard.open(folder / "002", digest)
 
 
+def test_a_file_of_a_shard_is_no_link(folder: Path, tmp_path: Path) -> None:
+    """Its content fits as long as nobody writes to where it leads."""
+    shard = folder / "001"
+    for name in ShardManifest.read(shard).files:
+        path, elsewhere = shard / name, tmp_path / "elsewhere"
+        if name.startswith("generations/") and path.name != "manifest.json":
+            continue
+        path.rename(elsewhere)
+        path.symlink_to(elsewhere)
+        with pytest.raises(CorruptData, match="missing or not a plain file"):
+            Shard.open(shard)
+        path.unlink()
+        elsewhere.rename(path)
+    Shard.open(shard).close()
+
+
 @pytest.mark.parametrize("name", ["release.json", "001/shard.json"])
 def test_a_changed_manifest_is_noticed(folder: Path, name: str) -> None:
     path = folder / name

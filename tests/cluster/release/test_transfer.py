@@ -50,7 +50,7 @@ def gcs_shelf() -> Iterator[str]:
         port = free.getsockname()[1]
     server = server_module.create_server("localhost", port, in_memory=True, default_bucket="shelf")
     server.start()
-    options = f"endpoint_override=localhost:{port}&scheme=http&retry_limit_seconds=5"
+    options = f"endpoint_override=localhost:{port}&scheme=http&retry_limit_seconds=60"
     yield f"gs://anonymous@shelf/shards?{options}"
     server.stop()
 
@@ -79,6 +79,26 @@ def test_a_release_travels_by_an_object_store(
 
 def test_a_release_travels_by_a_folder(folder: Path, tmp_path: Path) -> None:
     arrives(folder, (tmp_path / "there").as_uri(), tmp_path / "cache")
+
+
+def test_a_shard_of_this_machine_is_read_where_it_lies(folder: Path, tmp_path: Path) -> None:
+    entry = Release.read(folder).shards[0]
+    here = fetch_shard(str(folder), entry.name, entry.digest, tmp_path / "cache")
+    assert here == folder / entry.name
+    assert not (tmp_path / "cache").exists()
+
+
+def test_another_shard_than_the_release_names_is_not_taken(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody exchanged one for the other, each whole in itself."""
+    there = (tmp_path / "there").as_uri()
+    send(folder, there)
+    first, second = Release.read(folder).shards
+    monkeypatch.setattr(transfer, "_local", lambda uri: None)
+    with pytest.raises(CorruptData, match="of another shard than the release names"):
+        fetch_shard(there, first.name, second.digest, tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that takes nothing")

@@ -211,6 +211,15 @@ def test_it_holds_for_the_state_that_was_closed_alone(home: Path) -> None:
     assert not proven_at_once(home)
 
 
+@pytest.mark.parametrize("other", ["digest", "manifest_digest"])
+def test_it_holds_for_that_state_and_no_other_of_its_number(home: Path, other: str) -> None:
+    """As after a copy that was put back and written to again: sequence and generation count the same."""
+    closed = read_clean_close(marker(home))
+    assert closed is not None
+    leave_clean_close(home / "food", replace(closed, **{other: "0" * 64}))
+    assert proven_at_once(home)
+
+
 def test_it_holds_for_a_day(home: Path) -> None:
     closed = read_clean_close(marker(home))
     assert closed is not None

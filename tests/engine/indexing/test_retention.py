@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from support.fakes import HashingEncoder
 from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine, open_layer
-from dsearch.engine.indexing import leases
-from dsearch.engine.indexing.leases import Lease, alone_with
-from dsearch.engine.indexing.retention import KEEP, retire
+from dsearch.engine.indexing import leases, retention
+from dsearch.engine.indexing.leases import Lease, alone_with, lease_registered
+from dsearch.engine.indexing.retention import KEEP, clear, retire
 from dsearch.errors import CorruptData
 from dsearch.types import Document
 
@@ -163,6 +164,49 @@ def test_a_crash_between_the_register_and_the_folder_is_cleared(tmp_path: Path) 
         assert not unfinished.exists()
         assert unregistered.exists()  # a model is not derived data
         assert food.search("apple").hits[0].id == "a"
+
+
+def test_a_generation_leaves_the_register_before_its_folder_goes(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash in between leaves a folder that nobody misses, and no entry that nobody can open."""
+    collection.refresh()
+    gone: list[tuple[int, bool]] = []
+
+    def remove(folder: Path) -> None:
+        gone.append((int(folder.name), int(folder.name) in registered(collection)))
+
+    monkeypatch.setattr(retention, "_remove", remove)
+    gc.collect()
+    assert retire(collection.store, keep=1) == [number for number, _ in gone] != []
+    assert not any(still for _, still in gone)
+
+
+def test_what_was_unregistered_is_not_cleared_while_it_is_read(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    collection.refresh()
+    store, (first, *_) = collection.store, registered(collection)
+    folder = store.path / "generations" / f"{first:06d}"
+    gc.collect()
+    with alone_with(folder) as alone:
+        assert alone
+    reader = Lease(folder)
+    store.retire_generation(first)
+    assert clear(store) == []
+    assert folder.is_dir()
+    reader.release()
+    assert clear(store) == [folder.name]
+    assert not folder.exists()
+
+
+def test_a_generation_of_the_same_number_is_another_one(collection: Collection) -> None:
+    record = collection.store.live_generation()
+    assert record is not None
+    lease = lease_registered(collection.store, record)
+    assert lease is not None
+    lease.release()
+    assert lease_registered(collection.store, replace(record, manifest_digest="0" * 64)) is None
 
 
 def test_a_reader_clears_nothing(engine: SearchEngine, collection: Collection) -> None:

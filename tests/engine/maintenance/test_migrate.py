@@ -14,6 +14,7 @@ import pytest
 from support.fakes import HashingEncoder
 from support.forked import Forks, said
 from support.paths import SUPPORT
+from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.maintenance import migrate
@@ -321,7 +322,7 @@ def test_killed_it_has_switched_or_goes_on(forks: Forks, tmp_path: Path, moment:
                 assert encoded == 0
         assert documents_of(engine.collection("papers")) == documents
     del there
-    until = time.monotonic() + 30
+    until = time.monotonic() + LATEST_S
     left: list[str] = []
     while left != ["papers@2"] and time.monotonic() < until:
         gc.collect()

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.state.live import LiveState
@@ -30,9 +31,9 @@ def test_a_write_beside_the_first_reading_shows(
         monkeypatch.setattr(LiveState, "_load", slow)
         reading = threading.Thread(target=lambda: opened.snapshot)
         reading.start()
-        assert read.wait(30)
+        assert read.wait(LATEST_S)
         writing = threading.Thread(target=lambda: (opened.delete(["d3"]), written.set()))
         writing.start()
         for thread in (writing, reading):
-            thread.join(30)
+            thread.join(LATEST_S)
         assert "d3" not in {hit.id for hit in opened.search("apple", limit=20).hits}

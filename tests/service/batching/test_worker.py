@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN, WORDS, WordEncoder, documents
 from support.service.workers import Double, held, hold_encoder, soon, with_worker
 
@@ -119,12 +120,13 @@ def test_who_went_away_costs_nothing() -> None:
     async def scenario(worker: Worker) -> None:
         work = Double()
         _, release = await held(worker)
-        tasks = await soon([worker.submit(work, i) for i in range(3)])
+        tasks = await soon([worker.submit(work, i, characters=10) for i in range(3)])
         tasks[1].cancel()
         await asyncio.sleep(0)
         release.set()
         assert await asyncio.gather(tasks[0], tasks[2]) == [0, 4]
         assert work.batches == [[0, 2]]
+        assert worker._characters == 0  # pyright: ignore[reportPrivateUsage]
 
     with_worker(scenario)
 
@@ -144,7 +146,7 @@ def test_a_worker_that_stops_finishes_what_waits() -> None:
         with pytest.raises(NotReady):
             await worker.submit(Double(), 1)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), LATEST_S))
 
 
 # ---- through the service
@@ -164,9 +166,9 @@ def test_micro_batches_give_the_answers_of_single_searches(
 
     with ThreadPoolExecutor(len(queries)) as pool:
         first = pool.submit(ask, queries[0])
-        assert entered.wait(20)
+        assert entered.wait(LATEST_S)
         rest = [pool.submit(ask, query) for query in queries[1:]]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LATEST_S
         while len(searching._queue) < len(queries) - 1 and time.monotonic() < deadline:
             time.sleep(0.002)
         release.set()
@@ -188,7 +190,7 @@ def test_overload_is_answered_with_retry_after(
     entered, release = hold_encoder(encoder, monkeypatch)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(client.post, f"{URL}/search", json={"query": "cat"})
-        assert entered.wait(20)
+        assert entered.wait(LATEST_S)
         second = pool.submit(client.post, f"{URL}/search", json={"query": "dog"})
         while not searching._queue:
             time.sleep(0.002)
@@ -248,7 +250,7 @@ def test_a_collection_is_deleted_when_its_searches_are_done(
     entered, release = hold_encoder(encoder, monkeypatch)
     with ThreadPoolExecutor(2) as pool:
         searching = pool.submit(client.post, f"{URL}/search", json={"query": "cat"})
-        assert entered.wait(20)
+        assert entered.wait(LATEST_S)
         deleting = pool.submit(client.delete, URL)
         time.sleep(0.05)
         assert not deleting.done()
@@ -267,7 +269,7 @@ def test_ready_when_encoder_and_indexes_are_loaded(
     release = threading.Event()
 
     def load() -> TextEncoder:
-        assert release.wait(20)
+        assert release.wait(LATEST_S)
         return WordEncoder()
 
     monkeypatch.setattr(engine, "_encoders", HomeEncoders(load))
@@ -278,7 +280,7 @@ def test_ready_when_encoder_and_indexes_are_loaded(
         assert starting.headers["retry-after"] == "1"
         release.set()
         assert client.put("/v1/collections/x").status_code == 201
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LATEST_S
         while client.get("/readyz").status_code != 200 and time.monotonic() < deadline:
             time.sleep(0.005)
         assert client.get("/readyz").json() == {"status": "ready", "damaged": 0}

@@ -8,6 +8,7 @@ import socket
 from urllib.parse import urlsplit
 
 import pytest
+from support.patience import LATEST_S
 from support.service.sockets import ask
 from support.sizes import by_size
 
@@ -16,7 +17,7 @@ def answer_to(origin: str, sent: bytes) -> bytes:
     """Everything that the server sends until it closes the connection."""
     host, port = urlsplit(origin).netloc.split(":")
     parts: list[bytes] = []
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=LATEST_S) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         while part := connection.recv(65536):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder, documents, serving
 from support.service.sockets import ask
 
@@ -46,7 +47,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def connected(origin: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(origin.rpartition(":")[2])), timeout=30)
+    return socket.create_connection(("127.0.0.1", int(origin.rpartition(":")[2])), timeout=LATEST_S)
 
 
 def closed(connection: socket.socket) -> bool:
@@ -172,7 +173,7 @@ def test_a_thousand_slow_clients_are_closed_while_64_mib_come_through(
                 pool.submit(_drip_all, dripping, stop)
                 streamed = pool.submit(_stream_64_mib, origin)
                 remaining = set(slow)
-                deadline = time.monotonic() + 120
+                deadline = time.monotonic() + LATEST_S
                 asked = 0
                 while (remaining or not streamed.done()) and time.monotonic() < deadline:
                     assert ask(origin, "POST", SEARCH, {"query": "cat"})[0] == 200
@@ -274,7 +275,7 @@ def test_an_answer_that_is_not_read_is_given_up(impatient: str) -> None:
         request += b"Content-Type: application/json\r\n"
         for _ in range(3):  # more than the buffers of the system hold
             connection.sendall(request + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + LATEST_S
         while time.monotonic() < deadline:
             time.sleep(0.5)
             try:
@@ -308,7 +309,7 @@ def test_the_second_part_of_an_answer_does_not_wait_for_the_first() -> None:
             served.close()
             return chosen
 
-    assert asyncio.run(asyncio.wait_for(scenario(), 20)) != 0
+    assert asyncio.run(asyncio.wait_for(scenario(), LATEST_S)) != 0
 
 
 def test_headers_without_end_are_refused(impatient: str) -> None:
@@ -330,7 +331,7 @@ def test_patience_is_above_zero() -> None:
 
 
 def test_answers_without_a_body_arrive(server: str) -> None:
-    connection = http.client.HTTPConnection(server.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(server.removeprefix("http://"), timeout=LATEST_S)
     for _ in range(2):  # the connection stays as it should be
         for method, path in ("HEAD", "/ui/page.css"), ("HEAD", "/"), ("GET", "/healthz"):
             connection.request(method, path)

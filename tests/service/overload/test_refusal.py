@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from support.patience import LATEST_S
 from support.service.overload import SEARCH, fill
 
 from dsearch.engine import Collection
@@ -45,13 +46,13 @@ def served(app: FastAPI, papers: Collection, listening: socket.socket) -> Iterat
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
-    until = time.monotonic() + 30
+    until = time.monotonic() + LATEST_S
     while not server.started:
         assert time.monotonic() < until
         time.sleep(0.01)
     yield server
     server.should_exit = True
-    thread.join(30)
+    thread.join(LATEST_S)
 
 
 def ask(
@@ -81,7 +82,7 @@ def test_a_connection_is_refused_again_and_again_and_then_answered(
 ) -> None:
     """Thirty requests are more bytes than the headers of one may be."""
     places = fill(app.state.service.admission)
-    with socket.create_connection(address, timeout=30) as connection:
+    with socket.create_connection(address, timeout=LATEST_S) as connection:
         for _ in range(30):
             connection.sendall(REQUEST)
             assert read_answers(connection, 1) == [503]
@@ -94,7 +95,7 @@ def test_a_connection_is_refused_again_and_again_and_then_answered(
             place.leave()
         connection.sendall(REQUEST)
         assert read_answers(connection, 1) == [200]
-    metrics = http.client.HTTPConnection(*address, timeout=30)
+    metrics = http.client.HTTPConnection(*address, timeout=LATEST_S)
     metrics.request("GET", "/metrics")
     assert (
         b'dsearch_rejections_total{reason="overloaded",worker="server"} 31.0' in metrics.getresponse().read()
@@ -113,7 +114,7 @@ def test_many_requests_in_one_piece_are_all_answered(app: FastAPI, address: tupl
 
 def test_what_has_no_body_or_is_to_end_is_refused_so(app: FastAPI, address: tuple[str, int]) -> None:
     fill(app.state.service.admission)
-    connection = http.client.HTTPConnection(*address, timeout=30)
+    connection = http.client.HTTPConnection(*address, timeout=LATEST_S)
     status, headers, body = ask(connection, "HEAD")
     assert (status, body) == (503, b"")
     assert int(headers["content-length"]) > 0
@@ -137,7 +138,7 @@ def test_whoever_does_not_read_waits(app: FastAPI, served: uvicorn.Server, addre
                 connection.sendall(REQUEST * 50)
         (asking,) = served.server_state.connections
         kept: list[int] = [0]
-        until = time.monotonic() + 60
+        until = time.monotonic() + LATEST_S
         while (
             not kept[-1] or len(set(kept[-10:])) > 1
         ):  # until the kernel takes no more, and then nothing happens

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN, WordEncoder
 from support.service.tasks import JUDGED, URL, app_of, ask, ended, events, until_running
 
@@ -273,12 +274,12 @@ def test_a_stopped_server_goes_on_with_its_tasks(
 
         monkeypatch.setattr(service.tasks, "events", noted)
         watcher.start()
-        until = time.monotonic() + 60
+        until = time.monotonic() + LATEST_S
         while not any(asked_after):  # who asks for what comes after an event has told it
             assert time.monotonic() < until
             time.sleep(0.01)
         service.leave()
-        watcher.join(20)  # streams end with the server
+        watcher.join(LATEST_S)  # streams end with the server
         assert [kind for _, kind, _ in watched] == ["progress"]
     monkeypatch.setattr(manager, "evaluate_job", answer_at_once)
     with TestClient(app_of(engine), base_url=ORIGIN) as client:
@@ -294,14 +295,14 @@ def test_a_task_that_was_cancelled_before_the_server_stopped_stays_cancelled(
 
     def end_late(_: manager.TaskWork, job: manager.Job) -> dict[str, Any]:
         running.set()
-        assert stopping.wait(60)
+        assert stopping.wait(LATEST_S)
         assert job.cancelled()
         raise Cancelled("evaluation was cancelled")
 
     monkeypatch.setattr(manager.TaskWork, "result", end_late)
     with TestClient(app_of(engine), base_url=ORIGIN) as client:
         task = ask(client, "evaluate", JUDGED)
-        assert running.wait(60)
+        assert running.wait(LATEST_S)
         assert client.delete(f"/v1/tasks/{task}").json()["state"] == "running"
         client.app.state.service.tasks.leave()  # type: ignore[attr-defined]
         stopping.set()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN
 from support.tiny_encoder import write_tiny_encoder
 
@@ -77,7 +78,7 @@ def client(engine: SearchEngine, tiny: Path) -> Iterator[TestClient]:
         yield connected
 
 
-def ended(client: TestClient, id: str, within_s: float = 120) -> dict[str, Any]:
+def ended(client: TestClient, id: str, within_s: float = LATEST_S) -> dict[str, Any]:
     until = time.monotonic() + within_s
     while not (task := client.get(f"/v1/tasks/{id}").json())["ended"]:
         assert time.monotonic() < until, task
@@ -126,7 +127,7 @@ def hold(report: Report, *arguments: Any) -> dict[str, Any]:
 def test_it_is_cancelled(client: TestClient, numbers: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "train_job", hold)
     id = client.post(f"{URL}/train", json=BODY).json()["id"]
-    until = time.monotonic() + 60
+    until = time.monotonic() + LATEST_S
     while not client.get(f"/v1/tasks/{id}").json()["progress"]:
         assert time.monotonic() < until
         time.sleep(0.05)

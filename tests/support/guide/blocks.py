@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.paths import SUPPORT
+from support.patience import LATEST_S
 from support.warm.processes import VARIABLE, warm_start
 
 ENTRY_POINT = Path(sys.executable).parent / "dsearch"
@@ -141,7 +142,7 @@ def _serving(code: str, port: str, folder: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
+        server.wait(LATEST_S)
 
 
 def _wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
@@ -149,7 +150,7 @@ def _wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
     while time.monotonic() < until:
         assert server.poll() is None, f"the server ended with {server.returncode}"
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=LATEST_S):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 from support.warm.processes import WarmProcess, warm_start
 
 from dsearch.engine import SearchEngine
@@ -114,7 +115,7 @@ def serving(
         yield f"http://127.0.0.1:{int(process.stdout.readline())}", process
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(LATEST_S) == 0
         assert process.stdout is not None
         process.stdout.close()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN, WORDS, open_words
 
 from dsearch.engine import SearchEngine
@@ -35,7 +36,7 @@ def client(engine: SearchEngine) -> Iterator[TestClient]:
         yield connected
 
 
-def ended(client: TestClient, id: str, within_s: float = 90) -> dict[str, Any]:
+def ended(client: TestClient, id: str, within_s: float = LATEST_S) -> dict[str, Any]:
     until = time.monotonic() + within_s
     while time.monotonic() < until:
         task = client.get(f"/v1/tasks/{id}").json()
@@ -68,7 +69,7 @@ def events(client: TestClient, id: str, after: str | None = None) -> list[tuple[
 
 
 def until_running(client: TestClient, id: str) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + LATEST_S
     while not client.get(f"/v1/tasks/{id}").json()["progress"]:
         assert time.monotonic() < until
         time.sleep(0.05)

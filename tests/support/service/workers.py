@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder
 
 from dsearch.errors import InvalidRequest
@@ -35,7 +36,7 @@ def with_worker(scenario: Any, waiting: int = 100) -> Any:
     worker = Worker("test", waiting=waiting)
     worker.start()
     try:
-        return asyncio.run(asyncio.wait_for(scenario(worker), 30))
+        return asyncio.run(asyncio.wait_for(scenario(worker), LATEST_S))
     finally:
         worker.stop()
 
@@ -46,7 +47,7 @@ async def held(worker: Worker) -> tuple[asyncio.Task[None], threading.Event]:
 
     def hold() -> None:
         started.set()
-        release.wait(20)
+        release.wait(LATEST_S)
 
     task = asyncio.create_task(worker.run(hold))
     while not started.is_set():
@@ -69,7 +70,7 @@ def hold_encoder(
 
     def slowly(texts: Sequence[str]) -> np.ndarray:
         entered.set()
-        assert release.wait(20)
+        assert release.wait(LATEST_S)
         return encode(texts)
 
     monkeypatch.setattr(encoder, "encode_queries", slowly)

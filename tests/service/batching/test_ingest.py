@@ -1,0 +1,106 @@
+"""A stream of lines in blocks of so many lines and bytes; refused lines are counted, and a hundred told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from dsearch.search_options import SearchOptions
+from dsearch.service.batching import ingest
+from dsearch.service.batching.ingest import StreamCounts, blocks
+from dsearch.service.batching.search import Searches
+from dsearch.service.errors import BodyTooLarge
+
+
+class Sent:
+    """Parts of a body, and how many of them were read."""
+
+    def __init__(self, parts: Iterable[bytes]):
+        self.parts, self.read = parts, 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self.parts:
+            self.read += 1
+            yield part
+
+
+def read(sent: Sent) -> list[list[tuple[int, bytes]]]:
+    async def collect() -> list[list[tuple[int, bytes]]]:
+        return [block async for block in blocks(sent)]
+
+    return asyncio.run(collect())
+
+
+def test_lines_are_numbered_and_those_that_are_blank_left_out() -> None:
+    found = read(Sent([b'{"a"', b":1}\n\n  \n{}", b'\n"last"']))
+    assert found == [[(1, b'{"a":1}'), (4, b"{}"), (5, b'"last"')]]
+    assert read(Sent([])) == read(Sent([b"\n\n"])) == []
+
+
+def test_a_block_is_bounded_in_lines_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "BLOCK_LINES", 4)
+    monkeypatch.setattr(ingest, "BLOCK_BYTES", 100)
+    assert [len(block) for block in read(Sent([b"1\n" * 9]))] == [4, 4, 1]
+    assert [len(block) for block in read(Sent([b"x" * 49 + b"\n"] * 5))] == [3, 2]
+    assert [len(block) for block in read(Sent([b"x" * 50 + b"\n"] * 5))] == [2, 2, 1]
+
+
+def test_a_line_without_end_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "MAX_LINE_BYTES", 1000)
+    assert [len(block) for block in read(Sent([b"x" * 1000 + b"\n"]))] == [1]
+    sent = Sent([b"x" * 400] * 50)
+    with pytest.raises(BodyTooLarge, match="line 1 has more than 1000 bytes"):
+        read(sent)
+    assert sent.read == 3
+    with pytest.raises(BodyTooLarge, match="line 2 has more than 1000 bytes"):
+        read(Sent([b"{}\n" + b"x" * 1001 + b"\n"]))
+
+
+def test_a_hundred_problems_are_told_and_all_are_counted() -> None:
+    counts = StreamCounts(None, "papers")  # type: ignore[arg-type]
+    for line in range(1, 151):
+        counts._refuse(line, "invalid_document", "no")  # pyright: ignore[reportPrivateUsage]
+    assert (counts.refused, len(counts.problems), counts.problems[-1].line) == (150, 100, 100)
+    assert counts.nothing_stored
+    counts.unchanged = 1
+    assert not counts.nothing_stored
+
+
+def test_an_id_whose_line_was_refused_may_come_again(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a later block: of one block, the first line with an id counts."""
+    monkeypatch.setattr(ingest, "BLOCK_LINES", 1)
+    url = "/v1/collections/images"
+    assert client.put(url, json={"dimension": 2}).status_code == 201
+
+    def line(*embedding: float) -> bytes:
+        return json.dumps({"id": "a", "text": "a", "embedding": embedding}).encode() + b"\n"
+
+    body = line(3.0, 4.0) + line(0.6, 0.8) + line(math.sqrt(0.5), math.sqrt(0.5))
+    answer: Any = client.put(
+        f"{url}/documents", content=body, headers={"Content-Type": "application/x-ndjson"}
+    ).json()
+    assert (answer["inserted"], answer["updated"], answer["refused"]) == (1, 0, 2)
+    assert [problem["line"] for problem in answer["problems"]] == [1, 3]
+    assert "stands on line 2 too" in answer["problems"][1]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({}, 64),
+        ({"candidates": 256}, 64),
+        ({"candidates": 1024}, 16),
+        ({"limit": 1000}, 16),
+        ({"cursor": "x"}, 1),
+    ],
+)
+def test_a_batch_of_searches_is_bounded_in_candidates(options: dict[str, Any], most: int) -> None:
+    assert Searches(None, "papers", SearchOptions(**options)).largest_batch == most  # type: ignore[arg-type]
