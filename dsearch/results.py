@@ -218,11 +218,12 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Gradients of a loss by the query states and by the head's tensors, named as in `state_dict`."""
+    """Gradients of a loss by query states, by the head's tensors, named as in `state_dict`, and by a bias."""
 
     stamp: Stamp
     states: Float[np.ndarray, "batch encoder_dim"]
     head: dict[str, np.ndarray]
+    bias: Float[np.ndarray, " positions"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

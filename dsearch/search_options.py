@@ -137,7 +137,7 @@ class SearchOptions:
     candidates: int | None = option(
         None,
         "documents that each leg proposes for each head: weights are shares among them, whatever the limit, "
-        "and hits end with them; 100 by default, or as many as limit and offset need",
+        "and hits end with them; by default 100, and further pages list more, weighed on the same scale",
         low=1,
         high=MAX_LIMIT + MAX_OFFSET,
     )

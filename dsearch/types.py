@@ -214,7 +214,7 @@ class Hit:
 
     Attributes:
         rank: position in the ranking, from 1.
-        weight: its share of the attention.
+        weight: its share of the attention, the same for every limit (guide `attention`).
         score: hits are ordered by it; higher is better.
         explain: parts of the score, if requested.
         highlights: pieces of the document that match the query, if requested.
@@ -261,7 +261,7 @@ class AttentionSummary:
     """Summary of the attention of one query.
 
     Attributes:
-        candidates: number of documents that were weighed.
+        candidates: number of documents that share the attention, the same for every limit.
         entropy: entropy of the weights in nats; its exponential is an effective number of documents.
         covered_mass: share of the exact softmax over all documents that the candidates hold; null: not
             computed.

@@ -7,6 +7,7 @@ NumPy array NumPy's. The module imports torch only for tensors, which exist only
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor as Array
 else:
     Array = Any  # a tensor or a NumPy array; to type checkers a tensor, whose operators both have
+
+_SORTED = 256  # numbers that are sorted sooner than they are parted
 
 
 def is_array(numbers: object) -> bool:
@@ -103,6 +106,24 @@ def concat(parts: Sequence[Array], axis: int) -> Array:
     return torch.cat([*parts], axis)
 
 
+def stack(parts: Sequence[Array], axis: int) -> Array:
+    """Join along a new axis."""
+    if is_array(parts[0]):
+        return _array(np.stack([_plain(part) for part in parts], axis))
+    import torch
+
+    return torch.stack([*parts], axis)
+
+
+def product(left: Array, right: Array) -> Array:
+    """`left @ right.T`, of tensors by the faster of torch's libraries."""
+    if is_array(left):
+        return left @ right.T
+    from dsearch.products import product as by_torch
+
+    return by_torch(left, right)
+
+
 def broadcast(numbers: Array, shape: tuple[int, ...]) -> Array:
     """Broadcast to a shape; nothing is copied."""
     return _array(np.broadcast_to(_plain(numbers), shape)) if is_array(numbers) else numbers.expand(shape)
@@ -127,6 +148,17 @@ def sigmoid(numbers: Array) -> Array:
         return numbers.sigmoid()
     with np.errstate(over="ignore"):  # e^∞ is ∞, whose inverse is 0
         return _array(1 / (1 + np.exp(-_plain(numbers))))
+
+
+def gelu(numbers: Array) -> Array:
+    """x Φ(x) (not its approximation by tanh)."""
+    if not is_array(numbers):
+        import torch
+
+        return torch.nn.functional.gelu(numbers)
+    array = _plain(numbers)
+    errors: Any = np.frompyfunc(math.erf, 1, 1)(array / math.sqrt(2))
+    return _array(array * (0.5 * (1 + np.asarray(errors, array.dtype))))
 
 
 def softmax(numbers: Array, axis: int) -> Array:
@@ -164,6 +196,63 @@ def scatter(numbers: Array, index: Array, size: int) -> Array:
     rows = np.zeros((*numbers.shape[:-1], size), _plain(numbers).dtype)
     np.put_along_axis(rows, _plain(index), _plain(numbers), -1)
     return _array(rows)
+
+
+def put(numbers: Array, index: Array, others: Array) -> Array:
+    """`numbers`, but `others` at an index along the only axis."""
+    if not is_array(numbers):
+        return numbers.scatter(0, index, others)
+    changed = np.array(numbers)
+    changed[_plain(index)] = others
+    return _array(changed)
+
+
+def repeat(numbers: Array, counts: np.ndarray) -> Array:
+    """Each number of one axis as often as it is counted."""
+    if is_array(numbers):
+        return _array(_plain(numbers).repeat(counts))
+    return numbers[on_device_of(np.arange(len(counts)).repeat(counts), numbers)]
+
+
+def totals(numbers: Array, places: Array, size: int) -> Array:
+    """Sum of the numbers at each place from 0 to `size` − 1."""
+    if is_array(numbers):
+        return _array(np.bincount(_plain(places), _plain(numbers), size).astype(_plain(numbers).dtype))
+    return numbers.new_zeros(size).index_add_(0, places, numbers)
+
+
+def largest_of_groups(numbers: Array, counts: Array) -> Array:
+    """The largest number of each group of columns, at least 0; 0 of an empty group.
+
+    Args:
+        numbers: groups of columns, one behind the other.
+        counts: columns of each group.
+    """
+    if not is_array(numbers):
+        import torch
+
+        owners = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+        start = numbers.new_zeros(len(numbers), len(counts))
+        return start.scatter_reduce(1, owners.expand_as(numbers), numbers, "amax", include_self=True)
+    array, sizes = _plain(numbers), _plain(counts)
+    best = np.zeros((len(array), len(sizes)), array.dtype)
+    some = np.flatnonzero(sizes)
+    if len(some):
+        starts = (sizes.cumsum() - sizes)[some]
+        best[:, some] = np.maximum(np.maximum.reduceat(array, starts, axis=1), 0)
+    return _array(best)
+
+
+def places_of_largest(numbers: Array, count: int) -> Array:
+    """Indices of the `count` largest numbers along the last axis, the largest first."""
+    if not is_array(numbers):
+        return numbers.topk(min(count, numbers.shape[-1]), dim=-1).indices
+    array = _plain(numbers)
+    if array.shape[-1] <= max(count, _SORTED):
+        return _array(np.argsort(-array, axis=-1, kind="stable")[..., :count])
+    some = np.argpartition(-array, count, axis=-1)[..., :count]
+    order = np.argsort(-np.take_along_axis(array, some, -1), axis=-1, kind="stable")
+    return _array(np.take_along_axis(some, order, -1))
 
 
 def best_first(numbers: Array) -> Array:

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dsearch.attention.pooling import pool, uniform
-from dsearch.attention.scores import unit
+from dsearch.attention.retrieval.fixed_head import excited_mixture
 
 
 class GatedValues(NamedTuple):
@@ -57,8 +57,7 @@ class HeadExcitation(nn.Module):
         self, folded: Float[Tensor, "*batch heads encoder_dim"], mixture_logits: Float[Tensor, " heads"]
     ) -> Float[Tensor, "*batch heads"]:
         """m_h(q) for queries in the space of the stored embeddings, after the last hop."""
-        hidden = torch.nn.functional.gelu(unit(folded.mean(-2)) @ self.squeeze.mT)
-        return (mixture_logits + hidden @ self.excite.mT).softmax(-1)
+        return excited_mixture(folded, mixture_logits, self.squeeze, self.excite)
 
 
 class SqueezeExcite(nn.Module):

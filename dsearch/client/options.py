@@ -47,7 +47,8 @@ class DifferentiableOptions(AttendOptions, total=False):
     ids: up to 64 ids of documents whose embeddings are the queries, in place of texts and vectors; draft: id
     of a draft head that answers in place of a version (`draft_head`); field: number or vector of the
     documents that is pooled in place of W_V e; with_head: tensors of a head that answers in place of the
-    version's, named and shaped as `head` gives them.
+    version's, named and shaped as `head` gives them; bias: a number for each position of the state that
+    answers, added to the scores, whose gradient `vjp` gives.
     """
 
     dtype: Literal["float32", "float64"]
@@ -56,6 +57,7 @@ class DifferentiableOptions(AttendOptions, total=False):
     draft: str | None
     field: str | None
     with_head: Mapping[str, Any] | None
+    bias: Any
 
 
 Part = Literal["keys", "values", "parts", "slopes", "positions", "texts"]

@@ -71,6 +71,8 @@ class RemoteSearch(nn.Module):
     Attributes:
         version: version that training starts from; None for whichever is live.
         encoder: the query encoder that learns; None without `encoder_training`.
+        bias: [positions], added to the documents' scores as that of `SearchLayer`; a parameter learns. None:
+            none. It is sent with every request.
 
     Raises:
         CollectionNotFound, ModelNotFound, Unavailable: with `train_head`, which asks for the head.
@@ -94,6 +96,7 @@ class RemoteSearch(nn.Module):
         self.client = Client(server) if isinstance(server, str) else server
         self.collection, self.model, self.options = collection, model, options
         self.head: Head | None = None
+        self.bias: Tensor | None = None
         if train_head:
             self.model = model or self.client.models(collection).live
             tensors = self.client.head(collection, self.model)
@@ -115,6 +118,8 @@ class RemoteSearch(nn.Module):
         *,
         values: Values | None = None,
         with_texts: bool = False,
+        embed: object = None,
+        tokens: object = None,
     ) -> RemoteOutput:
         """Search with each query state, and with its text for the keyword leg.
 
@@ -129,14 +134,19 @@ class RemoteSearch(nn.Module):
                 Gradients reach the last two; over all documents they are pooled by the weights of those
                 that are listed.
             with_texts: whether the output has the candidates' texts.
+            embed, tokens: of a layer of this process (`dsearch.open_layer`) alone.
 
         Raises:
-            DimensionMismatch: states of another length than the embeddings; fewer values than positions.
-            InvalidRequest: another number of texts than states; mode "keyword" without texts.
+            DimensionMismatch: states of another length than the embeddings; fewer values than positions; a
+                bias of another length.
+            InvalidRequest: another number of texts than states; mode "keyword" without texts; `embed` or
+                `tokens`.
             Gone: in the backward through `vjp`: the collection was written to too often, or rebuilt, since
                 the forward. Repeat the step.
         """
         refuse_transforms(query_states)
+        if embed is not None or tokens is not None:
+            raise InvalidRequest(_HERE_ALONE)
         shape = query_states.shape[:-1]
         if len(shape) == 2:
             if texts is not None:
@@ -146,6 +156,7 @@ class RemoteSearch(nn.Module):
         states = query_states if query_states.dtype == torch.float64 else query_states.float()
         field = values if isinstance(values, str) else None
         attention = self._attend(states, texts, field, with_texts)
+        assert attention.positions is not None
         mask = candidate_mask(attention, states)
         dense, keyword = tensor_like(attention.dense, states), tensor_like(attention.keyword, states)
         if attention.slopes is None or attention.values is None:
@@ -153,6 +164,9 @@ class RemoteSearch(nn.Module):
             context, weights, scores = self._as_answered(attention, texts, states, field)
         else:
             dense = _Dense.apply(states, dense, tensor_like(attention.slopes, states))
+            if self.bias is not None:  # it is in these scores: what is added is 0, and has its gradient
+                own = rows_at(self.bias.unsqueeze(1), attention.positions).squeeze(-1).to(dense)
+                dense = dense + (own - own.detach()).unsqueeze(1)
             raw, mixture = dense + keyword, tensor_like(attention.mixture, states)
             pooling = POOLINGS[self.options.get("pooling", "soft")]
             head_weights = pooling(temper(raw, attention.temperature), mask.unsqueeze(1))
@@ -161,7 +175,6 @@ class RemoteSearch(nn.Module):
             finite = raw.masked_fill(~mask[:, None], 0.0)
             scores = ranking_score(finite, partition, attention.temperature, mixture)
             context = pooled_by_head(head_weights, mixture, tensor_like(attention.values, states))
-        assert attention.positions is not None
         if isinstance(values, Tensor):
             rows = rows_at(values, attention.positions).to(weights)
             context = pool(weights.unsqueeze(1), rows).squeeze(1)
@@ -266,7 +279,8 @@ class RemoteSearch(nn.Module):
         self, states: Tensor, texts: Sequence[str] | None, field: str | None, with_texts: bool
     ) -> Attention:
         needed = ["parts", "positions", *(["texts"] if with_texts else [])]
-        if torch.is_grad_enabled() and states.requires_grad and self.head is None:
+        learns = states.requires_grad or (self.bias is not None and self.bias.requires_grad)
+        if torch.is_grad_enabled() and learns and self.head is None:
             needed += ["slopes", "values"]
         ask = partial(
             self.client.attend,
@@ -290,6 +304,8 @@ class RemoteSearch(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores, with the server's gradients where there are any to be wanted."""
         parameters = [] if self.head is None else [*self.head.parameters()]
+        if self.bias is not None:
+            parameters.insert(0, self.bias)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (states, *parameters)):
             return _ByServer.apply(self, attention, texts, field, states, *parameters)  # pyright: ignore
         return (
@@ -301,7 +317,14 @@ class RemoteSearch(nn.Module):
     def _request_of(self, states: Tensor) -> Any:
         dtype = "float64" if states.dtype == torch.float64 else "float32"
         named = {"model": self.model} if self._draft is None else {"draft": self._draft}
-        return {**self.options, **named, "dtype": dtype}
+        bias = {} if self.bias is None else {"bias": self.bias.detach().double().cpu().numpy()}
+        return {**self.options, **named, **bias, "dtype": dtype}
+
+
+_HERE_ALONE = (
+    "embed and tokens are of a layer of this process: a server cannot call a function here, and sends no "
+    "tokens of documents; use dsearch.open_layer(home, name), or leave them out"
+)
 
 
 class _Dense(torch.autograd.Function):
@@ -348,7 +371,7 @@ class _ByServer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         """One `vjp` for the states and all parameters."""
-        layer, attention = ctx.layer, ctx.attention
+        layer, attention, parameters = ctx.layer, ctx.attention, list(ctx.parameters)
         (states,) = ctx.saved_tensors
         context, *of_candidates = (gradient.cpu().numpy() for gradient in gradients)
         counts = [len(line) for line in attention.ids]
@@ -362,7 +385,7 @@ class _ByServer(torch.autograd.Function):
             context=context,
             weights=weights,
             scores=scores,
-            head=bool(ctx.parameters),
+            head=layer.head is not None,
             field=ctx.field,
             **{
                 **layer._request_of(states),
@@ -371,11 +394,13 @@ class _ByServer(torch.autograd.Function):
                 "stamp": attention.stamp,
             },
         )
-        of_head = []
+        of_head = list[Tensor]()
+        if layer.bias is not None:
+            of_head.append(tensor_like(answered.bias, parameters.pop(0)))
         if layer.head is not None:
             names = [name for name, _ in layer.head.named_parameters()]
-            of_head = [
+            of_head += [
                 tensor_like(answered.head[name], parameter)
-                for name, parameter in zip(names, ctx.parameters, strict=True)
+                for name, parameter in zip(names, parameters, strict=True)
             ]
         return None, None, None, None, tensor_like(answered.states, states), *of_head

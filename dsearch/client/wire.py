@@ -149,12 +149,14 @@ def joined(answers: Sequence[Attention]) -> Attention:
 
 
 def joined_gradients(answers: Sequence[Gradients]) -> Gradients:
-    """Gradients of several parts as one: those of the states one below the other, those of the head added."""
+    """Gradients of several parts as one: of states one below the other, of head and bias added."""
     import numpy as np
 
     head = {name: sum(answer.head[name] for answer in answers) for name in answers[0].head}
     states = np.concatenate([answer.states for answer in answers])
-    return Gradients(answers[0].stamp, states, head)  # type: ignore[arg-type]
+    biases = [answer.bias for answer in answers if answer.bias is not None]
+    bias = np.sum(biases, axis=0) if biases else None
+    return Gradients(answers[0].stamp, states, head, bias)  # type: ignore[arg-type]
 
 
 def head_file(tensors: Mapping[str, Any], record: Mapping[str, Any] | None) -> bytes:

@@ -39,8 +39,9 @@ DEFAULT_SAMPLES = 8  # documents of a draw
 
 
 class LayerOptions(AttentionKeywords, SelectionKeywords, total=False):
-    """Options described in `SearchLayer`, with its defaults; a field to match (field_match.py); documents."""
+    """Options described in `Ranker`, with its defaults; a field to match (field_match.py); documents."""
 
+    depth: int | None
     score: str | Score
     stages: int | None
     rerank_candidates: int

@@ -1,6 +1,6 @@
 """Fit a query memory: choose γ, τ, c and λ on judged queries, each answered without its own row.
 
-The memory (attention/retrieval/memory.py) needs no training: its rows are the judged queries. Four numbers
+The memory (attention/recall.py) needs no training: its rows are the judged queries. Four numbers
 are chosen, beside the setting of the tuned search, on up to `MOST_QUERIES` queries. What they give is
 cross-validated: each fold is scored with the choice of the other folds.
 """

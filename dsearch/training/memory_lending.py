@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention.retrieval.memory import ALIKE, LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory
+from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS
+from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
 from dsearch.attention.scores import unit
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.memory import nearest_judged
@@ -42,10 +43,9 @@ class PoolLending:
         similar: list[np.ndarray] = []
         for start in range(0, len(self._documents), _AT_A_TIME):
             part = self._documents[start : start + _AT_A_TIME]
-            embeddings = torch.as_tensor(snapshot.embeddings(part[None])[0])
-            numbers, cosines = nearest_judged(memory, embeddings, _NEAREST)
-            near.append(judged_at[numbers.numpy()])
-            similar.append(cosines.numpy())
+            numbers, cosines = nearest_judged(memory, snapshot.embeddings(part[None])[0], _NEAREST)
+            near.append(judged_at[numbers])
+            similar.append(cosines)
         self._near = np.concatenate(near)
         self._lending = np.exp((np.concatenate(similar) - LENDING_LEVEL) / LENDING)
 

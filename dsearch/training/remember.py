@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dsearch.attention.memory_rows import START_NULL_LEVEL, START_TEMPERATURE
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.memory import START_NULL_LEVEL, START_TEMPERATURE, QueryMemory
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection
 from dsearch.engine.state.remembered import JUDGEMENTS
 from dsearch.errors import Conflict

@@ -48,11 +48,10 @@ def main() -> None:
 def measure(documents: int, sizes: list[int], count: int, folder: Path) -> None:
     """Print a line for each number of rows over one collection."""
     import numpy as np
-    import torch
 
-    from dsearch.attention.retrieval.head import Head
-    from dsearch.engine import SearchLayer
+    from dsearch.attention.retrieval.fixed_head import FixedHead
     from dsearch.engine.models.nearest import index_keys
+    from dsearch.engine.ranking.ranker import Ranker
     from dsearch.engine.snapshot.fresh import Fresh
     from dsearch.engine.snapshot.snapshot import Snapshot
     from dsearch.index import Generation, KeywordIndex
@@ -74,20 +73,18 @@ def measure(documents: int, sizes: list[int], count: int, folder: Path) -> None:
     keyword = generation.keyword or KeywordIndex.build([])
     fresh = Fresh.of(np.empty(0, np.int64), np.empty((0, DIM), np.float32), [], keyword)
     snapshot = Snapshot.of(generation, fresh, np.empty(0, np.int64), 1)
-    asked = torch.as_tensor(near(random, stored[random.integers(documents, size=count)], 0.05))
-    plain = SearchLayer(snapshot, Head(DIM).eval().settle())
+    asked = near(random, stored[random.integers(documents, size=count)], 0.05)
+    plain = Ranker(snapshot, FixedHead(DIM))
     for rows in sizes:
         memory, size = memory_of(random, stored, rows)
-        head = Head(DIM).eval()
-        head.memory = memory
-        layer = SearchLayer(snapshot, index_keys(head.settle()))
+        layer = Ranker(snapshot, index_keys(FixedHead(DIM).remembering(memory)))
         began_s = time.process_time()
         layer.ranked(asked[:1], None)
         first_s = time.process_time() - began_s
-        for one in asked.split(1):  # lending is computed once for each document
+        for one in asked[:, None]:  # lending is computed once for each document
             layer.ranked(one, None)
         times: dict[bool, list[float]] = {True: [], False: []}
-        for one in asked.split(1):
+        for one in asked[:, None]:
             for which in (True, False):
                 began_s = time.process_time()
                 (layer if which else plain).ranked(one, None)
@@ -118,14 +115,14 @@ def memory_of(random, stored, rows: int):
     """Past queries like a document, which judge it and four others; and the size of their file."""
     import numpy as np
 
-    from dsearch.attention.retrieval.memory import QueryMemory
+    from dsearch.attention.recall import FixedMemory
     from dsearch.engine.models.memory import memory_bytes
 
     like = random.integers(len(stored), size=rows)
     states = near(random, stored[like], 0.05)
     judged = np.concatenate([like, random.integers(len(stored), size=rows * (JUDGED - 1))])
     documents, of_document = np.unique(judged, return_inverse=True)
-    memory = QueryMemory(
+    memory = FixedMemory(
         states,
         stored[documents],
         documents + 1,
@@ -139,8 +136,8 @@ def memory_of(random, stored, rows: int):
 
 
 def resident(memory) -> int:
-    """Bytes of its tensors."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in memory.buffers())
+    """Bytes of its arrays."""
+    return sum(part.nbytes for part in memory.parts().values())
 
 
 def found_share(memory, asked) -> float:
@@ -148,7 +145,7 @@ def found_share(memory, asked) -> float:
     index, memory.index = memory.index, None
     exact = memory.attention(asked)[1].sum()
     memory.index = index
-    return (memory.attention(asked)[1].sum() / exact).item()
+    return float(memory.attention(asked)[1].sum() / exact)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from dsearch.attention.recall import NEAREST
 from dsearch.attention.retrieval.contributors import TRUSTED
-from dsearch.attention.retrieval.memory import NEAREST, QueryMemory
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.index.dense.scanned import SPARE, ScannedKeys
 
 QUERIES, DOCUMENTS, DIM = 300, 90, 24

@@ -310,6 +310,10 @@ def test_weights_of_a_search_do_not_depend_on_the_limit(shop: Collection, doors:
         assert first == many[door][:10]
         assert sum(many[door]) <= 1 + 1e-5
     assert few["python"] == few["http"] == few["command line"]
+    usual = weights(10)
+    for limit in (100, 150, 290):
+        for door, of_door in weights(limit).items():
+            assert of_door[:10] == pytest.approx(usual[door], rel=1e-4)
     shallow = weights(10, candidates=5)["python"]
     assert sum(shallow) > sum(few["python"])  # fewer share the attention
 

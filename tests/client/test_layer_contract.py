@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.service.service_fakes import WordEncoder
-from torch import Tensor
+from torch import Tensor, nn
 
 import dsearch
 from dsearch.attention import reinforce_loss, sample
@@ -132,6 +132,64 @@ def test_choices_of_one_document_have_gradient_zero(open_any: Open) -> None:
     assert not states.grad.any()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidates": 12},
+        {"candidates": 12, "over": "all"},
+        {"candidates": 12, "hops": 2, "hop_strength": 0.4},
+        {"candidates": 12, "score": "gaussian", "width": 0.7, "mode": "dense"},
+    ],
+    ids=repr,
+)
+def test_a_bias_of_each_document_is_added_and_learns(
+    open_any: Open, reference: Open, options: dict[str, Any]
+) -> None:
+    count = reference().snapshot.positions
+    gradients: list[tuple[Tensor, Tensor]] = []
+    outputs: list[Any] = []
+    for layer in (open_any(**options), reference(**options), reference(**options)):
+        if len(outputs) < 2:
+            layer.bias = nn.Parameter(torch.linspace(-0.3, 0.3, count))
+            assert layer.bias in {*layer.parameters()}
+        outputs.append(layer(states := states_of(), QUERIES))
+        if layer.bias is not None:
+            (
+                outputs[-1].context.square().sum() + (outputs[-1].weights * outputs[-1].scores.exp()).sum()
+            ).backward()
+            gradients.append((states.grad, layer.bias.grad))
+    found, expected, without = outputs
+    assert found.ids == expected.ids
+    assert found.ids != without.ids
+    for name in ("context", "weights", "scores", "dense", "covered_mass"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5)
+    for mine, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-3, atol=1e-5)
+    assert gradients[0][1].abs().max() > 1e-4
+
+
+def test_a_bias_of_another_length_is_refused_with_the_number_of_positions(
+    open_any: Open, reference: Open
+) -> None:
+    layer = open_any(candidates=5)
+    layer.bias = torch.zeros(3)
+    with pytest.raises(DimensionMismatch, match=rf"use \[{reference().snapshot.positions}\]"):
+        layer(states_of(), QUERIES)
+
+
+def test_a_server_reads_no_functions_and_sends_no_tokens(remote: Client) -> None:
+    layer = RemoteSearch(remote, "papers")
+    for own in ({"embed": lambda positions: positions}, {"tokens": []}):
+        with pytest.raises(InvalidRequest, match=r"use dsearch\.open_layer"):
+            layer(states_of(), QUERIES, **own)
+
+
+def test_a_bias_goes_with_no_proof(remote: Client, reference: Open) -> None:
+    bias = [0.0] * reference().snapshot.positions
+    with pytest.raises(InvalidRequest, match="certify and bias"):
+        remote.attend("papers", QUERIES, certify=3, bias=bias)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_wrong_is_refused_alike(open_any: Open) -> None:
     layer = open_any(candidates=5)
@@ -189,6 +247,13 @@ def test_a_large_request_with_gradients_is_split(
     torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-4)
     assert sizes[:4] == [64, 32, 16, 8]
     assert sum(size for size in sizes if size <= 9) == 70 * hops
+
+    layers[1].bias = nn.Parameter(torch.zeros(reference().snapshot.positions))
+    layers[1](states).weights[:, 0].sum().backward()  # parts of one gradient are added
+    whole = reference(candidates=20, hops=hops, hop_strength=0.3)
+    whole.bias = nn.Parameter(torch.zeros_like(layers[1].bias))
+    whole(states).weights[:, 0].sum().backward()
+    torch.testing.assert_close(layers[1].bias.grad, whole.bias.grad, rtol=1e-3, atol=1e-4)
 
     def refuse(request: Any) -> Any:
         raise AnswerTooLarge("one query is too much; use fewer candidates")

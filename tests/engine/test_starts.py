@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine
+from dsearch.types import Document
 
 HEAVY = {"torch", "sentence_transformers", "transformers", "fastapi", "dsearch.training"}
 
@@ -19,7 +23,7 @@ CALL = """
 import json, sys
 import numpy as np
 import dsearch
-from dsearch.encoder import EncoderIdentity
+from dsearch.encoder import EncoderIdentity, TextTokens
 
 class Encoder:  # an exported one needs no torch either; tests/real/test_starts.py has it
     identity = EncoderIdentity("hashing", "", "0" * 64, "sum", 256, "test", "float32", 32)
@@ -29,9 +33,13 @@ class Encoder:  # an exported one needs no torch either; tests/real/test_starts.
 
     encode_documents = encode_queries
 
-home, call, arguments, options = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
+    def encode_tokens(self, texts, side="document"):
+        tokens = [TextTokens(np.eye(2, 32, dtype=np.float32), np.array([[0, 6], [11, 16]])) for _ in texts]
+        return self.encode_queries(texts), tokens
+
+home, collection, call, arguments, options = *sys.argv[1:4], *map(json.loads, sys.argv[4:])
 with dsearch.open(home, readonly=True, encoder=Encoder) as engine:
-    result = getattr(engine, call)("food", *arguments, **options)
+    result = getattr(engine, call)(collection, *arguments, **options)
 print(json.dumps([len(getattr(result, "hits", [])), sorted(sys.modules)]))
 """
 
@@ -39,7 +47,7 @@ COMMAND = """
 import json, sys
 from dsearch.cli import main
 
-sys.argv = ["dsearch", "search", "cheese bread", "-c", "food", "--mode", "keyword", "--home", sys.argv[1]]
+sys.argv = ["dsearch", "search", "cheese bread", "--home", *sys.argv[1:]]
 try:
     main()
 except SystemExit as end:
@@ -56,16 +64,31 @@ def last_line(code: str, *arguments: str) -> list:
 
 
 @pytest.fixture
-def home(engine: SearchEngine, collection: Collection) -> Path:
+def home(engine: SearchEngine, collection: Collection, documents: list[Document]) -> Path:
     torch.manual_seed(0)
     head = Head(32, heads=2, rank=4)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    collection.add_model(head, {})
+    collection.add_model(changed(head), {})
+    staged = engine.create("staged")
+    staged.ingest(documents, second_stage=True)
+    head = Head(32, heads=2, rank=4)
+    head.open_excitation(3)
+    head.second_stage = SecondStage(staged.snapshot.token_dims or 0)
+    at = staged.snapshot.visible()[:3]
+    every = np.arange(3)
+    rows, embeddings = staged.snapshot.rows(at), staged.snapshot.embeddings(at[None])[0]
+    head = changed(head).remembering(QueryMemory(embeddings, embeddings, rows, every, every, np.ones(3)))
+    staged.promote(staged.add_model(head, {}))
     return engine.home.path
 
 
+def changed(head: Head) -> Head:
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return head
+
+
+@pytest.mark.parametrize("name", ["food", "staged"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -76,15 +99,23 @@ def home(engine: SearchEngine, collection: Collection) -> Path:
     ],
     ids=["hybrid", "trained", "filter", "diverse"],
 )
-def test_a_first_search_in_python(home: Path, options: dict) -> None:
-    hits, modules = last_line(CALL, str(home), "search", '["cheese and bread"]', json.dumps(options))
+def test_a_first_search_in_python(home: Path, name: str, options: dict) -> None:
+    hits, modules = last_line(CALL, str(home), name, "search", '["cheese and bread"]', json.dumps(options))
     assert hits
     assert not HEAVY & {*modules}
 
 
-def test_a_search_by_the_command_line(home: Path) -> None:
-    assert not HEAVY & {*last_line(COMMAND, str(home))}
+def test_what_matched_in_meaning_is_marked_without_torch(home: Path) -> None:
+    options = json.dumps({"stages": 2, "highlight": True, "highlight_by": "meaning"})
+    hits, modules = last_line(CALL, str(home), "staged", "search", '["cheese and bread"]', options)
+    assert hits
+    assert not HEAVY & {*modules}
+
+
+@pytest.mark.parametrize("name", ["food", "staged"])
+def test_a_search_by_the_command_line(home: Path, name: str) -> None:
+    assert not HEAVY & {*last_line(COMMAND, str(home), "-c", name, "--mode", "keyword")}
 
 
 def test_what_needs_torch_imports_it(home: Path) -> None:
-    assert "torch" in last_line(CALL, str(home), "attend", '[["cheese"]]', "{}")[1]
+    assert "torch" in last_line(CALL, str(home), "food", "attend", '[["cheese"]]', "{}")[1]

@@ -26,7 +26,10 @@ def test_search_as_you_type(page: Any) -> None:
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 10
     said = page.locator("#status").inner_text()
-    assert re.search(r"Shown is \d+ % of the attention of 60 candidates", said)
+    assert re.search(
+        r"10 hits with \d+ % of the attention; .+\. 60 documents were scored\.",
+        said,
+    )
     assert not re.search("Confident|Torn", said)  # a share of attention is no confidence
     assert re.search(
         r"generation \d+ · model v0 · sequence \d+ · [\d.]+ ms", page.locator("#stamp").inner_text()
@@ -72,7 +75,7 @@ def test_a_problem_shows_its_detail(page: Any, server: str) -> None:
         lambda route: route.fulfill(
             status=503,
             content_type="application/problem+json",
-            body='{"detail": "<b>256</b> requests wait", "code": "overloaded"}',
+            body='{"detail": "<b>256</b> requests wait", "code": "unavailable"}',
         ),
     )
     page.goto("/#c=papers&q=cat")
@@ -144,3 +147,48 @@ def test_without_a_collection_it_says_how_to_make_one(page: Any) -> None:
     page.goto("/")
     page.get_by_text("No collection yet").wait_for()
     assert page.locator("#hint code").inner_text() == "dsearch index FOLDER -c notes"
+
+
+def test_a_request_that_a_busy_server_refuses_is_repeated(page: Any) -> None:
+    refused: list[str] = []
+
+    def refuse_first(route: Any) -> None:
+        url = route.request.url
+        if refused.count(url) > 1:
+            route.continue_()
+            return
+        refused.append(url)
+        body = '{"detail": "the server is overloaded", "code": "overloaded"}'
+        headers = {"Retry-After": "0.1"}
+        route.fulfill(status=503, content_type="application/problem+json", body=body, headers=headers)
+
+    page.route("**/v1/collections", refuse_first)
+    page.route("**/search", refuse_first)
+    page.goto("/#c=papers&q=river")
+    page.locator(".hit").first.wait_for()
+    assert len(refused) == 4
+    playwright.expect(page.locator("#problem")).to_be_hidden()
+    page.wrong.clear()  # each refusal is an error of the console
+
+
+def test_words_are_marked_that_counted_and_no_others(page: Any) -> None:
+    page.route(
+        "**/search",
+        lambda route: route.fulfill(
+            content_type="application/json",
+            body="""{"query_id": "q", "generation": 1, "model": "v0", "sequence": 1, "took_ms": 1,
+                "attention": {"candidates": 1, "entropy": 0, "covered_mass": 0.91, "null_weight": null},
+                "hits": [{"rank": 1, "id": "a", "weight": 1, "score": 1, "title": "the river", "metadata": {},
+                  "text": "the boats on the rivers", "highlights": [{"field": "text", "start": 0,
+                  "text": "the boats on the rivers", "spans": [[17, 23]], "by": "words"}],
+                  "explain": {"dense": [1], "keyword": [0],
+                  "head_weights": [1], "terms": {"river": [0.1]}}}]}""",
+        ),
+    )
+    page.goto("/#c=papers&q=the+river")
+    page.locator(".hit").first.wait_for()
+    assert page.locator("mark").all_inner_texts() == ["river", "rivers"]
+    assert page.locator("#status").inner_text() == (
+        "1 hit with 100 % of the attention; one document has most of it. 1 document was scored; "
+        "others have 9.0 % of the collection's attention."
+    )

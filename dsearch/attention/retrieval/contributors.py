@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int64
 
-from dsearch.attention.arrays import Array
+from dsearch.attention.arrays import Array, as_like, at_least
 
 KEY_SHARE = 0.5
 TRUSTED = -1  # contributor of judgements
@@ -29,5 +29,5 @@ def capped(
 ) -> Float[Array, "batch near"]:
     """Attention in which no contributor has more than `KEY_SHARE`; within its rows the proportions stay."""
     same = (contributors[:, :, None] == contributors[:, None]) & (contributors != TRUSTED)[:, None]
-    total = (same.to(weights) * weights[:, None]).sum(-1)
-    return weights * (KEY_SHARE / total.clamp_min(KEY_SHARE))
+    total = (as_like(same, weights) * weights[:, None]).sum(-1)
+    return weights * (KEY_SHARE / at_least(total, KEY_SHARE))

@@ -1,27 +1,27 @@
 """`FixedHead`: a head to search with, in NumPy; and the formulas that it shares with `Head`, which learns.
 
-A search needs numbers and no gradients. Most versions (untrained, tuned, trained of scope head) consist of
-projections, keyword weights, temperature and mixture, and are served without torch. `FixedHead.of_tensors`
-says which ones are.
+A search needs numbers and no gradients, so all versions but those with a learned score are served without
+torch. `FixedHead.of_tensors` says which ones are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from jaxtyping import Float
 
-from dsearch.attention.arrays import Array, broadcast, exp, length, softmax
+from dsearch.attention.arrays import Array, broadcast, exp, gelu, length, softmax
+from dsearch.attention.late_interaction import TENSORS, FixedStage, RerankerIdentity
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.vectors import unit
 from dsearch.errors import DimensionMismatch
 
 if TYPE_CHECKING:
-    from dsearch.attention.excitation import HeadExcitation
-    from dsearch.attention.retrieval.memory import QueryMemory
-    from dsearch.attention.retrieval.second_stage import SecondStage
     from dsearch.attention.scores import Score
 
 START_TEMPERATURE = 0.05
@@ -33,6 +33,9 @@ _ZERO_AT_START = {  # of each query side: while these are zeros it moves nothing
 }
 _LEARNED = ("query_delta", "query_out", "query_in", "query_bias", "key_delta", "value_delta")
 _NUMBERS = ("keyword_weight", "log_temperature", "mixture_logits", "hop_strength", "bm25", "null_slot")
+_OF_STAGE = "second_stage."
+_STAGE = tuple(_OF_STAGE + name for name in TENSORS)
+_EXCITATION = ("excitation.squeeze", "excitation.excite")
 _OUTPUT = ("output.weight", "output.bias")  # of the pooled context, which is no part of a ranking
 
 
@@ -42,9 +45,9 @@ class HeadFormulas:
     encoder_dim: int
     heads: int
     query_side: str
-    memory: QueryMemory | None
-    second_stage: SecondStage | None
-    excitation: HeadExcitation | None
+    memory: Any  # a memory; None without one
+    second_stage: Any  # a second stage; None without one
+    excitation: Any  # shares of the heads by the query; None for constant ones
 
     if TYPE_CHECKING:  # as what they are a head says
         query_delta: Any
@@ -60,6 +63,16 @@ class HeadFormulas:
         hop_strength: Any
         bm25: Any
         null_slot: Any
+
+    def settle(self) -> Self:
+        """Prepare for search only, and return itself."""
+        return self
+
+    def remembering(self, memory: Any) -> Self:
+        """Return a head with this memory that shares all other parameters."""
+        other = copy(self)
+        other.memory = memory
+        return other
 
     @property
     def temperature(self) -> Float[Array, ""]:
@@ -167,15 +180,30 @@ class FixedHead(HeadFormulas):
 
     @classmethod
     def of_tensors(
-        cls, tensors: Mapping[str, np.ndarray], *, heads: int, query_side: str
+        cls,
+        tensors: Mapping[str, np.ndarray],
+        *,
+        heads: int,
+        query_side: str,
+        fields: tuple[MonotoneField, ...] = (),
+        reranker: RerankerIdentity | None = None,
     ) -> FixedHead | None:
         """Return the head of these tensors; None if NumPy does not compute all of its parts.
 
-        A second stage, a learned score, an excitation, and what a later release adds need a `Head`.
+        A learned score, and what a later release adds, need a `Head`. `fields` and `reranker` belong to a
+        second stage.
         """
-        if set(tensors) - {*_LEARNED, *_NUMBERS, *_OUTPUT}:
+        if set(tensors) - {*_LEARNED, *_NUMBERS, *_OUTPUT, *_STAGE, *_EXCITATION}:
             return None
-        return cls(len(tensors["key_delta"]), tensors, heads=heads, query_side=query_side)
+        head = cls(len(tensors["key_delta"]), tensors, heads=heads, query_side=query_side)
+        of_stage = {name.removeprefix(_OF_STAGE): tensors[name] for name in _STAGE if name in tensors}
+        if of_stage:
+            dims = len(of_stage["token_delta"])
+            head.second_stage = FixedStage(dims, of_stage, fields=fields, reranker=reranker)
+        if _EXCITATION[0] in tensors:
+            parts: dict[str, Any] = {name.partition(".")[2]: tensors[name] for name in _EXCITATION}
+            head.excitation = partial(excited_mixture, **parts)
+        return head
 
     def _changes_nothing(self, name: str) -> bool:
         return name not in self._moving
@@ -185,11 +213,16 @@ class FixedHead(HeadFormulas):
             return (embeddings @ self.query_delta[0].mT)[:, None]
         hidden = self.query_in @ embeddings.mT  # [heads, rank, batch]
         if self.query_side == "mlp":
-            hidden = _gelu(hidden + self.query_bias[..., None])
+            hidden = gelu(hidden + self.query_bias[..., None])
         return (self.query_out @ hidden).transpose(2, 0, 1)
 
 
-def _gelu(numbers: np.ndarray) -> np.ndarray:
-    """x Φ(x), as torch computes it (not its approximation by tanh)."""
-    errors: Any = np.frompyfunc(math.erf, 1, 1)(numbers / math.sqrt(2))
-    return numbers * (0.5 * (1 + np.asarray(errors, numbers.dtype)))
+def excited_mixture(
+    folded: Float[Array, "*batch heads encoder_dim"],
+    mixture_logits: Float[Array, " heads"],
+    squeeze: Float[Array, "width encoder_dim"],
+    excite: Float[Array, "heads width"],
+) -> Float[Array, "*batch heads"]:
+    """m_h(q) of an excitation (excitation.py), for queries in the space of the stored embeddings."""
+    hidden = gelu(unit(folded.mean(-2)) @ squeeze.mT)
+    return softmax(mixture_logits + hidden @ excite.mT, -1)

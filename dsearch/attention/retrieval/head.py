@@ -32,11 +32,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dsearch.attention.excitation import HeadExcitation
+from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.fixed_head import START_KEYWORD_WEIGHT, START_TEMPERATURE, HeadFormulas
 from dsearch.attention.retrieval.learned_score import new_score, score_of_tensors
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import RerankerIdentity, SecondStage
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.attention.scores import Score
 from dsearch.errors import InvalidRequest
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
     from dsearch.engine.options import SearchArguments
 
 COLLECTION = "python"
-SENTENCES = 60  # that are held out, to show what training changes
+SENTENCES = 60  # held out, to show what training changes
+DOCUMENTS_DRAWN = 20 * SENTENCES  # many have no sentence that stands alone, or training learned it
 EXAMPLES_SHOWN = 3
+HITS_SHOWN = 3
 DEPTH = 100  # below it a document has no place
-EXAMPLES = ("split a path into folder and file name", "wait for several threads to finish")
+EXAMPLE = "split a path into folder and file name"
 
 
 def demo(
@@ -68,10 +72,11 @@ def _show_demo(
         report = collection.ingest(corpus.documents, on_progress)
     say(f"   {report.encoded} encoded, {report.unchanged} already there, {report.elapsed_s:.0f} s")
     say("3. Searching")
-    _show_examples(collection)
+    say(f"   “{EXAMPLE}”")
+    for hit in collection.search(EXAMPLE, limit=HITS_SHOWN).hits:
+        say(f"      {hit.weight:6.1%}  {hit.id}")
     say("4. Fine-tuning on the corpus alone: sentences as queries for the text they stand in")
     version = _train_once(collection)
-    _show_examples(collection)
     show_changes(collection, version)
     say("5. Evaluating on the summary lines, before and after")
     judged = Judgements(corpus.queries, corpus.qrels, None, {})
@@ -82,53 +87,79 @@ def _show_demo(
     say(f"6. Serving at {address}. Try the page, or:")
     say(
         f"   curl -s {address}/v1/collections/{name}/search -H 'content-type: application/json' "
-        f"""-d '{{"query": "{EXAMPLES[0]}", "limit": 3}}'"""
+        f"""-d '{{"query": "{EXAMPLE}", "limit": 3}}'"""
     )
     from dsearch.cli.commands.serve import serve_engine
 
     serve_engine(engine, settings)
 
 
+@dataclass(frozen=True)
+class _Ranking:
+    place: int  # of the right document; `DEPTH` + 1 below them
+    first: str  # the first hits, with their shares of attention
+
+
 def show_changes(collection: Collection, version: str) -> None:
-    """Show where the right answer stands before and after, of sentences that training has not learned from.
+    """Show the hits before and after training, for sentences that training has not learned from.
 
     The rule: of `SENTENCES` sentences that were drawn for this and not for training, those whose own document
-    rose most, and the one whose document fell most.
+    rose most, and the one whose document fell most; where none fell, the lowest of those that stayed.
     """
+    pairs = held_out_sentences(collection)
+    if not pairs:
+        return
+    before, after = (_rankings(collection, pairs, model) for model in ("v0", version))
+    rows = sorted(
+        zip(pairs, before, after, strict=True), key=lambda row: row[1].place - row[2].place, reverse=True
+    )
+    rose = [row for row in rows if row[1].place > row[2].place]
+    fell = [row for row in rows if row[1].place < row[2].place]
+    stayed = sorted((row for row in rows if row[1].place == row[2].place), key=lambda row: -row[1].place)
+    say(
+        f"   What training changed, by {len(pairs)} sentences that it has not learned from, each searched by "
+        "meaning\n   alone, since its own words would give its document away: "
+        f"{len(rose)} find their document higher, {len(fell)} lower, {len(stayed)} at the same place."
+    )
+    for title, examples in (
+        ("Those that rose most:", rose[:EXAMPLES_SHOWN]),
+        ("The one that fell most:" if fell else "One that did not rise:", [*fell[-1:], *stayed][:1]),
+    ):
+        if examples:
+            say(f"   {title}")
+        for (text, id), old, new in examples:
+            say(f"   “{text if len(text) <= 90 else text[:89] + '…'}”")
+            say(f"      its document: {id}, place {_place(old.place)} → {_place(new.place)}")
+            say(f"      before: {old.first}")
+            say(f"      after:  {new.first}")
+
+
+def held_out_sentences(collection: Collection) -> list[tuple[str, str]]:
+    """Sentences that training has not learned from, each with its document's id."""
     from dsearch.training import sentences_of_corpus
 
     learned = set(sentences_of_corpus(collection).texts)
-    drawn = sentences_of_corpus(collection, per_document=1, limit=SENTENCES, seed=1)
+    drawn = sentences_of_corpus(collection, per_document=1, limit=DOCUMENTS_DRAWN, seed=1)
     pairs = [
         (text, collection.ids_at(drawn.snapshot, positions[None])[0][0])
         for text, (positions, _) in zip(drawn.texts, drawn.relevant, strict=True)
         if text not in learned
     ]
-    if not pairs:
-        return
-    before, after = (_places(collection, pairs, model) for model in ("v0", version))
-    moved = sorted(zip(pairs, before, after, strict=True), key=lambda row: row[1] - row[2], reverse=True)
-    rose, fell = [row for row in moved if row[1] > row[2]], [row for row in moved if row[1] < row[2]]
-    say(
-        f"   By meaning, {len(rose)} of {len(pairs)} sentences that it has not learned from find their "
-        f"document higher, {len(fell)} lower. Those that rose most, and the one that fell most:"
-    )
-    for (text, id), old, new in [*rose[:EXAMPLES_SHOWN], *fell[-1:]]:
-        say(f"   “{text if len(text) <= 90 else text[:89] + '…'}”")
-        say(f"      {id}: place {_place(old)} → {_place(new)}")
+    return Random(1).sample(pairs, min(SENTENCES, len(pairs)))
 
 
-def _places(collection: Collection, pairs: Sequence[tuple[str, str]], model: str) -> list[int]:
-    """The place of each sentence's document; `DEPTH` + 1 below them."""
-    places: list[int] = []
+def _rankings(collection: Collection, pairs: Sequence[tuple[str, str]], model: str) -> list[_Ranking]:
+    rankings: list[_Ranking] = []
     texts = [text for text, _ in pairs]
     options: SearchArguments = {"limit": DEPTH, "model": model, "mode": "dense", "operators": False}
     for start in range(0, len(pairs), 32):
         part = slice(start, start + 32)
         results = collection.search_batch(texts[part], **options)
         for result, (_, id) in zip(results, pairs[part], strict=True):
-            places.append(next((hit.rank for hit in result.hits if hit.id == id), DEPTH + 1))
-    return places
+            place = next((hit.rank for hit in result.hits if hit.id == id), DEPTH + 1)
+            first = (f"{hit.weight:.0%} {hit.id}" for hit in result.hits[:HITS_SHOWN])
+            rankings.append(_Ranking(place, " · ".join(first)))
+    return rankings
 
 
 def _place(rank: int) -> str:
@@ -154,10 +185,3 @@ def _train_once(collection: Collection) -> str:
     say(f"   {registered.model} in {trained.seconds:.0f} s, {live}: {trained.gate.reason}")
     say(f"   {registered.sentence}")
     return registered.version
-
-
-def _show_examples(collection: Collection) -> None:
-    for query in EXAMPLES:
-        say(f"   “{query}”")
-        for hit in collection.search(query, limit=3).hits:
-            say(f"      {hit.weight:6.1%}  {hit.id}")

@@ -259,7 +259,7 @@ class LocalSearch:
 
 
 _SELECTION = ("filter", "among", "exclude")
-_OF_GRADIENTS = (*_SELECTION, "dtype", "stamp", "ids", "draft", "field", "with_head")
+_OF_GRADIENTS = (*_SELECTION, "dtype", "stamp", "ids", "draft", "field", "with_head", "bias")
 
 
 def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:

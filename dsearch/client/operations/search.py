@@ -240,7 +240,7 @@ class SearchOperations:
         Raises:
             Gone: the state was replaced since: attend again.
         """
-        include = ["states", "head"] if head else ["states"]
+        include = ["states", "bias", *(["head"] if head else [])]
         body = {**plain(options), "include": include}
         request = {
             "grad_context": None if context is None else numbers(context),
@@ -257,7 +257,8 @@ class SearchOperations:
                 continue
             facts, tensors = wire.tensors_of(answer.content)
             of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
-            answers.append(Gradients(wire.parse(Stamp, facts), tensors["states"], of_head))
+            stamp = wire.parse(Stamp, facts)
+            answers.append(Gradients(stamp, tensors["states"], of_head, tensors.get("bias")))
         return joined_gradients(answers)
 
     @operation

@@ -75,6 +75,7 @@ class ShardQuery:
         past: past queries of the head's memory.
         rerank: second stage; None without.
         collapse: whether the shards name the texts of candidates.
+        depth: what each leg proposes to be listed; no more than the candidates when None.
     """
 
     texts: list[str] | None
@@ -88,6 +89,7 @@ class ShardQuery:
     past: PastQueries | None = None
     rerank: RerankQuery | None = None
     collapse: bool = False
+    depth: int | None = None
 
     @property
     def words(self) -> list[str] | None:
@@ -111,6 +113,7 @@ class ShardQuery:
             preview=self.preview if folded.shape[:2] == (1, 1) else None,
             past=self.past,
             collapse=self.collapse,
+            depth=None if self.depth == self.candidates else self.depth,
         )
 
 
@@ -178,7 +181,7 @@ class ShardedAttention:
             # What every document of a large collection borrows takes minutes.
             query = replace(query, past=past, coverage=query.coverage and past.borrowers)
         for _ in range(hops - 1):
-            before = replace(query, coverage=False, preview=None, rerank=None, collapse=False)
+            before = replace(query, coverage=False, preview=None, rerank=None, collapse=False, depth=None)
             answer = self._read(queries, head, before, lost)
             # Keys are linear: the key of a mean is the mean of the keys.
             keys = head.keys(pooled(self._pool(answer, head, HOP_CANDIDATES), answer.output.folded))
@@ -259,7 +262,7 @@ def name_of(memory: QueryMemory) -> str:
 def _mass(
     output: SearchOutput, answers: Mapping[int, Proposal], documents: int, head: Head
 ) -> Float[Tensor, " batch"]:
-    if output.positions.shape[1] and (output.positions >= 0).sum(1).min() == documents:
+    if output.positions.shape[1] and (output.sharing >= 0).sum(1).min() == documents:
         return torch.ones(len(output.positions))
     parts = [torch.tensor(answer.partition) for answer in answers.values()]
     whole = torch.stack(parts).logsumexp(0)

@@ -15,14 +15,13 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention import POOLINGS, PartialAttention, merge, mix, temper
+from dsearch.attention import PartialAttention, merge
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.attention.scores import keyword_part
 from dsearch.cluster.search.second_stage import ShardedReranker
 from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.ranking.scoring import by_score_then_position
+from dsearch.engine.ranking.scoring import Weighing, by_score_then_position, held_below
 from dsearch.engine.ranking.second_stage import FirstStage
 from dsearch.engine.search.arrangement import padded
 from dsearch.engine.snapshot.snapshot import NONE
@@ -43,6 +42,7 @@ class Candidates:
         passages: True if any of these documents has more than one key.
         memory: γ M(q, d); None without a query memory.
         names: names of their texts, −1 without words; None if they were not asked for.
+        beyond: True for documents beyond the candidates, see `SearchOutput`; None: there are none.
     """
 
     positions: Int64[np.ndarray, "batch candidates"]
@@ -53,6 +53,7 @@ class Candidates:
     passages: bool
     memory: Float32[np.ndarray, "batch candidates"] | None = None
     names: Int64[np.ndarray, "batch candidates"] | None = None
+    beyond: Bool[np.ndarray, "batch candidates"] | None = None
 
     def arranged(self, orders: Sequence[Int64[np.ndarray, " hits"]]) -> Candidates:
         """The candidates in these orders; what follows them is padding, −1."""
@@ -70,6 +71,7 @@ class Candidates:
             keys=of(self.keys),
             memory=None if self.memory is None else of(self.memory),
             names=None if self.names is None else of(self.names),
+            beyond=None if self.beyond is None else of(self.beyond),
         )
 
 
@@ -103,7 +105,15 @@ def merged(
         names = np.concatenate(
             [of for of in (proposal.names for proposal in every) if of is not None], axis=1
         )
-    chosen = _chosen(positions, dense, keyword, leading, documents, question)
+    beyond = None
+    if question.depth is None:
+        chosen = _chosen(positions, dense, keyword, leading, documents, question, question.candidates)
+    else:
+        outside = np.concatenate([of for of in (proposal.beyond for proposal in every) if of is not None], 1)
+        inside = np.where(outside, NONE, positions)
+        sharing = _chosen(inside, dense, keyword, leading, documents, question, question.candidates)
+        deeper = _chosen(positions, dense, keyword, leading, documents, question, question.depth)
+        chosen, beyond = sharing | deeper, deeper & ~sharing
     width = int(chosen.sum(axis=1).max(initial=0))
     order = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # chosen ones first, by position
     valid = np.take_along_axis(chosen, order, 1)
@@ -121,6 +131,7 @@ def merged(
         passages=any(proposal.keys is not None for proposal in every),
         memory=None if memory is None else taken(memory, 0.0),
         names=None if names is None else taken(names, NONE),
+        beyond=None if beyond is None else taken(beyond, False),
     )
     return candidates, documents
 
@@ -139,9 +150,10 @@ def _chosen(
     leading: Float32[np.ndarray, "batch every"] | None,
     documents: int,
     question: ProposalRequest,
+    most: int,
 ) -> Bool[np.ndarray, "batch every"]:
-    """Mask the best of all shards in a leg of a head: the candidates that one machine would propose."""
-    valid, most = positions != NONE, question.candidates
+    """Mask the `most` best of all shards in a leg of a head: what one machine would propose."""
+    valid = positions != NONE
     chosen = np.zeros(positions.shape, bool)
     if question.mode != "keyword":
         if documents <= most:
@@ -150,11 +162,11 @@ def _chosen(
             np.put_along_axis(chosen, _best(np.where(valid, dense[:, head], -np.inf), most), True, 1)
     if question.texts is not None and question.mode != "dense":
         by_words = np.zeros(positions.shape, bool)
-        np.put_along_axis(by_words, _best(keyword, most), True, 1)
+        np.put_along_axis(by_words, _best(np.where(valid, keyword, 0.0), most), True, 1)
         chosen |= by_words & (keyword > 0)
     if leading is not None:
         by_memory = np.zeros(positions.shape, bool)
-        np.put_along_axis(by_memory, _best(leading, most), True, 1)
+        np.put_along_axis(by_memory, _best(np.where(valid, leading, 0.0), most), True, 1)
         chosen |= by_memory & (leading > 0)
     return chosen & valid
 
@@ -184,15 +196,21 @@ def ranked(
     if memory is not None:
         raw = raw + memory[:, None]
     mask = torch.as_tensor(candidates.positions != NONE)
+    beyond = None if candidates.beyond is None else torch.as_tensor(candidates.beyond)
+    weighing = Weighing(head, head.mixture_of(folded), head.temperature, beyond=beyond)
     second = None
     if reranker is not None:
         words = None if question.keyword_weight is None else torch.as_tensor(candidates.keyword)
-        first = FirstStage(candidates.positions, raw, _scores(raw, mask, head, folded), dense, words)
+        first = FirstStage(candidates.positions, raw, weighing.scores(raw, mask), dense, words)
+        if beyond is not None:
+            first = first.of((mask & ~beyond).numpy())
         second = reranker.terms(first, candidates.shards)
+        if beyond is not None:
+            second = held_below(second, raw, beyond)
         raw = raw + second.values[:, None]
-    head_weights = POOLINGS["soft"](temper(raw, head.temperature), mask.unsqueeze(1))
-    weights = mix(head_weights, head.mixture_of(folded))
-    scores = _scores(raw, mask, head, folded)
+    weighed = weighing.weighed(raw, mask)
+    weights, head_weights = weighed.mixed, weighed.by_head
+    scores = weighing.scores(raw, mask)
     order = by_score_then_position(scores, second)
     along, places = order[:, None].expand_as(head_weights), order.numpy()
     by_weight = Candidates(
@@ -204,6 +222,7 @@ def ranked(
         passages=candidates.passages,
         memory=None if candidates.memory is None else np.take_along_axis(candidates.memory, places, 1),
         names=None if candidates.names is None else np.take_along_axis(candidates.names, places, 1),
+        beyond=None if candidates.beyond is None else np.take_along_axis(candidates.beyond, places, 1),
     )
     output = SearchOutput(
         context=folded.new_zeros(len(folded), 0),
@@ -217,23 +236,9 @@ def ranked(
         memory=None if memory is None else memory.gather(1, order),
         keys=by_weight.keys if by_weight.passages else None,
         second=None if second is None else second.values.gather(1, order),
+        beyond=by_weight.beyond,
     )
     return output, by_weight
-
-
-def _scores(
-    raw: Float[Tensor, "batch heads candidates"],
-    mask: Bool[Tensor, "batch candidates"],
-    head: Head,
-    folded: Float[Tensor, "batch heads encoder_dim"],
-) -> Float[Tensor, "batch candidates"]:
-    """The scores that order candidates; −inf at padding."""
-    return ranking_score(
-        raw.masked_fill(~mask[:, None], 0.0),
-        partition_by_head(raw, mask, head.temperature),
-        head.temperature,
-        head.mixture_of(folded),
-    ).masked_fill(~mask, -torch.inf)
 
 
 def poolings(output: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, PoolRequest]:

@@ -25,7 +25,7 @@ from dsearch.cluster.wire.messages import QueryText
 from dsearch.encoder import TextTokens
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.ranking.field_order import shaped_by
-from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged
+from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged, sharing_attention
 from dsearch.engine.search.hits import HitPage, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import QueryGroup, checked_questions, grouped, states_of
@@ -206,6 +206,7 @@ class ShardedSearch:
                     texts=group.texts,
                     mode=group.mode,
                     candidates=places[0].candidates,
+                    depth=places[0].depth,
                     filter=tree,
                     required=group.phrases.required,
                     excluded=group.phrases.excluded,
@@ -252,7 +253,7 @@ class ShardedSearch:
         answer = self._attention.attend(
             states, head, query, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
         )
-        summaries = summaries_of(answer.output, answer.mass)
+        summaries = summaries_of(sharing_attention(answer.output), answer.mass)
         duplicates = None
         if answer.candidates.names is not None:
             answer, duplicates = _collapsed(answer, page)

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
+from dsearch.attention.late_interaction import Matches
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.second_stage import Matches, SecondStage
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.wire.messages import QueryText, RescoreRequest, RescoreResult
 from dsearch.engine.ranking.scores import chosen_stages
 from dsearch.engine.ranking.second_stage import (
@@ -145,7 +146,7 @@ class ShardedReranker:
                 neutral(Matches(*columnwise), present),
                 torch.as_tensor(counts),
                 None if embeddings is None else torch.as_tensor(embeddings),
-                None if fields is None else torch.as_tensor(fields),
+                fields,
             )
 
         return terms(self._stage, first, best, evidence)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float32, Int64
-from torch import Tensor
 
-from dsearch.attention.retrieval.memory import QueryMemory, Recalled
+from dsearch.attention.arrays import Array, numbers_of
+from dsearch.attention.recall import FixedMemory, Recalled
 from dsearch.cluster.wire.messages import MemoryContent, PastQueries
-from dsearch.engine.models.memory import memory_from_bytes
+from dsearch.engine.models.memory import fixed_memory
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import NotInCluster
@@ -35,7 +35,8 @@ class RecalledHere:
 
     def __init__(self, memory: SnapshotMemory, past: PastQueries):
         self._memory, self._borrowers = memory, past.borrowers
-        rows, weights = torch.as_tensor(past.rows), torch.as_tensor(past.weights)
+        rows: Any = past.rows
+        weights: Any = past.weights
         self._recalled = Recalled(rows, weights, memory.memory.relevance(rows, weights))
 
     def best(self, count: int) -> Int64[np.ndarray, "batch found"]:
@@ -46,7 +47,7 @@ class RecalledHere:
         self, positions: Int64[np.ndarray, "batch candidates"]
     ) -> Float32[np.ndarray, "batch candidates"]:
         """γ M of candidates, 0 at −1."""
-        return self._memory.scores(self._recalled, positions).numpy()
+        return numbers_of(self._memory.scores(self._recalled, positions))
 
     def proposable(
         self, positions: Int64[np.ndarray, "batch candidates"]
@@ -54,7 +55,7 @@ class RecalledHere:
         """Candidates that one machine would propose by M, if it were large enough."""
         return positions != NONE if self._borrowers else self._memory.is_judged(positions)
 
-    def of_all(self) -> Float[Tensor, "batch positions"]:
+    def of_all(self) -> Float[Array, "batch positions"]:
         """γ M of every position."""
         return self._memory.of_all(self._recalled)
 
@@ -70,7 +71,7 @@ class ShardMemories:
     def __init__(self, state: Snapshot, rows: Int64[np.ndarray, " documents"] | None):
         self._state, self._rows = state, rows
         self._lock = threading.Lock()
-        self._memories: OrderedDict[str, QueryMemory] = OrderedDict()
+        self._memories: OrderedDict[str, FixedMemory] = OrderedDict()
         self._over: SnapshotMemory | None = None
 
     def learn(self, shipped: MemoryContent) -> None:
@@ -84,12 +85,12 @@ class ShardMemories:
                 "this release is older than query memories, so its shards cannot serve one; publish the "
                 "collection again, or ask with another model"
             )
-        memory = memory_from_bytes(shipped.content)
-        judged = memory.rows.numpy()
+        memory = fixed_memory(shipped.content)
+        judged = numbers_of(memory.rows)
         at = np.minimum(np.searchsorted(self._rows, judged), max(len(self._rows) - 1, 0))
         here = self._rows[at] == judged if len(self._rows) else np.zeros(len(judged), bool)
         own = np.where(here, self._state.rows(np.where(here, at, NONE)), NONE)
-        memory.rows = torch.as_tensor(own)
+        memory = FixedMemory.of_parts({**memory.parts(), "rows": own}, memory.texts, memory.setting)
         with self._lock:
             self._memories[shipped.name] = memory
             while len(self._memories) > MOST:

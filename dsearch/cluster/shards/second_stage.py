@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Float32
 
+from dsearch.attention.arrays import inference, numbers_of
+from dsearch.attention.late_interaction import FixedStage
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.wire.messages import MeaningRequest, QueryText, RescoreRequest, RescoreResult
 from dsearch.encoder import TextTokens
 from dsearch.engine.ranking.second_stage import Reranker, monotone_features, require_tokens
@@ -29,7 +29,7 @@ def rerank(state: Snapshot, offset: int, request: RescoreRequest) -> RescoreResu
     Raises:
         InvalidRequest: the shard has no tokens.
     """
-    with torch.inference_mode():
+    with inference():
         state = state.weighed(request.weighting)
         reranker = Reranker(state, _stage(state, request.token_delta))
         queries = _projected(state, request.queries)
@@ -39,14 +39,14 @@ def rerank(state: Snapshot, offset: int, request: RescoreRequest) -> RescoreResu
         named = [MonotoneField(*field) for field in request.fields]
         fields = np.zeros((*here.shape, len(named))) if named else None
         for row, query in enumerate(queries):
-            of, is_known = reranker.interactions(query, here[row], torch.zeros(0))
+            of, is_known = reranker.interactions(query, here[row], reranker.stage.token_delta)
             if fields is not None:
                 here_now = here[row] != NONE
                 features = monotone_features(state, named, here[row][here_now])
                 assert features is not None
-                fields[row, here_now] = features.numpy()
-            matches[row] = torch.stack(list(reranker.stage.matches(of)), dim=1).numpy()
-            counts[row], present[row] = of.counts.numpy(), is_known
+                fields[row, here_now] = features
+            matches[row] = np.stack([numbers_of(part) for part in reranker.stage.matches(of)], axis=1)
+            counts[row], present[row] = numbers_of(of.counts), is_known
         embeddings = state.embeddings(here) if request.embeddings else None
         return RescoreResult(matches, counts, present, embeddings, fields)
 
@@ -68,12 +68,9 @@ def shown_meaning(
     return of_hit
 
 
-def _stage(state: Snapshot, token_delta: Float32[np.ndarray, "dims dims"] | None) -> SecondStage:
-    stage = SecondStage(require_tokens(state).codec.dims)
-    if token_delta is not None:
-        with torch.no_grad():
-            stage.token_delta.copy_(torch.as_tensor(token_delta))
-    return stage
+def _stage(state: Snapshot, token_delta: Float32[np.ndarray, "dims dims"] | None) -> FixedStage:
+    changed = {} if token_delta is None else {"token_delta": token_delta}
+    return FixedStage(require_tokens(state).codec.dims, changed)
 
 
 def _projected(state: Snapshot, queries: Sequence[QueryText]) -> list[QueryTokens]:

@@ -124,7 +124,12 @@ class Shard:
                 candidates=question.candidates,
                 further=None if past is None else past.best(question.candidates),
             )
-            positions = np.ascontiguousarray(legs.propose(torch.as_tensor(question.folded)))
+            folded, beyond = torch.as_tensor(question.folded), None
+            positions = legs.propose(folded)
+            if question.depth is not None:
+                further = None if past is None else past.best(question.depth)
+                positions, beyond = legs.deeper(folded, positions, question.depth, further)
+            positions = np.ascontiguousarray(positions)
             dense, keys = _dense(state, question, positions)
             keyword = legs.keyword_scores(positions)
             proposal = Proposal(
@@ -138,6 +143,7 @@ class Shard:
                 by_memory=None if past is None else past.proposable(positions),
                 token_dims=state.token_dims,
                 names=self._names(state, positions) if question.collapse else None,
+                beyond=beyond,
             )
         preview = question.preview
         return proposal if preview is None else self._with_preview(proposal, question, preview)

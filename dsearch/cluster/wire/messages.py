@@ -174,6 +174,7 @@ class ProposalRequest:
         preview: documents to return at once, for a single query of a single head.
         past: past queries of the memory; None without one.
         collapse: whether to name the candidates' texts.
+        depth: number that each leg proposes for each head to be listed beyond the candidates; None for none.
     """
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -190,6 +191,7 @@ class ProposalRequest:
     preview: HitPreview | None = None
     past: PastQueries | None = None
     collapse: bool = False
+    depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,7 @@ class Proposal:
         names: names of the candidates' texts, equal where these are, −1 for none; None if not requested.
         lacks_memory: True in place of candidates if the shard does not know the memory.
         token_dims: numbers of a document's token; None in a release without tokens.
+        beyond: True for documents beyond the candidates, which `depth` alone proposed; None without depth.
     """
 
     documents: int
@@ -223,6 +226,7 @@ class Proposal:
     names: Int64[np.ndarray, "batch candidates"] | None = None
     lacks_memory: bool = False
     token_dims: int | None = None
+    beyond: Bool[np.ndarray, "batch candidates"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

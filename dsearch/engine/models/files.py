@@ -22,11 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_arrays
 
+from dsearch.attention.late_interaction import RerankerIdentity
+from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.fixed_head import FixedHead
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.encoder import EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
-from dsearch.engine.models.memory import MEMORY_NAME, memory_bytes, memory_from_bytes, memory_record
+from dsearch.engine.models.memory import MEMORY_NAME, fixed_memory, memory_bytes, memory_record
 from dsearch.engine.models.retired import require_served, retired_part, served_version
 from dsearch.engine.models.training_record import LESSONS_NAME, TrainingInfluences
 from dsearch.errors import Conflict, InvalidRequest, UnsupportedFormat
@@ -161,8 +164,13 @@ def _purpose(store: Store, record: dict[str, Any], parent: str) -> Purpose:
     return "predict" if "predict" in (own, store.purpose_of(parent)) else "search"
 
 
-def load_head(store: Store, version: str) -> Head:
+def load_head(store: Store, version: str, memory: FixedMemory | None = None) -> Head:
     """Load the head of a version; v0 is the untrained one.
+
+    Args:
+        store: store of the versions.
+        version: name.
+        memory: its memory, if it was loaded before.
 
     Raises:
         ModelNotFound: no such version.
@@ -173,21 +181,18 @@ def load_head(store: Store, version: str) -> Head:
     from safetensors.torch import load
 
     from dsearch.attention.retrieval.head import Head
-    from dsearch.attention.retrieval.monotone import MonotoneField
-    from dsearch.attention.retrieval.second_stage import RerankerIdentity
+    from dsearch.attention.retrieval.memory import QueryMemory
 
     if version == UNTRAINED:
         return Head(store.dimension).eval()
     record, content = _stored(store, version)
     head = Head(**record["head"])
     head.load_state_dict(load(content))
-    if head.second_stage is not None and FIELDS in record:
-        head.second_stage.fields = tuple(MonotoneField(*field) for field in record[FIELDS])
-    if head.second_stage is not None and RERANKER in record:
-        head.second_stage.reranker = RerankerIdentity(*record[RERANKER])
-    if MEMORY_NAME in record["files"]:
-        rows = verified(store, version, MEMORY_NAME, record["files"][MEMORY_NAME]["sha256"])
-        head.memory = memory_from_bytes(rows)
+    if head.second_stage is not None:
+        head.second_stage.fields, head.second_stage.reranker = _named_parts(record)
+    memory = memory or _memory(store, version, record)
+    if memory is not None:
+        head.memory = QueryMemory.sharing(memory)
     return head.eval()
 
 
@@ -200,14 +205,29 @@ def load_fixed_head(store: Store, version: str) -> FixedHead | None:
     if version == UNTRAINED:
         return FixedHead(store.dimension)
     record, content = _stored(store, version)
-    if MEMORY_NAME in record["files"]:
-        return None
     shape = record["head"]
     heads = int(shape.get("heads", 1))
-    default = "linear" if heads == 1 else "low-rank"
-    return FixedHead.of_tensors(
-        load_arrays(content), heads=heads, query_side=shape.get("query_side") or default
+    side = shape.get("query_side") or ("linear" if heads == 1 else "low-rank")
+    fields, reranker = _named_parts(record)
+    head = FixedHead.of_tensors(
+        load_arrays(content), heads=heads, query_side=side, fields=fields, reranker=reranker
     )
+    if head is not None:
+        head.memory = _memory(store, version, record)
+    return head
+
+
+def _named_parts(record: dict[str, Any]) -> tuple[tuple[MonotoneField, ...], RerankerIdentity | None]:
+    """Fields and reranker of a version's second stage, which are no tensors."""
+    fields = tuple(MonotoneField(*field) for field in record.get(FIELDS, ()))
+    return fields, RerankerIdentity(*record[RERANKER]) if RERANKER in record else None
+
+
+def _memory(store: Store, version: str, record: dict[str, Any]) -> FixedMemory | None:
+    """The memory of a version; None without one."""
+    if MEMORY_NAME not in record["files"]:
+        return None
+    return fixed_memory(verified(store, version, MEMORY_NAME, record["files"][MEMORY_NAME]["sha256"]))
 
 
 def _stored(store: Store, version: str) -> tuple[dict[str, Any], bytes]:

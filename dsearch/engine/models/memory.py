@@ -15,6 +15,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from dsearch.attention.memory_rows import MemoryRows, by_query
+from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.contributors import all_trusted
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData, InvalidRequest
@@ -26,7 +28,7 @@ MEMORY_NAME = "memory.safetensors"
 _HALVES = ("states", "embeddings")
 
 
-def memory_bytes(memory: QueryMemory) -> bytes:
+def memory_bytes(memory: MemoryRows) -> bytes:
     """A memory as the content of its file."""
     parts = memory.parts()
     del parts["starts"]  # follows from the others
@@ -38,23 +40,28 @@ def memory_bytes(memory: QueryMemory) -> bytes:
 
 
 def memory_from_bytes(content: bytes) -> QueryMemory:
+    """Read a memory as a module; see `fixed_memory`."""
+    from dsearch.attention.retrieval.memory import QueryMemory
+
+    return QueryMemory.sharing(fixed_memory(content))
+
+
+def fixed_memory(content: bytes) -> FixedMemory:
     """Read the output of `memory_bytes`, or a memory in half precision (format 9).
 
     Raises:
         CorruptData: `content` is not such an output.
     """
-    from dsearch.attention.retrieval.memory import QueryMemory
-
     try:
         texts = metadata_of(content).get("texts")
         texts = None if texts is None else json.loads(texts)
         arrays = load(content)
         strength, temperature, null_level, lending = [*arrays.pop("setting").tolist(), 1.0][:4]
         if "keys" in arrays:
-            return QueryMemory.of_parts(
+            return FixedMemory.of_parts(
                 _checked(arrays, texts), texts, (strength, temperature, null_level, lending)
             )
-        return QueryMemory(
+        return FixedMemory(
             **{**arrays, **{name: arrays[name].astype(np.float32) for name in _HALVES}},
             texts=texts,
             strength=strength,
@@ -67,8 +74,6 @@ def memory_from_bytes(content: bytes) -> QueryMemory:
 
 
 def _checked(arrays: dict[str, np.ndarray], texts: list[str] | None) -> dict[str, np.ndarray]:
-    from dsearch.attention.retrieval.memory import by_query
-
     queries, documents = len(arrays["keys"]), len(arrays["codes"])
     arrays = {"contributors": all_trusted(queries), **arrays}
     for name, size in (("of_query", queries), ("of_document", documents)):
@@ -91,13 +96,14 @@ def _checked(arrays: dict[str, np.ndarray], texts: list[str] | None) -> dict[str
     return {**arrays, **grades}
 
 
-def memory_record(memory: QueryMemory) -> dict[str, Any]:
+def memory_record(memory: MemoryRows) -> dict[str, Any]:
     """Sizes and setting of a memory, as JSON."""
+    strength, temperature, null_level, lending = memory.setting
     return {
         "queries": len(memory),
         "documents": memory.documents,
-        "strength": round(memory.strength.item(), 6),
-        "temperature": round(memory.log_temperature.exp().item(), 6),
-        "null_level": round(memory.null_level.item(), 6),
-        "lending": memory.lending,
+        "strength": round(strength, 6),
+        "temperature": round(temperature, 6),
+        "null_level": round(null_level, 6),
+        "lending": lending,
     }

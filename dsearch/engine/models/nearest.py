@@ -7,17 +7,18 @@ inserted later are compared beside it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float32, Int8, Int64
 
-from dsearch.attention.recall import NearestKeys
+from dsearch.attention.arrays import numbers_of
+from dsearch.attention.memory_rows import NearestKeys
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.index import DenseIndex
 from dsearch.index.dense.scanned import ScannedKeys
 
-if TYPE_CHECKING:
-    from dsearch.attention.retrieval.head import Head
+Kind = TypeVar("Kind", bound=HeadFormulas)
 
 INDEXED_FROM = 512
 LENDERS_FROM = 4096  # judged documents: many are compared with at once, as matrices
@@ -52,15 +53,15 @@ class IndexedKeys:
         return self._index.nearest(queries, count, PARAMETERS)
 
 
-def index_keys(head: Head) -> Head:
+def index_keys(head: Kind) -> Kind:
     """Give the memory of a head, if it has many rows, its indexes; return the head."""
     memory = head.memory
     if memory is None:
         return head
     if len(memory) >= INDEXED_FROM:
-        memory.index = _index(memory.keys.numpy(), memory.key_scales.numpy())
+        memory.index = _index(numbers_of(memory.keys), numbers_of(memory.key_scales))
     if memory.documents >= LENDERS_FROM:
-        memory.lenders = IndexedKeys(memory.codes.numpy(), memory.scales.numpy())
+        memory.lenders = IndexedKeys(numbers_of(memory.codes), numbers_of(memory.scales))
     return head
 
 

@@ -7,7 +7,8 @@ search, which would compute them again: keyword scores of the candidates, a seco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
@@ -22,6 +23,25 @@ if TYPE_CHECKING:
     from dsearch.engine.ranking.resident import ResidentEmbeddings
 
 SCORES_AT_ONCE = 1 << 21  # 8 MB
+
+
+class Among(NamedTuple):
+    """Candidates that are given rather than proposed, ascending; `beyond`: see `SearchOutput`."""
+
+    positions: Int64[np.ndarray, "batch candidates"]
+    beyond: Bool[np.ndarray, "batch candidates"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        positions: Int64[np.ndarray, "batch candidates"],
+        beyond: Bool[np.ndarray, "batch candidates"] | None,
+    ) -> Among:
+        """Sort candidates; −1 = none, last."""
+        last = np.where(positions == NONE, np.iinfo(np.int64).max, positions)
+        order = last.argsort(axis=1, kind="stable")
+        ascending = np.take_along_axis(positions, order, 1)
+        return cls(ascending, None if beyond is None else np.take_along_axis(beyond, order, 1))
 
 
 class SearchLegs:
@@ -61,6 +81,7 @@ class SearchLegs:
         if resident is not None:
             resident.require(snapshot)
         self._by_keywords: Int64[np.ndarray, "batch found"] | None = None
+        self._same_scores: Float32[np.ndarray, "batch heads positions"] | None = None  # of the same queries
         self.dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
         self.keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
 
@@ -94,6 +115,31 @@ class SearchLegs:
             parts.append(self._further)
         return distinct(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
 
+    def deeper(
+        self,
+        folded: Float[Array, "batch heads encoder_dim"],
+        proposed: Int64[np.ndarray, "batch candidates"],
+        depth: int,
+        further: Int64[np.ndarray, "batch further"] | None,
+    ) -> tuple[Int64[np.ndarray, "batch listed"], Bool[np.ndarray, "batch listed"]]:
+        """Propose more: the candidates, and documents that the legs find beyond them.
+
+        Args:
+            folded: the queries of `propose`.
+            proposed: its result.
+            depth: how many each leg proposes for each head.
+            further: positions proposed by the query memory, −1 = none.
+
+        Returns:
+            Positions as of `propose`, and True for those beyond.
+        """
+        legs = copy(self)
+        legs._candidates, legs._further, legs._by_keywords = depth, further, None
+        legs._same_scores = self.dense_of_all
+        every = distinct(np.concatenate([proposed, legs.propose(folded)], axis=1))
+        beyond = [~np.isin(row, within) for row, within in zip(every, proposed, strict=True)]
+        return every, np.array(beyond, bool).reshape(every.shape)
+
     def keyword_scores(
         self, positions: Int64[np.ndarray, "batch candidates"]
     ) -> Float32[np.ndarray, "batch candidates"] | None:
@@ -120,6 +166,8 @@ class SearchLegs:
         flat = folded.reshape(-1, folded.shape[2])
         asking: Bool[np.ndarray, " queries"] = (flat != 0).any(axis=1)
         every = _few(snapshot, len(flat)) and bool(asking.all())
+        if self._same_scores is not None:
+            return snapshot.best_of(self._same_scores.reshape(len(flat), -1), k)
         scores = snapshot.dense_scores(flat) if every else None
         if scores is not None:
             self.dense_of_all = scores.reshape(*folded.shape[:2], scores.shape[1])
@@ -130,7 +178,8 @@ class SearchLegs:
         """The keyword leg."""
         if not _few(self._snapshot, len(texts)):
             return self._snapshot.keyword_candidates(texts, self._candidates)
-        self.keyword_of_all = self._snapshot.all_keyword_scores(texts)
+        if self.keyword_of_all is None:
+            self.keyword_of_all = self._snapshot.all_keyword_scores(texts)
         return self._snapshot.best_by_keywords(self.keyword_of_all, self._candidates)
 
 

@@ -46,14 +46,7 @@ def covered_mass(output: SearchOutput, layer: Ranker, texts: Sequence[str] | Non
     if width and width >= snapshot.documents == (output.positions != NONE).sum(1).min():
         return zeros((len(output.positions),), output.scores) + 1
     if output.recalled is not None and snapshot.documents > COVERAGE_DOCUMENTS:
-        from dsearch.engine.ranking.whole import Whole
-
-        legs = SearchLegs(snapshot, texts, mode=layer.mode, candidates=layer.candidates)
-        scoring = Scoring(snapshot, head, layer.score)
-        remembered = partial(layer.memory.scores, output.recalled)
-        folded = output.folded
-        every = Whole(scoring, layer.weighing_of(folded), legs, folded, folded, remembered)
-        return every.share(output.raw, output.positions)
+        return _sampled(output, layer, texts)
     temperature = head.temperature
     whole = whole_log_partition(
         snapshot,
@@ -69,6 +62,26 @@ def covered_mass(output: SearchOutput, layer: Ranker, texts: Sequence[str] | Non
     return mass_of(output, whole, temperature=temperature, mixture=head.mixture_of(output.folded))
 
 
+def _sampled(output: SearchOutput, layer: Ranker, texts: Sequence[str] | None) -> Float[Array, " batch"]:
+    """The estimate from a sample of documents, which torch computes."""
+    import torch
+
+    from dsearch.engine.ranking.whole import Whole
+
+    legs = SearchLegs(layer.snapshot, texts, mode=layer.mode, candidates=layer.candidates)
+    scoring = Scoring(layer.snapshot, layer.head, layer.score)
+    assert output.recalled is not None
+    remembered = partial(layer.memory.scores, output.recalled)
+    weighing = layer.weighing_of(output.folded)
+    weighing = weighing._replace(
+        mixture=torch.as_tensor(weighing.mixture), temperature=torch.as_tensor(weighing.temperature)
+    )
+    folded = torch.as_tensor(output.folded)
+    every = Whole(scoring, weighing, legs, folded, folded, remembered)
+    share = every.share(torch.as_tensor(output.raw), output.positions)
+    return as_like(numbers_of(share), output.scores)
+
+
 def mass_of(
     output: SearchOutput,
     whole: Float[Array, "batch heads"],
@@ -78,7 +91,7 @@ def mass_of(
 ) -> Float[Array, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
     logits = output.first_raw / temperature
-    missing = output.positions == NONE
+    missing = output.sharing == NONE
     if missing.any():
         logits = fill(logits, on_device_of(missing, logits)[:, None], -math.inf)
     nothing = whole == -math.inf  # no document at all, so nothing is covered

@@ -118,7 +118,7 @@ def shares_of(
     output: SearchOutput, head: HeadFormulas, temperature: float | Float[Array, ""]
 ) -> Float[Array, "batch heads candidates"]:
     """r_h(d): how much of each candidate's weight comes from each head."""
-    raw, mask = output.raw, on_device_of(output.positions != NONE, output.raw)
+    raw, mask = output.raw, on_device_of(output.sharing != NONE, output.raw)
     partition = partition_by_head(raw, mask, temperature)
     mixture = head.mixture_of(output.folded)
     return softmax(raw / temperature - partition[..., None] + log(mixture)[..., None], 1)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.engine.ranking.candidates import Among
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.ranking.scores import check_texts, check_values
@@ -94,7 +94,7 @@ class SearchLayer(Ranker, nn.Module):
         texts: Sequence[str] | None,
         embed: EmbedRows | None,
         values: Float[Tensor, "positions value_dim"] | None,
-        among: Int64[np.ndarray, "batch candidates"] | None = None,
+        among: Among | None = None,
         pooled: bool = True,
         shares: bool = False,
         tokens: Sequence[QueryTokens] | None = None,

@@ -10,23 +10,34 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float32, Int32, Int64
-from torch import Tensor
 
-from dsearch.attention.retrieval.memory import LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory, Recalled
+from dsearch.attention.arrays import (
+    Array,
+    as_like,
+    at_least,
+    gather,
+    is_array,
+    largest,
+    numbers_of,
+    on_device_of,
+    places_of_largest,
+    softmax,
+    zeros,
+)
+from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS, MemoryFormulas, Recalled
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.index import Generation
 from dsearch.index.exact import best_above
-from dsearch.products import product
 from dsearch.search_options import COVERAGE_DOCUMENTS
 
 _Compute = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 SPREAD_BELOW = 8  # queries up to which only the judged documents that they recall are looked at
+_LOOKED_AT = 4  # times the judged documents that an index finds, for one that counts
 AT_ONCE = 1 << 22  # similarities of documents and judged documents that are in memory together
 
 
@@ -38,17 +49,17 @@ class SnapshotMemory:
         snapshot: the documents.
     """
 
-    def __init__(self, memory: QueryMemory, snapshot: Snapshot):
+    def __init__(self, memory: MemoryFormulas, snapshot: Snapshot):
         self.memory, self.snapshot = memory, snapshot
-        positions = snapshot.positions_of(memory.rows.cpu().numpy())
+        positions = snapshot.positions_of(numbers_of(memory.rows))
         self._judged_at: Int64[np.ndarray, " documents"] = positions
         self._judged = np.full(snapshot.positions, NONE, np.int32)
         present = positions != NONE
         self._judged[positions[present]] = np.flatnonzero(present)
         self._built = _built_lending(memory, snapshot.generation)
         self._fresh = _Lending.empty(snapshot.positions - snapshot.built)
-        self._whole: tuple[Recalled, Tensor] | None = None
-        self._matrix: Tensor | None = None
+        self._whole: tuple[Recalled, Array] | None = None
+        self._matrix: Array | None = None
         self._borrowers: _Borrowers | None = None
 
     @property
@@ -56,7 +67,7 @@ class SnapshotMemory:
         """True if it was computed for every document what it borrows."""
         return bool(self._built.computed.all() and self._fresh.computed.all())
 
-    def same_rows(self, memory: QueryMemory) -> bool:
+    def same_rows(self, memory: MemoryFormulas) -> bool:
         """True if `memory` has these past queries and grades and this λ, whatever its γ, τ and c are."""
         own = self.memory
         alike = memory.rows is own.rows and memory.of_query is own.of_query
@@ -64,46 +75,46 @@ class SnapshotMemory:
 
     def scores(
         self, recalled: Recalled, positions: Int64[np.ndarray, "batch candidates"]
-    ) -> Float[Tensor, "batch candidates"]:
+    ) -> Float[Array, "batch candidates"]:
         """γ M of each candidate, 0 at −1.
 
         Args:
-            recalled: past queries, as `QueryMemory` gives them.
+            recalled: past queries, as a memory gives them.
             positions: of the candidates; −1 = none.
         """
         relevance, present = recalled.relevance, positions != NONE
         if not self.memory.documents:
-            return relevance.new_zeros(positions.shape)
+            return zeros(positions.shape, relevance)
         before = self._whole
         if before is not None and before[0] is recalled:  # the proposals were taken from M of all
-            at = torch.as_tensor(np.where(present, positions, 0)).to(relevance.device)
-            of_candidates = before[1].gather(1, at)
-            return of_candidates if present.all() else of_candidates * torch.as_tensor(present).to(at.device)
+            of_candidates = gather(before[1], on_device_of(np.where(present, positions, 0), relevance), 1)
+            return of_candidates if present.all() else of_candidates * as_like(present, of_candidates)
         neighbours, weights = self._lent(np.where(present, positions, 0))
         weights = weights * present[..., None]
-        flat = torch.as_tensor(neighbours.reshape(len(positions), -1)).long().to(relevance.device)
-        lent = relevance.gather(1, flat).view(neighbours.shape)
-        return (lent * torch.as_tensor(weights).to(relevance)).sum(-1)
+        flat = on_device_of(neighbours.reshape(len(positions), -1).astype(np.int64), relevance)
+        lent = gather(relevance, flat, 1).reshape(neighbours.shape)
+        return (lent * as_like(weights, relevance)).sum(-1)
 
-    def of_all(self, recalled: Recalled) -> Float[Tensor, "batch positions"]:
+    def of_all(self, recalled: Recalled) -> Float[Array, "batch positions"]:
         """γ M of every position, deleted ones included."""
         before = self._whole
         if before is not None and before[0] is recalled:
             return before[1]
         relevance = recalled.relevance
         if not self.memory.documents:
-            return relevance.new_zeros(len(relevance), self.snapshot.positions)
-        if relevance.requires_grad or len(relevance) > SPREAD_BELOW or relevance.is_cuda:
-            total = (self._lending_like(relevance) @ relevance.mT).mT
-        else:
+            return zeros((len(relevance), self.snapshot.positions), relevance)
+        learns = not is_array(relevance) and relevance.requires_grad
+        if is_array(relevance) or not (learns or len(relevance) > SPREAD_BELOW or relevance.is_cuda):
             total = self._spread(relevance)
-        if not relevance.requires_grad and len(relevance) == 1:  # covered mass wants it again
+        else:
+            total = (self._lending_like(relevance) @ relevance.mT).mT
+        if not learns and len(relevance) == 1:  # covered mass wants it again
             self._whole = recalled, total
         return total
 
-    def most(self, recalled: Recalled) -> Float[Tensor, " batch"]:
+    def most(self, recalled: Recalled) -> Float[Array, " batch"]:
         """A bound on γ M of any document: none has more than the judged document with the most."""
-        return recalled.relevance.amax(1).clamp_min(0.0)
+        return at_least(largest(recalled.relevance, 1)[:, 0], 0.0)
 
     def best(
         self, recalled: Recalled, count: int, *, borrowers: bool | None = None
@@ -113,12 +124,12 @@ class SnapshotMemory:
         In a large collection these are judged documents alone: who borrows from them is like them, and is
         proposed by the dense leg. `borrowers` says which, for a part of a collection.
         """
-        relevance, excluded = recalled.relevance.detach(), self.snapshot.excluded
-        if self._few(len(relevance)) if borrowers is None else borrowers:
-            return self._best_of_all(self.of_all(recalled).detach().cpu().numpy(), count)
-        scores, positions = relevance, self._judged_at
+        scores, excluded = numbers_of(recalled.relevance), self.snapshot.excluded
+        if self._few(len(scores)) if borrowers is None else borrowers:
+            return self._best_of_all(numbers_of(self.of_all(recalled)), count)
+        positions = self._judged_at
         best = np.full((len(scores), min(count, scores.shape[1])), NONE, np.int64)
-        for row, line in zip(best, scores.cpu().numpy(), strict=True):
+        for row, line in zip(best, scores, strict=True):
             raised = np.flatnonzero(line > 0)
             at = positions[raised]
             visible = at != NONE if excluded is None else (at != NONE) & ~excluded[at]
@@ -159,15 +170,17 @@ class SnapshotMemory:
         neighbours, weights = self._lent(np.array([[position]], np.int64))
         of_documents = np.zeros(memory.documents, np.float32)
         np.add.at(of_documents, neighbours[0, 0], weights[0, 0])
-        rows = recalled.rows[query].cpu().numpy()
-        attention = recalled.weights[query].detach().float().cpu().numpy()
-        of_pairs = of_documents[memory.of_document.cpu().numpy()] * memory.grades.float().cpu().numpy()
+        rows = numbers_of(recalled.rows[query])
+        attention = numbers_of(recalled.weights[query]).astype(np.float32)
+        grades = numbers_of(memory.grades).astype(np.float32)
         of_rows = np.zeros(len(memory), np.float32)
-        np.add.at(of_rows, memory.of_query.cpu().numpy(), of_pairs)
+        np.add.at(of_rows, numbers_of(memory.of_query), of_documents[numbers_of(memory.of_document)] * grades)
         return rows, attention * of_rows[rows]
 
-    def _lending_like(self, like: Tensor) -> Float[Tensor, "positions documents"]:
-        """Share of each judged document in each position, sparse by rows."""
+    def _lending_like(self, like: Array) -> Float[Array, "positions documents"]:
+        """Share of each judged document in each position, sparse by rows; of tensors."""
+        import torch
+
         matrix = self._matrix
         if matrix is None or matrix.dtype != like.dtype or matrix.device != like.device:
             positions = self.snapshot.positions
@@ -183,15 +196,15 @@ class SnapshotMemory:
                 matrix = self._matrix = sparse.to(like)
         return matrix
 
-    def _spread(self, relevance: Float[Tensor, "batch documents"]) -> Float[Tensor, "batch positions"]:
+    def _spread(self, relevance: Float[Array, "batch documents"]) -> Float[Array, "batch positions"]:
         """Spread r of the judged documents over those that borrow from them, one query at a time."""
         borrowers = self._borrowers
         if borrowers is None:
             lent = self._lent(np.arange(self.snapshot.positions)[None])
             borrowers = _Borrowers.of(lent[0][0], lent[1][0], self.memory.documents)
             self._borrowers = borrowers
-        lines = [borrowers.spread(line, self.snapshot.positions) for line in relevance.detach().numpy()]
-        return torch.as_tensor(lines[0][None] if len(lines) == 1 else np.stack(lines))
+        lines = [borrowers.spread(line, self.snapshot.positions) for line in numbers_of(relevance)]
+        return on_device_of(lines[0][None] if len(lines) == 1 else np.stack(lines), relevance)
 
     def _few(self, batch: int) -> bool:
         return self.snapshot.positions <= COVERAGE_DOCUMENTS and batch * self.snapshot.positions <= AT_ONCE
@@ -221,55 +234,50 @@ class SnapshotMemory:
         others = np.flatnonzero(~own)
         if len(others) and self.memory.documents:
             stored = self.snapshot.embeddings(positions[others][None])[0]
-            near, shares = borrowed(self.memory, torch.as_tensor(stored))
+            near, shares = borrowed(self.memory, stored)
             neighbours[others, : near.shape[1]], weights[others, : near.shape[1]] = near, shares
         return neighbours, weights
 
 
 def borrowed(
-    memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"]
+    memory: MemoryFormulas, embeddings: Float32[np.ndarray, "documents encoder_dim"]
 ) -> tuple[Int64[np.ndarray, "documents near"], Float32[np.ndarray, "documents near"]]:
     """The nearest judged documents of others, and the weights of borrowing from them."""
     near, similar = nearest_judged(memory, embeddings, NEIGHBOURS)
-    null = similar.new_full((len(similar), 1), LENDING_LEVEL)
-    shares = (torch.cat([similar, null], dim=1) / LENDING).softmax(-1)[:, :-1]
-    return near.numpy(), (memory.lending * shares).numpy()
+    null = np.full((len(similar), 1), LENDING_LEVEL, np.float32)
+    logits: Any = np.concatenate([similar, null], 1) / np.float32(LENDING)
+    shares = numbers_of(softmax(logits, -1))[:, :-1]
+    return near, (memory.lending * shares).astype(np.float32, copy=False)
 
 
 def nearest_judged(
-    memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"], count: int
-) -> tuple[Int64[Tensor, "documents near"], Float[Tensor, "documents near"]]:
+    memory: MemoryFormulas, embeddings: Float32[np.ndarray, "documents encoder_dim"], count: int
+) -> tuple[Int64[np.ndarray, "documents near"], Float32[np.ndarray, "documents near"]]:
     """Numbers of the nearest judged documents of others, nearest first, and their products."""
-    numbers, similar = _nearest_lenders(memory, embeddings.float(), count)
-    best = similar.topk(min(count, similar.shape[1]), dim=1)
-    return numbers.gather(1, best.indices), best.values
-
-
-def _nearest_lenders(
-    memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"], count: int
-) -> tuple[Int64[Tensor, "documents some"], Float[Tensor, "documents some"]]:
-    """Numbers of judged documents, the nearest among them, and their products, on the CPU."""
-    codes, scales = memory.codes.cpu(), memory.scales.cpu()
+    codes, scales = numbers_of(memory.codes), numbers_of(memory.scales).astype(np.float32, copy=False)
     start = 0 if memory.lenders is None else len(memory.lenders)
-    numbers: list[Tensor] = []
-    similar: list[Tensor] = []
-    if memory.lenders is not None:
-        near = torch.as_tensor(memory.lenders.nearest(embeddings.numpy(), 4 * count))
-        at = near.clamp_min(0)
-        keys = codes[at].float() * scales[at].float()[..., None]
-        numbers.append(at)
-        similar.append(torch.einsum("bd,bnd->bn", embeddings, keys).masked_fill(near < 0, -torch.inf))
-    if start < memory.documents:
-        lenders = codes[start:].float() * scales[start:].float()[:, None]
-        most, step = min(count, len(lenders)), max(1, AT_ONCE // len(lenders))
-        best = [product(part, lenders).topk(most, dim=1) for part in _split(embeddings, step)]
-        numbers.append(torch.cat([part.indices for part in best]) + start)
-        similar.append(torch.cat([part.values for part in best]))
-    return torch.cat(numbers, dim=1), torch.cat(similar, dim=1)
+    beside = (codes[start:].astype(np.float32) * scales[start:, None]).T
+    width = max(beside.shape[1], 1 if memory.lenders is None else _LOOKED_AT * count * codes.shape[1])
+    numbers: list[np.ndarray] = []
+    similar: list[np.ndarray] = []
+    for part in _split(embeddings, max(1, AT_ONCE // width)):
+        products: Any = part @ beside
+        near = numbers_of(places_of_largest(products, count))
+        products, near = np.take_along_axis(products, near, 1), near + start
+        if memory.lenders is not None:
+            some = memory.lenders.nearest(part, _LOOKED_AT * count)
+            at = np.maximum(some, 0)
+            of_some = (codes[at].astype(np.float32) @ part[..., None])[..., 0] * scales[at]
+            of_some[some < 0] = -np.inf
+            near, products = np.concatenate([at, near], 1), np.concatenate([of_some, products], 1)
+        best = numbers_of(places_of_largest(products, count))
+        numbers.append(np.take_along_axis(near, best, 1))
+        similar.append(np.take_along_axis(products, best, 1))
+    return np.concatenate(numbers), np.concatenate(similar)
 
 
-def _split(rows: Tensor, step: int) -> Iterator[Tensor]:
-    return (rows[start : start + step] for start in range(0, len(rows), step))
+def _split(rows: np.ndarray, step: int) -> Iterator[np.ndarray]:
+    return (rows[start : start + step] for start in range(0, max(len(rows), 1), step))
 
 
 class _Lending(NamedTuple):
@@ -340,11 +348,11 @@ class _Borrowers(NamedTuple):
         return np.bincount(self.positions[pairs], parts, positions).astype(relevance.dtype)
 
 
-_lendings: WeakKeyDictionary[Generation, WeakKeyDictionary[QueryMemory, _Lending]] = WeakKeyDictionary()
+_lendings: WeakKeyDictionary[Generation, WeakKeyDictionary[MemoryFormulas, _Lending]] = WeakKeyDictionary()
 _keeping = threading.Lock()
 
 
-def _built_lending(memory: QueryMemory, generation: Generation) -> _Lending:
+def _built_lending(memory: MemoryFormulas, generation: Generation) -> _Lending:
     with _keeping:
         of_generation = _lendings.setdefault(generation, WeakKeyDictionary())
         if memory not in of_generation:

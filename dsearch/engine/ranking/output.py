@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.attention.arrays import Array, is_tensor
 from dsearch.errors import Conflict
 
 if TYPE_CHECKING:
-    from dsearch.attention.retrieval.memory import Recalled
+    from dsearch.attention.recall import Recalled
 
 
 class SearchOutput(NamedTuple):
@@ -43,6 +43,8 @@ class SearchOutput(NamedTuple):
             alone, and None with `embed`.
         ids_of: gives the ids at positions, without padding; None for a layer without a collection.
         texts: of each query's candidates, if they were asked for.
+        beyond: True for documents beyond the candidates, which only deeper legs proposed: they share no
+            attention, and their weights continue the candidates' scale. None: there are none.
         dense_of_all, keyword_of_all: scores of every position, if candidate generation computed them; see
             `SearchLegs`. Without gradients.
     """
@@ -69,6 +71,7 @@ class SearchOutput(NamedTuple):
     near_evidence: Float[np.ndarray, "batch evidence"] | None = None
     ids_of: Callable[[Int64[np.ndarray, "batch candidates"]], list[list[str]]] | None = None
     texts: list[list[str]] | None = None
+    beyond: Bool[np.ndarray, "batch candidates"] | None = None
 
     @property
     def ids(self) -> list[list[str]]:
@@ -87,6 +90,11 @@ class SearchOutput(NamedTuple):
         """`raw` before the second stage."""
         raw = self.dense + self.keyword
         return raw if self.memory is None else raw + self.memory[..., None, :]
+
+    @property
+    def sharing(self) -> Int64[np.ndarray, "batch candidates"]:
+        """The positions of candidates that share the attention; −1 elsewhere."""
+        return self.positions if self.beyond is None else np.where(self.beyond, -1, self.positions)
 
 
 def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 
 from dsearch.attention.arrays import (
     Array,
@@ -32,7 +32,7 @@ from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.hops import refine
 from dsearch.attention.vectors import keyword_part
 from dsearch.attention_options import CANDIDATES, OVER, Over
-from dsearch.engine.ranking.candidates import SearchLegs
+from dsearch.engine.ranking.candidates import Among, SearchLegs
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import (
@@ -43,7 +43,14 @@ from dsearch.engine.ranking.scores import (
     chosen_stages,
     ranks_by_inner_product,
 )
-from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing, by_score_then_position, rows_at
+from dsearch.engine.ranking.scoring import (
+    EmbedRows,
+    Scoring,
+    Weighing,
+    by_score_then_position,
+    held_below,
+    rows_at,
+)
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import RERANK_CANDIDATES
@@ -51,7 +58,7 @@ from dsearch.types import Mode
 
 if TYPE_CHECKING:
     from dsearch.attention import Score
-    from dsearch.attention.retrieval.memory import Recalled
+    from dsearch.attention.recall import Recalled
     from dsearch.engine.ranking.memory import SnapshotMemory
     from dsearch.engine.ranking.resident import ResidentEmbeddings
     from dsearch.engine.ranking.second_stage import Reranker
@@ -68,7 +75,9 @@ class Ranker:
         snapshot: the documents.
         head: the learned part; its parameters are this module's.
         mode: "hybrid", "dense" or "keyword".
-        candidates: number of documents that each leg proposes for each head.
+        candidates: number of documents that each leg proposes for each head; they share the attention.
+        depth: number that each leg proposes for `ranked` to list; None for no more than the candidates. Those
+            beyond them share no attention; see `Weighing.beyond`.
         over: "candidates", or "all": the attention is shared by every document, exactly (whole.py), and
             `candidates` is the number that is listed.
         hops: rounds of search; None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
@@ -92,6 +101,7 @@ class Ranker:
         *,
         mode: Mode = "hybrid",
         candidates: int = CANDIDATES,
+        depth: int | None = None,
         over: Over = "candidates",
         hops: int | None = None,
         hop_strength: float | None = None,
@@ -115,6 +125,7 @@ class Ranker:
         self.mode: Mode = mode
         self.over: Over = over
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
+        self.depth = candidates if depth is None else depth
         self.match = score if isinstance(score, FieldMatch) else None
         # Vectors have no part in a match: it is flat in them, and needs no temperature.
         if score == "dot" and head.learned_score is not None:  # its parameters are the head's alone
@@ -180,14 +191,13 @@ class Ranker:
         query_states: Float[Array, "batch encoder_dim"],
         texts: Sequence[str] | None,
         positions: Int64[np.ndarray, "batch candidates"],
+        beyond: Bool[np.ndarray, "batch candidates"] | None = None,
     ) -> SearchOutput:
         """Attention over these candidates, in place of those that it would propose; −1 = none.
 
-        What a hop refines the query by is proposed all the same.
+        What a hop refines the query by is proposed all the same. `beyond`: see `SearchOutput`.
         """
-        last = np.where(positions == NONE, np.iinfo(np.int64).max, positions)
-        ascending = np.take_along_axis(positions, last.argsort(axis=1, kind="stable"), 1)
-        return self._search(query_states, texts, None, None, ascending)
+        return self._search(query_states, texts, None, None, Among.of(positions, beyond))
 
     @property
     def memory(self) -> SnapshotMemory:
@@ -257,7 +267,7 @@ class Ranker:
         texts: Sequence[str] | None,
         embed: EmbedRows | None,
         values: Float[Array, "positions value_dim"] | None,
-        among: Int64[np.ndarray, "batch candidates"] | None = None,
+        among: Among | None = None,
         pooled: bool = True,
         shares: bool = False,
         tokens: Sequence[QueryTokens] | None = None,
@@ -315,7 +325,7 @@ class Ranker:
         scoring: Scoring,
         recalled: Recalled | None,
         values: Float[Array, "positions value_dim"] | None = None,
-        among: Int64[np.ndarray, "batch candidates"] | None = None,
+        among: Among | None = None,
         *,
         pooled: bool = True,
         least: int = 1,
@@ -323,14 +333,17 @@ class Ranker:
     ) -> SearchOutput:
         head = self.head
         folded = head.fold(queries)
-        whole = everything = second = None
+        whole = everything = second = beyond = None
         if among is not None:
-            positions = among
+            positions, beyond = among
         elif self.over == "all":
             whole = self._whole(queries, folded, legs, scoring, recalled)
             positions = whole.best(max(self.candidates, least))
         else:
             positions = legs.propose(folded)
+            if not pooled and self.depth > self.candidates:
+                past = None if recalled is None else self.memory.best(recalled, self.depth)
+                positions, beyond = legs.deeper(folded, positions, self.depth, past)
         scored = None if pooled else scoring.scores_of_legs(folded, legs, positions)
         if scored is None:
             scored = scoring.scored(queries, folded, positions)
@@ -343,7 +356,7 @@ class Ranker:
             raw = dense + keyword
         remembered = None
         if recalled is not None:
-            remembered = self.memory.scores(recalled, positions).to(raw)
+            remembered = as_like(self.memory.scores(recalled, positions), raw)
             raw = raw + remembered[:, None]
         present, mask = positions != NONE, None
         if not (self._reaches_all and present.all()):
@@ -351,14 +364,20 @@ class Ranker:
         if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
             mask = mask & (raw != -math.inf).any(1)
             positions = np.where(numbers_of(mask), positions, NONE)
-        weighing = self.weighing_of(folded)
+        weighing, outside, sharing = self.weighing_of(folded), None, positions != NONE
+        if beyond is not None:
+            outside, sharing = on_device_of(beyond, raw), sharing & ~beyond
+            weighing = weighing._replace(beyond=outside)
         if whole is None:
             scores, first = weighing.scores(raw, mask), raw
             if tokens is not None and self.stages == 2:
                 from dsearch.engine.ranking.second_stage import FirstStage
 
                 words = None if by_words is None else on_device_of(by_words, raw)
-                second = self.reranker.terms(tokens, FirstStage(positions, raw, scores, dense, words))
+                by_first = FirstStage(positions, raw, scores, dense, words)
+                second = self.reranker.terms(tokens, by_first if outside is None else by_first.of(sharing))
+                if outside is not None:
+                    second = held_below(second, raw, outside)
                 raw = raw + second.values[:, None]
                 scores = weighing.scores(raw, mask)
             weighed = weighing.weighed(raw, mask, first)
@@ -399,11 +418,12 @@ class Ranker:
             output=None if not pooled or values is not None or head.output is None else head.output(context),
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
-            documents=everything.documents if everything is not None else (positions != NONE).sum(1),
+            documents=everything.documents if everything is not None else sharing.sum(1),
             covered_mass=None if everything is None else zeros((len(scores),), scores) + 1,
             second=None if second is None else gather(second.values, order, 1),
             near_evidence=None if second is None else second.evidence,
             reranked=None if second is None or second.reranked is None else gather(second.reranked, order, 1),
+            beyond=None if beyond is None else np.take_along_axis(beyond, numbers_of(order), 1),
         )
 
     @property

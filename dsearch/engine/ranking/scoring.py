@@ -21,12 +21,16 @@ from dsearch.attention.arrays import (
     Array,
     all_true,
     as_like,
+    at_least,
+    at_most,
     best_first,
     broadcast,
     concat,
+    exp,
     fill,
     gather,
     gradients_enabled,
+    largest,
     numbers_of,
     on_device_of,
     scatter,
@@ -291,6 +295,8 @@ class Weighing(NamedTuple):
         temperature: divisor of the scores.
         pooling: "soft", "hard" or "uniform".
         slot: whether the head's slot for "nothing fits" counts, if it has one.
+        beyond: True for documents beyond the candidates: they share no attention, but their weights have the
+            candidates' denominators, a_h(d) = exp(l_h(d) − Z_h), at most 1; None: there are none.
     """
 
     head: HeadFormulas
@@ -298,6 +304,7 @@ class Weighing(NamedTuple):
     temperature: Float[Array, ""] | float
     pooling: str = "soft"
     slot: bool = False
+    beyond: Bool[Array, "batch candidates"] | None = None
 
     def weighed(
         self,
@@ -309,11 +316,16 @@ class Weighing(NamedTuple):
 
         `first`: their scores before a second stage, by which the null slot decides; it was fitted to those.
         """
+        listed = mask
+        if self.beyond is not None:
+            mask = self._sharing(raw, mask)
         if mask is None and self.pooling == "soft":  # as below, without a look for what is left out
             by_head = softmax(raw / self.temperature, -1)
         else:
             open_ = None if mask is None else mask[:, None]
             by_head = _pooling(self.pooling)(temper(raw, self.temperature), open_)
+        if self.beyond is not None and mask is not None:
+            by_head = by_head + self._continued(raw, mask, listed)
         nothing = None
         if self.slot and self.head.null_slot is not None:
             present = all_true(raw[:, 0]) if mask is None else mask
@@ -339,10 +351,29 @@ class Weighing(NamedTuple):
         if self.head.heads == 1:
             return raw[:, 0] if mask is None else fill(raw[:, 0], ~mask, -math.inf)
         present = all_true(raw[:, 0]) if mask is None else mask
-        partition = partition_by_head(raw, present, self.temperature)
+        partition = partition_by_head(raw, self._sharing(raw, mask), self.temperature)
         finite = fill(raw, ~present[:, None], 0.0)
         scores = ranking_score(finite, partition, self.temperature, self.mixture)
         return fill(scores, ~present, -math.inf)
+
+    def _sharing(
+        self, raw: Float[Array, "batch heads candidates"], mask: Bool[Array, "batch candidates"] | None
+    ) -> Bool[Array, "batch candidates"]:
+        """True for candidates that share the attention."""
+        present = all_true(raw[:, 0]) if mask is None else mask
+        return present if self.beyond is None else present & ~self.beyond
+
+    def _continued(
+        self,
+        raw: Float[Array, "batch heads candidates"],
+        sharing: Bool[Array, "batch candidates"],
+        listed: Bool[Array, "batch candidates"] | None,
+    ) -> Float[Array, "batch heads candidates"]:
+        """The weights of documents beyond the candidates; zeros elsewhere."""
+        logits = temper(raw, self.temperature)
+        partition = partition_by_head(raw, sharing, self.temperature)[..., None]
+        elsewhere = sharing if listed is None else sharing | ~listed
+        return fill(exp(at_most(logits - partition, 0.0)), elsewhere[:, None], 0.0)
 
 
 def _pooling(name: str) -> Callable[[Array, Array | None], Array]:
@@ -387,3 +418,20 @@ def by_score_then_position(
         return best_first(scores)
     first = best_first(on_device_of(second.inside.astype(np.int8), scores))
     return gather(first, best_first(gather(scores, first, 1)), 1)
+
+
+def held_below(
+    second: StageTerms,
+    raw: Float[Array, "batch heads candidates"],
+    beyond: Bool[Array, "batch candidates"],
+) -> StageTerms:
+    """The terms of a second stage where documents beyond the candidates do not rank above one it looked at.
+
+    Each has the term of the candidates outside, less what keeps its own logit below all of those.
+    """
+    every = raw + second.values[:, None]
+    unseen = on_device_of(~second.inside, raw)
+    looked_at = fill(every, unseen[:, None], math.inf)
+    lowest = -largest(-looked_at.reshape(len(raw), raw.shape[1] * raw.shape[2]), 1)
+    excess = at_least(largest(every.mT, 1)[..., 0] - lowest, 0.0)
+    return second._replace(values=second.values - fill(excess, ~beyond, 0.0))

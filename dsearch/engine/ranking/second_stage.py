@@ -9,24 +9,42 @@ A document whose tokens are not known gets the mean of the others' matches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float32, Int64
-from torch import Tensor
 
-from dsearch.attention.retrieval.fixed_head import HeadFormulas
-from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import (
+from dsearch.attention.arrays import (
+    Array,
+    as_like,
+    at_least,
+    best_first,
+    fill,
+    gradients_enabled,
+    is_array,
+    log,
+    numbers_of,
+    on_device_of,
+    product,
+    put,
+    softmax,
+    stack,
+    zeros,
+)
+from dsearch.attention.late_interaction import (
     FEATURES,
     START_STRENGTH,
+    FixedStage,
     Interactions,
     Matches,
-    SecondStage,
+    StageFormulas,
 )
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
+from dsearch.attention.retrieval.monotone import MonotoneField
+from dsearch.attention.vectors import unit
 from dsearch.engine.ranking.scores import WITHOUT_TOKENS
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens import SnapshotTokens
@@ -57,10 +75,16 @@ class FirstStage(NamedTuple):
     """
 
     positions: Int64[np.ndarray, "batch candidates"]
-    raw: Float[Tensor, "batch heads candidates"]
-    scores: Float[Tensor, "batch candidates"]
-    dense: Float[Tensor, "batch heads candidates"]
-    keyword: Float[Tensor, "batch candidates"] | None
+    raw: Float[Array, "batch heads candidates"]
+    scores: Float[Array, "batch candidates"]
+    dense: Float[Array, "batch heads candidates"]
+    keyword: Float[Array, "batch candidates"] | None
+
+    def of(self, sharing: Bool[np.ndarray, "batch candidates"]) -> FirstStage:
+        """That of the candidates where `sharing` is True; the others count as none."""
+        beyond = torch.as_tensor(~sharing).to(self.scores.device)
+        scores = self.scores.masked_fill(beyond, -torch.inf)
+        return self._replace(positions=np.where(sharing, self.positions, NONE), scores=scores)
 
 
 class CandidateEvidence(NamedTuple):
@@ -75,10 +99,10 @@ class CandidateEvidence(NamedTuple):
     """
 
     matches: Matches
-    counts: Int64[Tensor, " reranked"]
-    embeddings: Float[Tensor, "reranked encoder_dim"] | None
-    fields: Float[Tensor, "reranked fields"] | None = None
-    reranked: Float[Tensor, " reranked"] | None = None
+    counts: Int64[Array, " reranked"]
+    embeddings: Float[Array, "reranked encoder_dim"] | None
+    fields: Float[np.ndarray, "reranked fields"] | None = None
+    reranked: Float[np.ndarray, " reranked"] | None = None
 
 
 class StageTerms(NamedTuple):
@@ -91,10 +115,10 @@ class StageTerms(NamedTuple):
         reranked: the reranker's part of the values; None without one.
     """
 
-    values: Float[Tensor, "batch candidates"]
+    values: Float[Array, "batch candidates"]
     inside: Bool[np.ndarray, "batch candidates"]
     evidence: NearRows | None = None
-    reranked: Float[Tensor, "batch candidates"] | None = None
+    reranked: Float[Array, "batch candidates"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +132,13 @@ class Reranker:
     """
 
     snapshot: Snapshot
-    stage: SecondStage
+    stage: StageFormulas
     candidates: int = RERANK_CANDIDATES
 
     def terms(self, queries: Sequence[QueryTokens], first: FirstStage) -> StageTerms:
         """The term of each candidate."""
-        with_features = self.stage.has_features or torch.is_grad_enabled()
+        learns = not is_array(first.raw) and gradients_enabled()
+        with_features = self.stage.has_features or learns
         matched: list[Matches] = []
 
         def evidence(row: int, at: Int64[np.ndarray, " reranked"]) -> CandidateEvidence:
@@ -128,7 +153,7 @@ class Reranker:
 
         best = self.best(first)
         result = terms(self.stage, first, best, evidence)
-        if torch.is_grad_enabled():
+        if learns:
             return result
         scores = stage_scores(first, best, matched, [query.weights for query in queries])
         return result._replace(evidence=near_evidence(scores, START_STRENGTH))
@@ -138,13 +163,13 @@ class Reranker:
         return best_columns(first, self.candidates)
 
     def embeddings(
-        self, positions: Int64[np.ndarray, " reranked"], like: Tensor
-    ) -> Float[Tensor, "reranked encoder_dim"]:
+        self, positions: Int64[np.ndarray, " reranked"], like: Array
+    ) -> Float[Array, "reranked encoder_dim"]:
         """Embeddings of candidates, with the type and device of `like`."""
-        return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
+        return as_like(self.snapshot.embeddings(positions), like)
 
     def interactions(
-        self, query: QueryTokens, positions: Int64[np.ndarray, " reranked"], like: Tensor
+        self, query: QueryTokens, positions: Int64[np.ndarray, " reranked"], like: Array
     ) -> tuple[Interactions, Bool[np.ndarray, " reranked"]]:
         """Tokens of a query and of candidates, with the type and device of `like`; and which are known."""
         tokens = _tokens_of(self.snapshot)
@@ -152,18 +177,18 @@ class Reranker:
         codec = tokens.codec
         return (
             Interactions(
-                torch.as_tensor(query.states).to(like),
-                torch.as_tensor(query.weights).to(like),
-                torch.as_tensor(codec.numbers(gathered.codes)).to(like),
-                torch.as_tensor(codec.steps).to(like),
-                torch.as_tensor(gathered.counts).to(like.device),
+                as_like(query.states, like),
+                as_like(query.weights, like),
+                as_like(codec.numbers(gathered.codes), like),
+                as_like(codec.steps, like),
+                on_device_of(gathered.counts, like),
             ),
             gathered.present,
         )
 
 
 def terms(
-    stage: SecondStage,
+    stage: StageFormulas,
     first: FirstStage,
     best: Sequence[Int64[np.ndarray, " _"]],
     evidence: Callable[[int, Int64[np.ndarray, " reranked"]], CandidateEvidence],
@@ -177,48 +202,46 @@ def terms(
         evidence: returns what the documents at these columns of a query say.
     """
     inside = np.zeros(first.positions.shape, bool)
-    rows: list[Tensor] = []
-    parts: dict[int, Tensor] = {}  # of the reranker
+    rows: list[Array] = []
+    by_reranker: list[Array] = []
     for row, at in enumerate(best):
         inside[row, at] = True
         raw = first.raw[row]
+        nothing = zeros((raw.shape[1],), raw)
+        by_reranker.append(nothing)
         if not len(at):
-            rows.append(raw.new_zeros(raw.shape[1]))
+            rows.append(nothing)
             continue
         of = evidence(row, at)
         if of.embeddings is None:
-            features = raw.new_zeros(len(at), len(FEATURES))
+            features = zeros((len(at), len(FEATURES)), raw)
         else:
             features = features_of(first, row, at, of)
-        term = stage.term(of.matches, features, of.fields).to(raw)
+        term = as_like(stage.term(of.matches, features, of.fields), raw)
         if of.reranked is not None:
-            part = stage.reranked(of.reranked).to(raw)
-            parts[row] = raw.new_zeros(raw.shape[1]).scatter(0, torch.as_tensor(at).to(raw.device), part)
+            part = as_like(stage.reranked(of.reranked), raw)
+            by_reranker[row] = put(nothing, on_device_of(at, raw), part)
             term = term + part
         rows.append(spread(term, at, raw, first.positions[row] != NONE))
-    values = torch.stack(rows) if rows else torch.zeros_like(first.scores)
-    if stage.reranker is None:
-        return StageTerms(values, inside)
-    nothing = values.new_zeros(values.shape[1])
-    by_reranker = [parts.get(row, nothing) for row in range(len(rows))]
-    return StageTerms(values, inside, None, torch.stack(by_reranker) if rows else torch.zeros_like(values))
+    if not rows:
+        none = zeros(first.positions.shape, first.scores)
+        return StageTerms(none, inside, None, None if stage.reranker is None else none)
+    return StageTerms(stack(rows, 0), inside, None, None if stage.reranker is None else stack(by_reranker, 0))
 
 
 def monotone_features(
     snapshot: Snapshot, fields: Sequence[MonotoneField], positions: Int64[np.ndarray, " reranked"]
-) -> Float[Tensor, "reranked fields"] | None:
+) -> Float[np.ndarray, "reranked fields"] | None:
     """x of each document and field; None without fields."""
     if not fields or snapshot.fields is None:
         return None
     rows = snapshot.rows(positions)
-    return torch.as_tensor(
-        np.stack([field.of(snapshot.fields(rows, field.name)) for field in fields], axis=1)
-    )
+    return np.stack([field.of(snapshot.fields(rows, field.name)) for field in fields], axis=1)
 
 
 def reranker_scores(
-    snapshot: Snapshot, stage: SecondStage, query: QueryTokens, positions: Int64[np.ndarray, " reranked"]
-) -> Float[Tensor, " reranked"] | None:
+    snapshot: Snapshot, stage: StageFormulas, query: QueryTokens, positions: Int64[np.ndarray, " reranked"]
+) -> Float[np.ndarray, " reranked"] | None:
     """r of each document; None without a reranker.
 
     Raises:
@@ -228,7 +251,7 @@ def reranker_scores(
         return None
     if snapshot.reranked is None:
         raise NotInCluster(_WITHOUT_TEXTS)
-    scores = torch.as_tensor(snapshot.reranked(stage.reranker, query.text, snapshot.rows(positions)))
+    scores = snapshot.reranked(stage.reranker, query.text, snapshot.rows(positions))
     return scores - scores.mean()
 
 
@@ -242,19 +265,15 @@ def stage_scores(
     shape = (len(best), max(map(len, best), default=0) or 1)
     values = np.zeros((6, *shape))
     present = np.zeros(shape, bool)
-    dense = first.dense.mean(1)
+    dense, of_first = numbers_of(first.dense.mean(1)), numbers_of(first.scores)
+    keyword = np.zeros_like(dense) if first.keyword is None else numbers_of(first.keyword)
     following = iter(matched)
     for row, at in enumerate(best):
         if not len(at):
             continue
-        columns, matches = torch.as_tensor(at).to(dense.device), next(following)
-        parts = [first.scores[row, columns], dense[row, columns]]
-        parts += [
-            torch.zeros_like(dense[row, columns]) if first.keyword is None else first.keyword[row, at],
-            *matches,
-        ]
+        parts = (of_first[row, at], dense[row, at], keyword[row, at], *map(numbers_of, next(following)))
         for part, of in enumerate(parts):
-            values[part, row, : len(at)] = of.cpu().numpy()
+            values[part, row, : len(at)] = of
         present[row, : len(at)] = True
     scores, of_dense, of_keyword, match, coverage, start = values
     return StageScores(scores, of_dense, of_keyword, match, coverage, start, present, list(weights))
@@ -263,13 +282,13 @@ def stage_scores(
 def best_columns(first: FirstStage, most: int) -> list[Int64[np.ndarray, " _"]]:
     """The columns of the best `most` candidates of each query, ascending."""
     open_to = first.positions != NONE
-    order = first.scores.detach().sort(dim=1, descending=True, stable=True).indices.cpu().numpy()
+    order = numbers_of(best_first(first.scores))
     return [np.sort(line[open_[line]][:most]) for line, open_ in zip(order, open_to, strict=True)]
 
 
 def features_of(
     first: FirstStage, row: int, at: Int64[np.ndarray, " reranked"], of: CandidateEvidence
-) -> Float[Tensor, "reranked features"]:
+) -> Float[Array, "reranked features"]:
     """x of each reranked candidate, by `FEATURES`, on scales of about 1.
 
     feedback, leaders: e_d with the mean of the best ten; with that of all, each by its share of the softmax.
@@ -277,65 +296,71 @@ def features_of(
     good (Diaz 2005, "Regularizing ad hoc retrieval scores").
     """
     assert of.embeddings is not None
-    columns = torch.as_tensor(at).to(first.scores.device)
+    columns = on_device_of(at, first.scores)
     dense = first.dense[row].mean(0)[columns]
-    keyword = torch.zeros_like(dense)
+    keyword = zeros(dense.shape, dense)
     if first.keyword is not None:
-        keyword = first.keyword[row, columns].to(dense)
-    embeddings = of.embeddings.to(dense)
-    scores = first.scores[row, columns].detach().to(dense)
-    order = scores.sort(descending=True, stable=True).indices
-    shares = (scores / _SHARPNESS).softmax(0)
+        keyword = as_like(first.keyword[row][columns], dense)
+    embeddings = as_like(of.embeddings, dense)
+    scores = as_like(_fixed(first.scores[row][columns]), dense)
+    order = best_first(scores[None])[0]
+    shares = softmax(scores / _SHARPNESS, 0)
     best = embeddings[order[:_FEEDBACK]].mean(0)
     every = {
         "dense": dense,
         "keyword": keyword,
         "sum": of.matches.sum,
         "lead": of.matches.lead,
-        "length": of.counts.to(dense).clamp_min(1).log() / 4,
-        "feedback": embeddings @ torch.nn.functional.normalize(best, dim=0),
+        "length": log(at_least(as_like(of.counts, dense), 1)) / 4,
+        "feedback": embeddings @ unit(best),
         "dense_place": _place(dense),
         "keyword_place": _place(keyword),
-        "leaders": embeddings @ torch.nn.functional.normalize(shares @ embeddings, dim=0),
+        "leaders": embeddings @ unit(shares @ embeddings),
         "neighbours": _scores_of_neighbours(scores, embeddings),
     }
-    return torch.stack([every[name] for name in FEATURES], dim=1)
+    return stack([every[name] for name in FEATURES], 1)
 
 
 def neutral(matches: Matches, present: Bool[np.ndarray, " reranked"]) -> Matches:
     """Matches in which documents without known tokens have the mean of the others."""
     if present.all() or not present.any():
         return matches
-    with_tokens = torch.as_tensor(present).to(matches.sharp.device)
-    return Matches(*(torch.where(with_tokens, of, of[with_tokens].mean()) for of in matches))
+    with_tokens = on_device_of(np.flatnonzero(present), matches.sharp)
+    everything = (zeros(of.shape, of) + of[with_tokens].mean() for of in matches)
+    return Matches(
+        *(put(mean, with_tokens, of[with_tokens]) for mean, of in zip(everything, matches, strict=True))
+    )
 
 
 def spread(
-    inside: Float[Tensor, " reranked"],
+    inside: Float[Array, " reranked"],
     at: Int64[np.ndarray, " reranked"],
-    raw: Float[Tensor, "heads candidates"],
+    raw: Float[Array, "heads candidates"],
     candidates_at: Bool[np.ndarray, " candidates"],
-) -> Float[Tensor, " candidates"]:
+) -> Float[Array, " candidates"]:
     """The terms of all candidates, given those of the reranked ones; `candidates_at` is False at padding.
 
     A constant for all outside, so that they keep their order.
     """
-    columns = torch.as_tensor(at).to(raw.device)
-    outside = torch.as_tensor(candidates_at).to(raw.device)
-    outside = outside.scatter(0, columns, torch.zeros_like(columns, dtype=torch.bool))
+    columns = on_device_of(at, raw)
+    others = candidates_at.copy()
+    others[at] = False
     floor = inside.min()
-    if bool(outside.any()):
-        highest = (raw[:, outside] + floor).amax()
-        lowest = (raw[:, columns] + inside).amin()
-        floor = floor - (highest - lowest).clamp_min(0.0).nan_to_num(nan=0.0, posinf=0.0)
-    term = floor.expand(raw.shape[1])
-    return term.scatter(0, columns, inside)
+    if others.any():
+        highest = (raw[:, on_device_of(np.flatnonzero(others), raw)] + floor).max()
+        behind = highest - (raw[:, columns] + inside).min()
+        floor = floor - fill(at_least(behind, 0.0), (behind == math.inf) | (behind != behind), 0.0)
+    return put(zeros((raw.shape[1],), raw) + floor, columns, inside)
 
 
-def stage_of(snapshot: Snapshot, head: HeadFormulas) -> SecondStage:
+def stage_of(snapshot: Snapshot, head: HeadFormulas) -> StageFormulas:
     """The head's second stage; the untrained one if it learned none."""
     if head.second_stage is not None:
         return head.second_stage
+    if is_array(head.log_temperature):
+        return FixedStage(_tokens_of(snapshot).codec.dims)
+    from dsearch.attention.retrieval.second_stage import SecondStage
+
     return SecondStage(_tokens_of(snapshot).codec.dims).to(head.log_temperature.device)
 
 
@@ -356,18 +381,24 @@ def _tokens_of(snapshot: Snapshot) -> SnapshotTokens:
 
 
 def _scores_of_neighbours(
-    scores: Float[Tensor, " reranked"], embeddings: Float[Tensor, "reranked encoder_dim"]
-) -> Float[Tensor, " reranked"]:
+    scores: Float[Array, " reranked"], embeddings: Float[Array, "reranked encoder_dim"]
+) -> Float[Array, " reranked"]:
     """Mean standardised score of the other candidates, the nearest weighing most; 0 for a single one."""
     if len(scores) < 2:
-        return torch.zeros_like(scores)
-    standard = (scores - scores.mean()) / (scores.std() + _ROUNDING)
-    itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-    likeness = (embeddings @ embeddings.mT).masked_fill(itself, -torch.inf)
-    return (likeness / _NEARNESS).softmax(1) @ standard
+        return zeros(scores.shape, scores)
+    centred = scores - scores.mean()
+    spread_of = ((centred * centred).sum() / (len(scores) - 1)) ** 0.5
+    itself = on_device_of(np.eye(len(scores), dtype=bool), scores)
+    likeness = fill(product(embeddings, embeddings), itself, -math.inf)
+    return softmax(likeness / _NEARNESS, 1) @ (centred / (spread_of + _ROUNDING))
 
 
-def _place(scores: Float[Tensor, " reranked"]) -> Float[Tensor, " reranked"]:
+def _place(scores: Float[Array, " reranked"]) -> Float[Array, " reranked"]:
     """1 / (place + 1) of each, the best at place 1; equals share the better place."""
-    fixed = scores.detach()
-    return 1 / (2 + (fixed[None] > fixed[:, None] + _ROUNDING).sum(1).to(scores))
+    fixed = _fixed(scores)
+    return 1 / (2 + as_like((fixed[None] > fixed[:, None] + _ROUNDING).sum(1), scores))
+
+
+def _fixed(numbers: Array) -> Array:
+    """The same without a gradient."""
+    return numbers if is_array(numbers) else numbers.detach()

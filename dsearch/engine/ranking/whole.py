@@ -245,10 +245,11 @@ class Whole:
         tiled = np.broadcast_to(rows, (batch, len(rows)))
         by_words = self._legs.keyword_scores(tiled)
         if by_words is not None:
-            weight = scoring.head.keyword_weight
+            weight = torch.as_tensor(scoring.head.keyword_weight)
             raw = raw + weight[:, None] * torch.as_tensor(by_words).to(raw)[:, None]
         if self._remembered is not None:
-            raw = raw + self._remembered(np.ascontiguousarray(tiled)).to(raw)[:, None]
+            remembered = torch.as_tensor(self._remembered(np.ascontiguousarray(tiled)))
+            raw = raw + remembered.to(raw)[:, None]
         return raw, scored
 
     def _logits(self, raw: Float[Tensor, "batch heads some"]) -> Float[Tensor, "batch heads some"]:

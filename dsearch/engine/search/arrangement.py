@@ -174,6 +174,7 @@ def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -
     keys = output.keys
     if keys is not None:
         keys = np.take_along_axis(keys, np.broadcast_to(columns[:, None], keys.shape), 2)
+    beyond = None if output.beyond is None else np.take_along_axis(output.beyond, columns, 1)
     return output._replace(
         positions=positions,
         weights=fill(of(output.weights), absent, 0.0),
@@ -185,4 +186,13 @@ def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -
         second=None if output.second is None else of(output.second),
         reranked=None if output.reranked is None else of(output.reranked),
         keys=keys,
+        beyond=beyond,
     )
+
+
+def sharing_attention(output: SearchOutput) -> SearchOutput:
+    """The output of the candidates alone that share the attention, without those beyond them."""
+    if output.beyond is None:
+        return output
+    alone = rearranged(output, [np.flatnonzero(row != NONE) for row in output.sharing])
+    return alone._replace(beyond=None)

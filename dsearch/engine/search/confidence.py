@@ -17,7 +17,7 @@ from dsearch.evaluation.confidence import (
 )
 from dsearch.types import Confidence, Verdict
 
-CANDIDATES = 100  # a larger page has more of them: the evidence is that of a usual search
+CANDIDATES = 100  # the legs together propose more of them
 
 
 def evidence_of_rankings(output: SearchOutput, layer: Ranker) -> Rows:

@@ -63,6 +63,7 @@ class GradientQuery:
         options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
         field: a field of the documents that is pooled in place of W_V e.
         with_head: tensors of a head that answers in place of the version's, by name.
+        bias: a number for each position of the state, added to the scores; see `SearchLayer`.
     """
 
     states: Float[Tensor, "batch encoder_dim"] | None = None
@@ -78,6 +79,7 @@ class GradientQuery:
     ids: Sequence[str] | None = None
     field: str | None = None
     with_head: Mapping[str, object] | None = None
+    bias: Sequence[float] | Float[np.ndarray, " positions"] | None = None
 
 
 def attention_parts(
@@ -104,6 +106,8 @@ def attention_parts(
     """
     if certify is not None and certify < 1:
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
+    if certify is not None and query.bias is not None:
+        raise InvalidRequest("certify and bias; the bounds of a proof know no bias: leave one of them out")
     layer, stamp, states, texts = layer_of(collection, query)
     with torch.inference_mode():
         output = _attended(collection, layer, states, texts, query.field)
@@ -170,7 +174,7 @@ def vjp(
     weights: Sequence[Sequence[float]] | None = None,
     scores: Sequence[Sequence[float]] | None = None,
 ) -> Gradients:
-    """Return the gradients of Σ context · G + Σ weights · g + Σ scores · s by query states and head.
+    """Return the gradients of Σ context · G + Σ weights · g + Σ scores · s by query states, head and bias.
 
     Args:
         collection: what was attended to.
@@ -189,6 +193,8 @@ def vjp(
         raise InvalidRequest("no gradient given; give that of context, weights or scores")
     layer, stamp, states, texts = layer_of(collection, query)
     states = states.detach().clone().requires_grad_()
+    if layer.bias is not None:
+        layer.bias.requires_grad_()
     with torch.enable_grad():  # it may be asked in a backward, where there is none
         attended = _attended(collection, layer, states, texts, query.field)
     outputs, upstream = list[Tensor](), list[Tensor]()
@@ -203,20 +209,22 @@ def vjp(
         if rows is not None:
             outputs.append(attended.weights if name == "weights" else attended.scores)
             upstream.append(_padded(name, rows, attended.positions).to(states))
-    head = dict(layer.head.named_parameters())
+    head, biases = dict(layer.head.named_parameters()), [] if layer.bias is None else [layer.bias]
     # A choice of one document and a match are flat: nothing has a gradient then.
     smooth = [at for at, output in enumerate(outputs) if output.requires_grad]
-    gradients = [torch.zeros_like(tensor) for tensor in (states, *head.values())]
+    inputs = [states, *biases, *head.values()]
+    gradients = [torch.zeros_like(tensor) for tensor in inputs]
     if smooth:
         gradients = torch.autograd.grad(
             [outputs[at] for at in smooth],
-            [states, *head.values()],
+            inputs,
             [upstream[at] for at in smooth],
             allow_unused=True,
             materialize_grads=True,
         )
-    of_states, *of_head = (gradient.numpy() for gradient in gradients)
-    return Gradients(stamp, of_states, dict(zip(head, of_head, strict=True)))
+    of_states, *rest = (gradient.numpy() for gradient in gradients)
+    of_bias = rest.pop(0) if biases else None
+    return Gradients(stamp, of_states, dict(zip(head, rest, strict=True)), of_bias)
 
 
 def _attended(
@@ -279,6 +287,8 @@ def layer_of(
     if states is None:
         require_field(options)
     layer = collection.layer_over(collection.narrowed(snapshot, query.filter), head, options)
+    if query.bias is not None:
+        layer.bias = torch.tensor(np.asarray(query.bias), dtype=_TYPES[query.dtype])
     if states is None:
         assert query.texts is not None
         mode = mode if layer.match is None else "keyword"  # texts are compared, not embeddings

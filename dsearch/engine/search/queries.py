@@ -24,6 +24,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine.indexing.own_vectors import Vectors, query_arrays
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
+from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.engine.state.state import CollectionState
@@ -99,8 +100,7 @@ def resolve_queries(
         pinned = Stamp(state.generation.number, version, state.sequence)
     else:
         state = collection.snapshot_at(pinned)
-    in_torch = differentiable or options.get("stages") == 2  # a second stage is a module
-    head_of = collection.head if in_torch else collection.ranking_head
+    head_of = collection.head if differentiable else collection.ranking_head
     head = head_of(pinned.model, pinned.sequence)
     state = collection.narrowed(state, filter)
     if narrow is not None:
@@ -197,17 +197,18 @@ def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
 
     That of the version, if it has a second stage of its own, which was fitted to that one's tokens.
     """
-    own = collection.stored_head(version).second_stage is not None
+    own = collection.ranking_head(version).second_stage is not None
     return collection.encoder_of(version) if own else collection.encoder
 
 
-def layer_options(options: SearchOptions, candidates: int) -> LayerOptions:
-    """Return the options of a search's layer."""
+def layer_options(options: SearchOptions, place: PageRequest) -> LayerOptions:
+    """Return the options of the layer of a search that begins at this place."""
     return {
         "mode": options.mode,
         "hops": options.hops,
         "hop_strength": options.hop_strength,
-        "candidates": candidates,
+        "candidates": place.candidates,
+        "depth": place.depth,
         "stages": options.stages,
         "rerank_candidates": options.rerank_candidates,
     }

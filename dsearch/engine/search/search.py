@@ -10,7 +10,7 @@ from dsearch.attention.arrays import inference
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.field_order import shaped_by
-from dsearch.engine.search.arrangement import arranged
+from dsearch.engine.search.arrangement import arranged, sharing_attention
 from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
@@ -43,7 +43,7 @@ def search(
     groups, stamp = resolve_queries(
         collection,
         queries,
-        layer_options(chosen, places[0].candidates),
+        layer_options(chosen, places[0]),
         model=chosen.model,
         filter=tree,
         operators=chosen.operators,
@@ -87,13 +87,14 @@ def answered(
     with inference():
         output = layer.ranked(group.states, texts, group.tokens)
         covers = chosen.covers(layer.snapshot.positions)
-        mass = covered_mass(output, layer, texts) if covers else None
-        summaries = summaries_of(output, mass)
+        attention = sharing_attention(output)
+        mass = covered_mass(attention, layer, texts) if covers else None
+        summaries = summaries_of(attention, mass)
         calibration = None
         by_score = chosen.sort is None  # otherwise the first hit is not the likeliest
         if texts is not None and chosen.mode == "hybrid" and by_score and not turned:
             calibration = collection.calibrations.of(stamp.model)
-        estimated = [] if calibration is None else confidences(output, layer, calibration)
+        estimated = [] if calibration is None else confidences(attention, layer, calibration)
         output, duplicates = arranged(
             output,
             layer,

@@ -74,7 +74,7 @@ def similar(
     groups, stamp = resolve_queries(
         collection,
         (torch.zeros(1, collection.store.dimension) if own is None else own) if query is None else [query],
-        layer_options(chosen, place.candidates),
+        layer_options(chosen, place),
         model=chosen.model,
         filter=tree,
         operators=chosen.operators,

@@ -65,7 +65,8 @@ def learned(
         "hop_strength": chosen.hop_strength,
     }
     parent = layer_of(layer.snapshot, collection.ranking_head(ancestor), options)
-    before = parent.among(states_for(parent.head, earlier), texts, output.positions)
+    states = states_for(parent.head, earlier)
+    before = parent.among(states, texts, output.positions, output.beyond)
     lessons = None if layer.mode == "keyword" else collection.lessons_of(version)
     now_dense, now_keyword = _parts(output, layer)
     then_dense, then_keyword = _parts(before, parent)

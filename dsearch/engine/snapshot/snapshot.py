@@ -24,7 +24,7 @@ from dsearch.index import Generation, KeywordIndex, ParsedQuery
 from dsearch.index.exact import best_above
 
 if TYPE_CHECKING:
-    from dsearch.attention.retrieval.second_stage import RerankerIdentity
+    from dsearch.attention.late_interaction import RerankerIdentity
 
 __all__ = ["NONE", "Snapshot"]  # NONE: position and row of a missing document
 

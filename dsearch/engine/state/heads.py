@@ -34,8 +34,11 @@ class KeptHeads:
         if version not in self._modules:
             import torch
 
+            fixed = self.fixed(version)  # its memory serves both
+            memory = None if fixed is None else fixed.memory
             with torch.inference_mode(False):  # inference tensors would never get gradients
-                self._modules[version] = index_keys(load_head(self._store, version).settle())
+                head = load_head(self._store, version, memory).settle()
+                self._modules[version] = head if memory is not None else index_keys(head)
         return self._modules[version]
 
     def fixed(self, version: str) -> FixedHead | None:
@@ -45,7 +48,8 @@ class KeptHeads:
             ModelNotFound, CorruptData.
         """
         if version not in self._fixed:
-            self._fixed[version] = load_fixed_head(self._store, version)
+            head = load_fixed_head(self._store, version)
+            self._fixed[version] = None if head is None else index_keys(head)
         return self._fixed[version]
 
     def forget(self, version: str) -> None:

@@ -15,11 +15,13 @@ import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from dsearch.attention.memory_rows import MemoryRows
 from dsearch.attention.retrieval.contributors import TRUSTED
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.engine.models.nearest import index_keys
 from dsearch.engine.state.live import LiveState
 from dsearch.errors import InvalidRequest
@@ -27,9 +29,8 @@ from dsearch.results import RowsDropped
 from dsearch.store import MemoryRow, Store
 from dsearch.types import RowSource
 
-if TYPE_CHECKING:
-    from dsearch.attention.retrieval.head import Head
-    from dsearch.attention.retrieval.memory import QueryMemory
+Kind = TypeVar("Kind", bound=HeadFormulas)
+MemoryKind = TypeVar("MemoryKind", bound=MemoryRows)
 
 JUDGEMENTS = "judgements"  # source of rows that training takes up
 RECENT = 8  # states that a stamp can still name
@@ -57,7 +58,7 @@ class RememberedRows:
         self._store, self._writing, self._live = store, writing, live
         self._lock = threading.Lock()
         self._states: list[_RowsState] = []
-        self._heads: dict[tuple[str, int], Head] = {}
+        self._heads: dict[tuple[str, int, type[HeadFormulas]], Any] = {}
 
     def add(self, queries: Sequence[MemoryRow]) -> int:
         """Write rows; durable, and part of every later search, on return.
@@ -108,13 +109,13 @@ class RememberedRows:
         with self._lock:
             return self._at(sequence).rows
 
-    def remembering(self, version: str, head: Head, sequence: int | None) -> Head:
+    def remembering(self, version: str, head: Kind, sequence: int | None) -> Kind:
         """Return the head of a version with the rows as of an operation; `head` where it has none."""
         if head.memory is None:
             return head
         with self._lock:
             state = self._at(sequence)
-            key = version, state.since
+            key = version, state.since, type(head)
             if key not in self._heads:
                 record = self._store.model(version)
                 own = "query_encoder" in record.record or "documents" in record.record
@@ -124,19 +125,22 @@ class RememberedRows:
                 self._heads[key] = extended
             return self._heads[key]
 
-    def _extended(self, version: str, head: Head, registered: int, state: _RowsState) -> Head:
+    def _extended(self, version: str, head: Kind, registered: int, state: _RowsState) -> Kind:
         """The head with the rows of a state, from those of the state before where they are the first."""
+        same = [other for key, other in self._heads.items() if key[:2] == (version, state.since)]
+        if same and state.rows:  # a head of the other kind has them: both share one memory
+            memory: MemoryRows = head.memory
+            return head.remembering(memory.sharing(same[0].memory)).settle()
         base, start = head, 0
         for earlier in self._states:
-            shorter = self._heads.get((version, earlier.since))
+            shorter = self._heads.get((version, earlier.since, type(head)))
             count = len(earlier.rows)
             if shorter is not None and count > start and _begins(state, earlier):
                 base, start = shorter, count
-        assert base.memory is not None
-        memory = base.memory
+        memory: MemoryRows = base.memory
         for replaces in (False, True):
             more = [row for row in state.rows[start:] if (row.written > registered) == replaces]
-            rows = memory_of_rows(self._store, more)
+            rows = memory_of_rows(self._store, more, type(memory))
             if rows is not None:
                 memory = memory.extended(rows, replace=replaces)
         if memory is base.memory:
@@ -167,8 +171,8 @@ class RememberedRows:
         self._heads = {key: head for key, head in self._heads.items() if key[1] in sinces}
 
 
-def memory_of_rows(store: Store, rows: list[MemoryRow]) -> QueryMemory | None:
-    """Return rows as a memory; None if no document that they judge is left.
+def memory_of_rows(store: Store, rows: list[MemoryRow], kind: type[MemoryKind]) -> MemoryKind | None:
+    """Return rows as a memory of this class; None if no document that they judge is left.
 
     A document that was purged has no embedding any more, and its grades do not count.
     """
@@ -186,11 +190,9 @@ def memory_of_rows(store: Store, rows: list[MemoryRow]) -> QueryMemory | None:
             usable.append(row)
     if not usable:
         return None
-    from dsearch.attention.retrieval.memory import QueryMemory
-
     columns: Any = zip(*pairs, strict=True)
     of_query, of_document, numbers = (np.array(column) for column in columns)
-    return QueryMemory(
+    return kind(
         np.stack([row.state for row in usable]),
         embeddings,
         left,

@@ -19,7 +19,7 @@ from dsearch.store import Passages, Store
 from dsearch.types import Document
 
 if TYPE_CHECKING:
-    from dsearch.attention.retrieval.second_stage import RerankerIdentity
+    from dsearch.attention.late_interaction import RerankerIdentity
     from dsearch.encoder.reranker import TextReranker
 
 MAX_SCORES = 100_000
@@ -100,7 +100,7 @@ def require_same(identity: RerankerIdentity, model: TextReranker) -> TextReranke
 
 def identity_of(model: TextReranker) -> RerankerIdentity:
     """Name the model in a version."""
-    from dsearch.attention.retrieval.second_stage import RerankerIdentity
+    from dsearch.attention.late_interaction import RerankerIdentity
 
     files = model.files
     return RerankerIdentity(files.name, files.kind, files.sha256)

@@ -363,7 +363,8 @@ class CollectionState:
 
     def ranking_head(self, version: str, sequence: int | None = None) -> Head | FixedHead:
         """Return the head that a search ranks by: in NumPy where that computes all of it; see `head`."""
-        return self._heads.fixed(version) or self.head(version, sequence)
+        head = self._heads.fixed(version) or self.stored_head(version)
+        return self.remembered.remembering(version, head, sequence)
 
     def has_documents_of(self, version: str) -> bool:
         """Return True if a model has re-encoded documents (scope full)."""

@@ -13,7 +13,8 @@ most. Then the generous bound applies again; under a persistent load it is soon 
 `EventLoopLag` detects an overload that occurs before any request reaches a queue: when reading, routing and
 writing requests exceeds the capacity of one thread. A late timer reveals an overloaded event loop. New
 requests are then rejected with a probability that grows with the delay and stays below 1, so the loop never
-goes idle.
+goes idle. One late timer is a machine that was asleep or a process that was paused; only two in a row are a
+load.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ TIGHT_S = 60.0
 MAX_IN_FLIGHT = 1024  # of all requests; far above the queues of the others, which refuse by themselves
 
 _ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
+# Files that make the page: without one of them the page is dead and cannot even say that it has to wait.
+_PAGE = re.compile(r"/|/docs|/ui/[\w.-]+")
 _SEARCHES = re.compile(
     r"/v1/collections/[^/]+/(search|search/batch|similar|attend|vjp|predict)"
     r"|/mcp|/retrieve|/v1/vector_stores/[^/]+/search"
@@ -80,7 +83,11 @@ class Admission:
         """Return True if a request for `path` is to be rejected."""
         if path in _ALWAYS_ANSWERED:
             return False
-        if self.requests >= MAX_IN_FLIGHT or self._lag.refuses():
+        if self.requests >= MAX_IN_FLIGHT:
+            return True
+        if _PAGE.fullmatch(path) is not None:
+            return False
+        if self._lag.refuses():
             return True
         if self.searches < self.limit or _SEARCHES.fullmatch(path) is None:
             return False
@@ -141,12 +148,13 @@ class EventLoopLag:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._sustained = self._last = 0.0
         self._owed = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def refuses(self) -> bool:
         """Return True if this request is to be rejected; over many calls the share of True is the one due."""
-        late = (self.seconds - TOLERATED_S) / (FULL_S - TOLERATED_S)
+        late = (self._sustained - TOLERATED_S) / (FULL_S - TOLERATED_S)
         if late <= 0:
             self._owed = 0.0
             return False
@@ -166,11 +174,17 @@ class EventLoopLag:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        self.seconds = 0.0
+        self.seconds = self._sustained = self._last = 0.0
+
+    def observe(self, late_s: float) -> None:
+        """Take in how late one timer was, in seconds."""
+        self.seconds = max(late_s, _FADING * self.seconds)
+        self._sustained = max(min(late_s, self._last), _FADING * self._sustained)
+        self._last = late_s
 
     async def _measure(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             due = clock() + _LOOK_EVERY_S
             await asyncio.sleep(_LOOK_EVERY_S)
-            self.seconds = max(clock() - due, _FADING * self.seconds)
+            self.observe(clock() - due)

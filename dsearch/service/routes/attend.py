@@ -92,6 +92,8 @@ async def vjp(collection: str, body: VjpRequest, request: Request, service: TheS
     )
     facts = stamped(gradients.stamp) | {"took_ms": _ms_since(started)}
     states = {"states": np.ascontiguousarray(gradients.states)} if "states" in body.include else {}
+    if gradients.bias is not None and "bias" in body.include:
+        states["bias"] = np.ascontiguousarray(gradients.bias)
     head = gradients.head if "head" in body.include else {}
     if wants_tensors(request):
         return tensors_answer(states | {f"head.{name}": tensor for name, tensor in head.items()}, facts)

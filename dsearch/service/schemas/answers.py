@@ -153,16 +153,18 @@ class AttendAnswer(Stamp):
 
 @dataclass(frozen=True, kw_only=True)
 class VjpAnswer(Stamp):
-    """Gradients of a loss with respect to the query states and the head.
+    """Gradients of a loss with respect to the query states, the head and the bias.
 
     Attributes:
         states: a gradient for each query, if included.
         head: a gradient for each tensor of the head, of its shape, if included.
+        bias: a gradient for each position, if there is a bias and it is included.
     """
 
     took_ms: float
     states: list[list[float]] | None = None
     head: dict[str, Any] | None = None
+    bias: list[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from dsearch.types import Purpose, Stamp
 Row = Annotated[list[Number], Field(max_length=65_536)]
 Rewards = Annotated[list[Number], Field(max_length=SAMPLES[1])]
 Rows = Annotated[list[Row], Field(min_length=1, max_length=64)]
+MAX_BIAS = 2_000_000  # positions; a body of some 32 MB
 _STAMP = {"generation": 3, "model": "v1", "sequence": 120}
 
 
@@ -52,6 +53,13 @@ class Differentiable(AttendFields):
         None,
         description="tensors of a head that answers in place of the version's, as nested lists by the names "
         "of GET …/models/{version}/head; for a larger one see POST …/heads",
+    )
+    bias: (
+        Annotated[list[Number], Field(max_length=MAX_BIAS), allowed(f"up to {MAX_BIAS:,} numbers")] | None
+    ) = Field(
+        None,
+        description="a number for each position of the state that answers, added to the scores of its "
+        "document before the softmax; candidates are found without it",
     )
     dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(
         "float32", description="precision of the computation"
@@ -96,6 +104,7 @@ class Differentiable(AttendFields):
             owner=owner,
             field=self.field,
             with_head=self.with_head,
+            bias=self.bias,
         )
 
 
@@ -149,9 +158,9 @@ class VjpRequest(Differentiable):
     grad_scores: Rows | None = Field(
         None, description="gradient of the candidates' scores, in the order of the answer"
     )
-    include: list[Annotated[Literal["states", "head"], allowed("states, head or both")]] = Field(
-        ["states", "head"], max_length=2, description="gradients to return"
-    )
+    include: list[
+        Annotated[Literal["states", "head", "bias"], allowed("states, head or bias, any of them")]
+    ] = Field(["states", "head", "bias"], max_length=3, description="gradients to return")
 
 
 class DrawRequest(Differentiable):

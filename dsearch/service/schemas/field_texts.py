@@ -237,6 +237,7 @@ EXAMPLES: dict[str, Any] = {
     "AttendedQuery.memory": [0.0, 0.04],
     "LearnedEffect.keyword": 0.02,
     "LearnedEffect.dense": 0.05,
+    "VjpAnswer.bias": [0.02, -0.02, 0.0],
     "PastQuery.query": "what pools values",
     "RewardGiven.ids": ["q-mc2"],
     "TrainRequest.exclude": {"q1": ["a-17"]},
@@ -258,5 +259,6 @@ EXAMPLES: dict[str, Any] = {
     "TaskPage.next": "MTcz",
     "TrainRequest.encoder_learning_rate": 0.0001,
     "VectorStoreResults.next_page": None,
+    "bias": [0.5, 0.0, -0.5],
     "with_head": {"query_delta": [[0.01, -0.02], [0.0, 0.03]]},
 }

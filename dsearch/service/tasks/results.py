@@ -21,8 +21,9 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load, save
 
+from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import RerankerIdentity, SecondStage
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes

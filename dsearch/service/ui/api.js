@@ -2,6 +2,7 @@
 
 const KEPT = 50; // requests that the console shows
 const KEY = "dsearch-key";
+const TRIES = 4; // of a request that a busy server refuses before it does anything
 
 export const sent = []; // the last requests, newest first
 export const told = new EventTarget(); // "sent" after each request
@@ -91,7 +92,7 @@ function send(method, url, content, signal) {
   return ask(url, { method, headers, body: JSON.stringify(content), signal });
 }
 
-async function ask(url, options = {}) {
+async function ask(url, options = {}, tries = TRIES) {
   const started = performance.now();
   let response;
   try {
@@ -101,8 +102,21 @@ async function ask(url, options = {}) {
     throw stopped();
   }
   note(url, options, response.status, performance.now() - started);
-  if (!response.ok) throw await asError(response);
-  return isJson(response) ? response.json() : {};
+  if (response.ok) return isJson(response) ? response.json() : {};
+  const error = await asError(response);
+  if (error.code !== "overloaded" || tries <= 1) throw error;
+  await pause(1000 * (Number(response.headers.get("Retry-After")) || 1), options.signal);
+  return ask(url, options, tries - 1);
+}
+
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
 }
 
 // What a request that reached nobody means to a person.

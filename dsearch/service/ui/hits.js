@@ -2,11 +2,12 @@
 
 import { heatmap } from "./heatmap.js";
 import { button, element, table } from "./dom.js";
-import { learnedInWords, partsInWords, pastInWords, percent, pieces, snippet } from "./words.js";
+import { countedWords, learnedInWords, partsInWords, pastInWords, percent, pieces, snippet } from "./words.js";
 
 const SNIPPET = 320; // characters
 
-export function hitElement(hit, query) {
+export function hitElement(hit, asked) {
+  const query = countedWords(hit, asked);
   const item = element("li", "hit");
   item.tabIndex = 0;
   const title = element("h2");

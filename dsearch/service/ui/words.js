@@ -36,14 +36,13 @@ export function evidenceInWords({ confidence }) {
 export function attentionInWords({ hits, attention }) {
   if (attention.candidates === 0) return "Nothing found. Leave out a filter, quotes or signs, or try other words.";
   const spread = Math.exp(attention.entropy);
-  const over = attention.candidates === 1 || spread < 1.5 ? "one document holds most of it"
-    : `spread over about ${Math.round(spread)} documents`;
+  const over = attention.candidates === 1 || spread < 1.5 ? "one document has most of it"
+    : `it is spread over about ${Math.round(spread)} documents`;
   const shown = hits.reduce((sum, hit) => sum + hit.weight, 0);
-  const candidates = count(attention.candidates, "candidate");
-  const hold = attention.candidates === 1 ? "holds" : "hold";
-  const covered =
-    attention.covered_mass === null ? "" : `, which ${hold} ${percent(attention.covered_mass)} of the collection's`;
-  return `Shown is ${percent(shown)} of the attention of ${candidates}${covered}: ${over}.`;
+  const scored = `${count(attention.candidates, "document")} ${attention.candidates === 1 ? "was" : "were"} scored`;
+  const rest = attention.covered_mass === null || attention.covered_mass >= 0.9995 ? ""
+    : `; others have ${percent(1 - attention.covered_mass)} of the collection's attention`;
+  return `${count(hits.length, "hit")} with ${percent(shown)} of the attention; ${over}. ${scored}${rest}.`;
 }
 
 // The score's parts, when one head makes them a sum.
@@ -90,8 +89,22 @@ export function pieces(text, query) {
   return text.split(pattern(query)).map((piece, i) => ({ text: piece, marked: i % 2 === 1 }));
 }
 
+// The words of a hit to mark: those that the server marked, and those of the query that count; "the" does not.
+export function countedWords({ highlights, explain }, query) {
+  if (!highlights || !explain) return query;
+  const stems = Object.keys(explain.terms ?? {}).map((stem) => stem.slice(0, 4));
+  const counted = wordsOf(query).filter((word) => stems.some((stem) => word.startsWith(stem)));
+  const spans = highlights.filter((one) => one.by !== "meaning").flatMap(({ text, spans: places, start: first }) =>
+    places.map(([start, end]) => [...text].slice(start - first, end - first).join("")));
+  return [...counted, ...spans].join(" ");
+}
+
+function wordsOf(text) {
+  return text.toLowerCase().match(/[\p{L}\p{N}_]{3,}/gu) ?? [];
+}
+
 function pattern(query) {
-  const words = [...new Set(query.toLowerCase().match(/[\p{L}\p{N}_]{3,}/gu) ?? [])].slice(0, 32);
+  const words = [...new Set(wordsOf(query))].slice(0, 32);
   if (words.length === 0) return /(?!)/;
   return new RegExp(`(?<![\\p{L}\\p{N}_])(${words.join("|")})(?![\\p{L}\\p{N}_])`, "giu");
 }

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from dsearch.attention.late_interaction import FEATURES, START_STRENGTH, RerankerIdentity
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, RerankerIdentity, SecondStage
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.second_stage import (
     CandidateEvidence,
@@ -177,10 +178,11 @@ def _block(
         features[row, :count, 1 : 1 + len(FEATURES)] = features_of(first, row, columns, evidence)
         of_fields = monotone_features(snapshot, fields, positions[row, columns])
         if of_fields is not None:
-            features[row, :count, 1 + len(FEATURES) : 1 + len(FEATURES) + len(fields)] = of_fields
+            of_metadata = slice(1 + len(FEATURES), 1 + len(FEATURES) + len(fields))
+            features[row, :count, of_metadata] = torch.as_tensor(of_fields)
         scored = reranker_scores(snapshot, reranker.stage, tokens[at[row]], positions[row, columns])
         if scored is not None:
-            features[row, :count, -1] = scored
+            features[row, :count, -1] = torch.as_tensor(scored)
     gains = Relevant([examples.relevant[i] for i in at]).gains(of_positions)
     return CandidateLists(
         of_positions,

@@ -125,7 +125,7 @@ def remember_outcomes(
     now = collection.head(live)
     begins = now.memory is None
     every = [*collection.remembered.rows(), *rows] if begins else rows
-    memory = memory_of_rows(collection.store, every)
+    memory = memory_of_rows(collection.store, every, QueryMemory)
     if memory is None or not rows:
         return None
     (before,) = trusted.answers([now])

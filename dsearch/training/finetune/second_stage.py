@@ -24,9 +24,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dsearch.attention.late_interaction import FEATURES, START_STRENGTH, RerankerIdentity
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.retrieval.second_stage import FEATURES, START_STRENGTH, RerankerIdentity, SecondStage
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import TextTokens
 from dsearch.engine import Snapshot
 from dsearch.engine.models.training_record import query_statistics

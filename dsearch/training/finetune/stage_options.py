@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
+from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.monotone import MonotoneField, parse_fields
-from dsearch.attention.retrieval.second_stage import RerankerIdentity
 from dsearch.encoder.reranker import load_reranker
 from dsearch.engine import Collection, Snapshot
 from dsearch.engine.state.reranked import identity_of

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from dsearch.attention.late_interaction import FEATURES
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.second_stage import FEATURES
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention.retrieval.second_stage import FEATURES, Interactions, Matches, SecondStage
+from dsearch.attention.late_interaction import FEATURES, Interactions, Matches
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.ranking.second_stage import Reranker, neutral
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens

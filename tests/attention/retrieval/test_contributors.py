@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import dsearch.attention.retrieval.memory as module
+import dsearch.attention.recall as module
 from dsearch.attention.retrieval.contributors import KEY_SHARE, TRUSTED, capped
 from dsearch.attention.retrieval.memory import QueryMemory
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-import dsearch.attention.retrieval.memory as module
-from dsearch.attention.retrieval.memory import QueryMemory, in_eight_bits
+import dsearch.attention.recall as module
+from dsearch.attention.memory_rows import in_eight_bits
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dsearch.attention.retrieval.second_stage import FEATURES, LEAD, Interactions, SecondStage
+from dsearch.attention.late_interaction import FEATURES, LEAD, Interactions
+from dsearch.attention.retrieval.second_stage import SecondStage
 
 
 def interactions(counts: list[int], *, dims: int = 4, query: int = 3) -> Interactions:

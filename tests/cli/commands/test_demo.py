@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
@@ -11,37 +12,78 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
+from dsearch.cli.commands import demo
 from dsearch.cli.commands.demo import DEPTH, show_changes
-from dsearch.engine import SearchEngine
+from dsearch.engine import Collection, SearchEngine
+from dsearch.training import sentences_of_corpus
 from dsearch.types import Document
 
+MOVE = re.compile(
+    rf"its document: (d\d+), place (\d+|below {DEPTH}) → (\d+|below {DEPTH})\s+before: (.+)\s+after: +(.+)"
+)
+WORDS = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
 
-def test_held_out_sentences_show_what_rose_most_and_what_fell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Iterator[Collection]:
     draw = np.random.default_rng(0)
-    words = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
 
     def text() -> str:
-        return " ".join(" ".join(draw.choice(words, size=6)).capitalize() + "." for _ in range(6))
+        return " ".join(" ".join(draw.choice(WORDS, size=6)).capitalize() + "." for _ in range(6))
 
     with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
         collection = engine.create("t")
         collection.ingest([Document(f"d{n}", text()) for n in range(40)])
-        head = deepcopy(collection.head("v0"))
-        chance = torch.Generator().manual_seed(1)
-        with torch.no_grad():  # it changes many places, for better and for worse
-            for parameter in head.parameters():
-                if parameter.ndim >= 2:
-                    parameter.add_(torch.randn(parameter.shape, generator=chance) * 0.1)
-        show_changes(collection, collection.add_model(head, {}, parent="v0"))
+        yield collection
+
+
+def testheld_out_sentences_show_what_rose_most_and_what_fell(
+    collection: Collection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = deepcopy(collection.head("v0"))
+    chance = torch.Generator().manual_seed(1)
+    with torch.no_grad():  # it changes many places, for better and for worse
+        for parameter in head.parameters():
+            if parameter.ndim >= 2:
+                parameter.add_(torch.randn(parameter.shape, generator=chance) * 0.1)
+    show_changes(collection, collection.add_model(head, {}, parent="v0"))
     said = capsys.readouterr().err
-    counts = re.search(r"(\d+) of (\d+) sentences that it has not learned from .* higher, (\d+) lower", said)
+    counts = re.search(
+        r"(\d+) sentences that [^:]+: (\d+) find their document higher, (\d+) lower, (\d+) at the same", said
+    )
     assert counts is not None
-    rose, sentences, fell = map(int, counts.groups())
-    assert 0 < rose + fell <= sentences <= 60
-    moves = re.findall(rf"d\d+: place (\d+|below {DEPTH}) → (\d+|below {DEPTH})", said)
-    assert len(moves) == min(rose, 3) + min(fell, 1)
-    gains = [int(old) - int(new) for old, new in moves]
-    assert gains[: min(rose, 3)] == sorted(gains[: min(rose, 3)], reverse=True)
-    assert gains[-1] < 0 or fell == 0
+    sentences, rose, fell, stayed = map(int, counts.groups())
+    assert 0 < rose + fell + stayed == sentences <= 60
+    assert fell > 0
+    moves = MOVE.findall(said)
+    assert len(moves) == min(rose, 3) + 1
+    gains = [int(old) - int(new) for _, old, new, _, _ in moves]
+    assert gains[:-1] == sorted(gains[:-1], reverse=True)
+    assert gains[-1] < 0 < gains[0]
+    assert said.index("Those that rose most:") < said.index("The one that fell most:")
+    for id, old, new, before, after in moves:  # the hits themselves, where the right one stands at its place
+        for place, hits in ((int(old), before), (int(new), after)):
+            ids = [hit.split()[1] for hit in hits.split(" · ")]
+            assert len(ids) == 3
+            assert (id in ids) == (place <= 3)
+            assert place > 3 or ids[place - 1] == id
+
+
+def test_a_sentence_that_did_not_improve_is_shown_where_none_fell(
+    collection: Collection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_changes(collection, "v0")
+    said = capsys.readouterr().err
+    assert "0 find their document higher, 0 lower" in said
+    assert "Those that rose most" not in said
+    assert "One that did not rise:" in said
+    ((_, old, new, before, after),) = MOVE.findall(said)
+    assert (old, before) == (new, after)
+
+
+def test_no_sentence_is_shown_that_training_has_learned(collection: Collection) -> None:
+    learned = set(sentences_of_corpus(collection).texts)
+    pairs = demo.held_out_sentences(collection)
+    assert len(pairs) > 20  # though training learns two sentences of each document
+    assert not learned & {text for text, _ in pairs}
+    assert pairs == demo.held_out_sentences(collection)

@@ -9,10 +9,22 @@ import numpy as np
 import pytest
 import torch
 
+from dsearch.attention.late_interaction import FixedStage
+from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.attention.retrieval.head import Head
-from dsearch.engine import Collection
+from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.attention.retrieval.monotone import MonotoneField
+from dsearch.attention.retrieval.second_stage import SecondStage
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.models import nearest
+from dsearch.engine.snapshot.tokens import SnapshotTokens
+from dsearch.evaluation.confidence import EVIDENCE, Calibration
+from dsearch.evaluation.logistic import Logistic
+from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
+from dsearch.index.tokens.table import GatheredTokens
 from dsearch.search_options import SearchOptions
+from dsearch.store import MemoryRow
 from dsearch.types import Document
 
 QUERIES = ["cheese and bread", 'honey "number3"', "-apple", "grape juice -kale", "unheard-of words"]
@@ -66,14 +78,20 @@ def close(one: Any, other: Any, path: str = "") -> None:
         assert one == other, path
 
 
-def compare(collection: Collection, version: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+def compare(
+    collection: Collection,
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
+    queries: list[str] = QUERIES,
+    **options: Any,
+) -> None:
     chosen = SearchOptions(model=version, **options)
     assert isinstance(collection.ranking_head(version), FixedHead)
-    by_numpy = collection.answer(QUERIES, chosen)
+    by_numpy = collection.answer(queries, chosen)
     with monkeypatch.context() as patched:
         patched.setattr(type(collection), "ranking_head", type(collection).head)
         collection.layers.forget()
-        by_torch = collection.answer(QUERIES, chosen)
+        by_torch = collection.answer(queries, chosen)
     collection.layers.forget()
     for one, other in zip(by_torch, by_numpy, strict=True):
         assert [hit.id for hit in one.hits] == [hit.id for hit in other.hits]
@@ -122,17 +140,142 @@ def test_vectors_in_place_of_texts(collection: Collection, monkeypatch: pytest.M
             close(asdict(one), asdict(same))
 
 
-@pytest.mark.parametrize("part", ["score", "excitation", "second stage"])
-def test_parts_that_numpy_lacks_are_left_to_torch(collection: Collection, part: str) -> None:
-    head = random_head(0, slot=False, weighting=False, heads=2)
-    if part == "score":
-        head.learn_score("general")
-    elif part == "excitation":
-        head.open_excitation(4)
-    else:
-        from dsearch.attention.retrieval.second_stage import SecondStage
+@pytest.mark.parametrize("seed", range(2))
+def test_shares_of_heads_by_the_query(
+    collection: Collection, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = random_head(seed, slot=seed == 1, weighting=False, heads=3)
+    moved_from_the_start(head.open_excitation(4))
+    version = collection.add_model(head, {})
+    for options in SEARCHES.values():
+        compare(collection, version, monkeypatch, explain=True, **options)
 
-        head.second_stage = SecondStage(8)
+
+def moved_from_the_start(module: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.25 * torch.randn_like(parameter)
+
+
+def memory_over(collection: Collection, seed: int, *, lending: float, contributors: bool) -> QueryMemory:
+    random, rows = np.random.default_rng(seed), collection.snapshot.rows(collection.snapshot.visible())
+    judged = random.permutation(rows)[: len(rows) // 2]
+    of_query = np.arange(40).repeat(2)
+    positions = collection.snapshot.positions_of(judged)
+    return QueryMemory(
+        random.normal(size=(40, 32)).astype(np.float32),
+        collection.snapshot.embeddings(positions[None])[0],
+        judged,
+        of_query,
+        random.integers(len(judged), size=80),
+        random.uniform(0.5, 3, 80),
+        texts=[f"past query {number}" for number in range(40)],
+        contributors=random.integers(-1, 3, 40) if contributors else None,
+        strength=0.8,
+        temperature=0.3,
+        null_level=0.2,
+        lending=lending,
+    )
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_query_memory(
+    collection: Collection, seed: int, indexed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearest, "INDEXED_FROM", 8 if indexed else 10_000)
+    monkeypatch.setattr(nearest, "LENDERS_FROM", 4 if indexed else 10_000)
+    head = random_head(seed, slot=seed == 1, weighting=False, heads=1 + seed)
+    head.memory = memory_over(collection, seed, lending=1 - seed / 2, contributors=seed == 1)
+    version = collection.add_model(head, {})
+    fixed = collection.ranking_head(version)
+    assert isinstance(fixed.memory, FixedMemory)
+    assert (fixed.memory.index is None) != indexed
+    collection.upsert([Document("fresh", "cheese and bread and numbers", title="honey bread")])
+    for options in SEARCHES.values():
+        compare(collection, version, monkeypatch, explain=True, **options)
+    many = [f"number{number} bread" for number in range(12)]  # more than are spread one by one
+    compare(collection, version, monkeypatch, queries=many, coverage=True)
+    for module in ("memory", "coverage", "whole"):  # as of a large collection
+        monkeypatch.setattr(f"dsearch.engine.ranking.{module}.COVERAGE_DOCUMENTS", 5)
+    monkeypatch.setattr("dsearch.engine.ranking.whole.SAMPLE", 5)
+    for options in ({}, {"mode": "dense"}):
+        compare(collection, version, monkeypatch, explain=True, candidates=5, coverage=True, **options)
+
+
+def test_rows_that_were_added_later_are_in_both(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = random_head(0, slot=False, weighting=False)
+    head.memory = memory_over(collection, 0, lending=1.0, contributors=False)
+    version = collection.add_model(head, {})
+    collection.promote(version)
+    row = int(collection.snapshot.rows(collection.snapshot.visible()[:1])[0])
+    state = collection.query_embeddings(["bread"], "hybrid")[0]
+    added = MemoryRow("later bread", state, {row: 2.0}, "judgements", "", 0)
+    before = collection.search("bread", explain=True).hits
+    collection.remembered.add([added])
+    assert collection.search("bread", explain=True).hits != before
+    compare(collection, version, monkeypatch, explain=True)
+    fixed, module = collection.ranking_head(version), collection.head(version)
+    assert len(fixed.memory) == len(module.memory) == 41
+    assert np.shares_memory(fixed.memory.keys, module.memory.keys.numpy())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_second_stage(
+    engine: SearchEngine, documents: list[Document], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = engine.create("staged")
+    collection.ingest(documents, second_stage=True)
+    dims = collection.snapshot.token_dims
+    assert dims is not None
+    head = random_head(seed, slot=seed == 1, weighting=False, heads=1 + seed)
+    head.second_stage = SecondStage(dims, fields=(MonotoneField("number", 1, 1.0, 9.0),) if seed else ())
+    if seed < 2:  # else with the weights of the start: no feature counts
+        moved_from_the_start(head.second_stage)
+    if seed == 1:
+        head.memory = memory_over(collection, seed, lending=1.0, contributors=False)
+    version = collection.add_model(head, {})
+    assert isinstance(collection.ranking_head(version).second_stage, FixedStage)
+    collection.upsert([Document("fresh", "cheese and bread", title="honey", metadata={"number": 4})])
+    collection.calibrations.keep(version, calibration(seed))
+    for options in SEARCHES.values():
+        compare(collection, version, monkeypatch, explain=True, **options)
+        if options.get("mode") != "keyword":
+            compare(collection, "v0", monkeypatch, explain=True, stages=2, rerank_candidates=4, **options)
+    compare(collection, version, monkeypatch, highlight=True, highlight_by="meaning")
+    assert collection.search("bread", model=version).confidence is not None
+
+
+def test_documents_whose_tokens_are_not_known(
+    engine: SearchEngine, documents: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = engine.create("staged")
+    collection.ingest(documents, second_stage=True)
+    compare(collection, "v0", monkeypatch, explain=True, stages=2)
+    gather = SnapshotTokens.gather
+
+    def without_some(tokens: SnapshotTokens, positions: np.ndarray) -> GatheredTokens:
+        return gather(tokens, np.where(positions % 3 == 1, -1, positions))
+
+    monkeypatch.setattr(SnapshotTokens, "gather", without_some)
+    compare(collection, "v0", monkeypatch, explain=True, stages=2)
+
+
+def calibration(seed: int) -> Calibration:
+    random = np.random.default_rng(seed)
+
+    def logistic(width: int) -> Logistic:
+        return Logistic([0.0] * width, [1.0] * width, random.normal(size=width).tolist(), 0.1)
+
+    right, fits, near = map(logistic, (len(EVIDENCE), len(EVIDENCE), len(NEAR_EVIDENCE)))
+    return Calibration(right, fits, 0.01, 0.2, "judgements", 60, 20, NearCalibration(near, 0.3, 60))
+
+
+def test_a_learned_score_is_left_to_torch(collection: Collection) -> None:
+    head = random_head(0, slot=False, weighting=False, heads=2)
+    head.learn_score("general")
     version = collection.add_model(head, {})
     assert isinstance(collection.ranking_head(version), Head)
     assert collection.search("bread", model=version).hits

@@ -10,8 +10,9 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
+from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS, Recalled
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.memory import LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory, Recalled
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.models import nearest
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes

@@ -10,7 +10,8 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.attention.retrieval.second_stage import FEATURES, POWER, Matches, SecondStage
+from dsearch.attention.late_interaction import FEATURES, POWER, Matches
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.engine.network_layer import open_layer
 from dsearch.engine.ranking.second_stage import CandidateEvidence, FirstStage, features_of

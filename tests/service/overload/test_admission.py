@@ -17,6 +17,7 @@ from support.service.overload import SEARCH, fill, nothing
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import Collection
+from dsearch.service.overload import admission as lateness
 from dsearch.service.overload.admission import (
     BURST,
     CALM_S,
@@ -43,6 +44,17 @@ class Clock:
 
 def admission(pace_s: float = 0.0, clock: Clock | None = None) -> Admission:
     return Admission(lambda: pace_s, EventLoopLag(), clock or Clock())
+
+
+def test_a_late_loop_refuses_no_file_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    lag = EventLoopLag()
+    door = Admission(lambda: 0.0, lag)
+    monkeypatch.setattr(lag, "refuses", lambda: True)
+    assert door.refuses("/v1/collections")
+    for path in ("/", "/docs", "/ui/app.js", "/ui/icon.svg"):
+        assert not door.refuses(path), path
+    door.requests = MAX_IN_FLIGHT
+    assert door.refuses("/ui/app.js")
 
 
 def test_a_burst_may_wait_and_a_load_that_stays_may_not() -> None:
@@ -119,6 +131,21 @@ def test_requests_of_any_kind_are_bounded_but_for_how_it_is() -> None:
     assert len(fill(door, "/v1/collections/papers/documents")) == MAX_IN_FLIGHT
     for path in ("/healthz", "/readyz", "/metrics"):
         assert not door.refuses(path)
+
+
+def test_one_pause_is_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was asleep, or a long garbage collection: the next requests are answered."""
+    monkeypatch.setattr(lateness, "TOLERATED_S", 0.3)
+    monkeypatch.setattr(lateness, "FULL_S", 1.5)
+    lag = EventLoopLag()
+    lag.observe(2.0)
+    assert not any(lag.refuses() for _ in range(20))
+    assert lag.seconds == 2.0  # and the metric says so
+    lag.observe(0.001)
+    assert not any(lag.refuses() for _ in range(20))
+    for _ in range(2):
+        lag.observe(2.0)
+    assert sum(lag.refuses() for _ in range(20)) >= 17  # nine of ten
 
 
 # ---- through the service

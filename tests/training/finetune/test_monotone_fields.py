@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from dsearch.attention.late_interaction import FEATURES
 from dsearch.attention.retrieval.monotone import parse_fields
-from dsearch.attention.retrieval.second_stage import FEATURES
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest

@@ -13,7 +13,8 @@ from support.fakes import HashingEncoder
 from support.training.rerankers import cross_encoder_folder
 from support.training.second_stages import Judgements, judged_collection
 
-from dsearch.attention.retrieval.second_stage import FEATURES, RerankerIdentity, SecondStage
+from dsearch.attention.late_interaction import FEATURES, RerankerIdentity
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.search.second_stage import RerankQuery, stage_over
 from dsearch.encoder.reranker import TextReranker, load_reranker
 from dsearch.engine import Collection, SearchEngine

@@ -12,7 +12,7 @@ import torch
 from support.fakes import HashingEncoder
 from support.training.second_stages import judged_collection
 
-from dsearch.attention.retrieval.second_stage import FEATURES
+from dsearch.attention.late_interaction import FEATURES
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.search.queries import tokens_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.training.second_stages import judged_collection
 
-from dsearch.attention.retrieval.second_stage import FEATURES
+from dsearch.attention.late_interaction import FEATURES
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens

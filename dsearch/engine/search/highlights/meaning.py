@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
-from dsearch.attention.retrieval.second_stage import SecondStage
+from dsearch.attention.arrays import as_like, numbers_of
+from dsearch.attention.late_interaction import StageFormulas
 from dsearch.engine.search.highlights.fragments import SCANNED_CHARACTERS, fragments
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
@@ -26,17 +26,14 @@ ShowMeaning = Callable[[int, int, Document], list[Highlight]]
 
 
 def meaning_highlighter(
-    snapshot: Snapshot, stage: SecondStage, queries: Sequence[QueryTokens]
+    snapshot: Snapshot, stage: StageFormulas, queries: Sequence[QueryTokens]
 ) -> ShowMeaning:
     """Return a function that highlights the document of a row for a query's number."""
     tokens = snapshot.tokens
     assert tokens is not None
     codec = tokens.codec
-    asking: list[np.ndarray] = []
-    with torch.no_grad():
-        for query in queries:
-            states = stage.queries(torch.as_tensor(query.states)).numpy()
-            asking.append(states * codec.steps)
+    states = [stage.queries(as_like(query.states, stage.token_delta)) for query in queries]
+    asking = [numbers_of(of_query) * codec.steps for of_query in states]
 
     def pieces(query: int, row: int, document: Document) -> list[Highlight]:
         of = tokens.document(int(snapshot.positions_of(np.array([row]))[0]))
