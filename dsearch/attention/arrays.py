@@ -183,7 +183,10 @@ def logsumexp(numbers: Array, axis: int) -> Array:
 def gather(numbers: Array, index: Array, axis: int) -> Array:
     """Numbers at an index along an axis; the index broadcasts along the others."""
     if is_array(numbers):
-        return _array(np.take_along_axis(_plain(numbers), _plain(index), axis))
+        array, at = _plain(numbers), _plain(index)
+        if axis == array.ndim - 1 and at.size == at.shape[-1]:  # of one query; a tenth of the time
+            return _array(array.take(at.reshape(-1), axis))
+        return _array(np.take_along_axis(array, at, axis))
     shape = [*numbers.shape]
     shape[axis] = index.shape[axis]
     return numbers.gather(axis, index.expand(shape))

@@ -133,7 +133,7 @@ def test_another_one_under_the_name_does_not_answer(
     trained: tuple[Collection, TrainingJob, JobResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collection, _, _ = trained
-    stage = collection.stored_head(collection.live_model).second_stage
+    stage = collection.ranking_head(collection.live_model).second_stage
     assert stage is not None
     assert stage.reranker is not None
     monkeypatch.setattr(stage, "reranker", stage.reranker._replace(sha256="0" * 64))
