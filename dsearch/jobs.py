@@ -246,7 +246,7 @@ class TrainingJob(LearningJob):
         None, "scope full: hard negatives per query, drawn from the index as it learns", low=0, high=64
     )
     precision: str | None = option(
-        None, "scope full: float32, or bfloat16 (autocast)", choices=("float32", "bfloat16")
+        None, "bfloat16: an encoder by autocast, or embeddings by 2 bytes", choices=("float32", "bfloat16")
     )
     compiled: bool = option(False, "scope full: run the transformer through torch.compile", flag="--compile")
     tune: bool = option(
@@ -332,7 +332,7 @@ class TrainingJob(LearningJob):
             names := self._chosen(["encoder_training", "encoder_learning_rate"], spell)
         ):
             raise InvalidRequest(f"{names}: of scope query or full; leave that out")
-        if self.scope != "full" and (names := self._chosen(["negatives", "precision", "compiled"], spell)):
+        if self.scope != "full" and (names := self._chosen(["negatives", "compiled"], spell)):
             raise InvalidRequest(f"{names}: of {spell('scope', 'full')} alone; leave that out")
         if self.scope == "full" and (names := self._chosen(["objective", "heads", "query_side"], in_python)):
             raise InvalidRequest(

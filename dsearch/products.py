@@ -8,12 +8,15 @@ makers than Intel. oneDNN, which torch uses for convolutions and bfloat16, does:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_ROUNDED_AT_ONCE = 1 << 22  # numbers in float32: 16 MB
 
 
 def product(
@@ -22,7 +25,10 @@ def product(
     """`left @ right.T`.
 
     The weighted sums of values, `weights @ values`, are `product(weights, values.T)`: no copy is made.
+    Rows in bfloat16 beside a `left` in float32 become float32 block by block; gradients reach `left` alone.
     """
+    if right.dtype == torch.bfloat16 and left.dtype == torch.float32:
+        return _WithRounded.apply(left, right)  # pyright: ignore
     return linear(left, right)
 
 
@@ -54,6 +60,33 @@ def quicken(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = QuickLinear
+
+
+class _WithRounded(torch.autograd.Function):
+    """`left @ right.T` with rows in bfloat16, of which one block at a time is in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        ctx.save_for_backward(right)
+        result = left.new_empty(*left.shape[:-1], len(right))
+        for part in _blocks(right):
+            result[..., part] = linear(left, right[part].to(left))
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
+        (right,) = ctx.saved_tensors
+        of_left = gradient.new_zeros(*gradient.shape[:-1], right.shape[1])
+        for part in _blocks(right):
+            of_left += linear(gradient[..., part].contiguous(), right[part].to(gradient).T.contiguous())
+        return of_left, None
+
+
+def _blocks(rows: Float[Tensor, "rows dim"]) -> Iterator[slice]:
+    step = max(1, _ROUNDED_AT_ONCE // max(1, rows.shape[1]))
+    for start in range(0, len(rows), step):
+        yield slice(start, start + step)
 
 
 def _plain(matrix: Tensor) -> bool:

@@ -212,7 +212,8 @@ class SearchOptions:
         if vectors and self.stages == 2:
             raise InvalidRequest("stages=2 with a vector, which has no tokens; leave one of them out")
         if blank is not None and not vectors:
-            raise InvalidRequest(f"query {blank} is empty; give at least one word")
+            which = "the query" if len(queries) == 1 else f"query {blank}"
+            raise InvalidRequest(f"{which} is empty; give at least one word")
         if self.cursor is not None and len(queries) != 1:
             raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
         if not 0 <= self.diversity <= 1:

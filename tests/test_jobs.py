@@ -101,6 +101,8 @@ def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], me
         {**JUDGED, "scope": "full", "negatives": 2, "precision": "bfloat16"},
         {**JUDGED, "scope": "query", "encoder_training": "lora"},
         {**JUDGED, "null_slot": True},
+        {**JUDGED, "precision": "bfloat16"},
+        {"self_supervised": True, "scope": "query", "precision": "bfloat16"},
     ],
 )
 def test_what_goes_together_travels_to_a_server_and_back(options: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def test_attention_has_every_option_at_every_door() -> None:
     assert get_type_hints(AttentionKeywords) == {
         name: kind for name, kind in hints.items() if name not in ("model", "purpose", "score")
     }
-    of_searches = {"stages", "rerank_candidates"}
+    of_searches = {"stages", "rerank_candidates", "depth"}
     own = {*declared, "among", "exclude"} - {"model", "purpose"}
     hints = get_type_hints(LayerOptions, localns={"Score": Any})  # imported for type checkers alone
     assert {*hints} == own | of_searches

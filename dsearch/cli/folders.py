@@ -70,7 +70,11 @@ class Folders:
         """Tell what became of renamed files, of ids that two folders share, and of folders that are gone."""
         mirror = self.mirror
         if mirror.moved:
-            say(f"{mirror.moved} documents keep their id under another path: their files were renamed")
+            say(
+                "1 document keeps its id under another path: its file was renamed"
+                if mirror.moved == 1
+                else f"{mirror.moved} documents keep their ids under other paths: their files were renamed"
+            )
         if mirror.qualified:
             say(
                 f"{len(mirror.qualified)} ids carry their folder's name, since another file has the plain "

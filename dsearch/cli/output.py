@@ -32,9 +32,17 @@ def as_json(result: SearchResult) -> dict[str, object]:
     return {**asdict(result.stamp), **content, "hits": [hit.to_dict() for hit in result.hits]}
 
 
-def show(result: SearchResult) -> None:
-    """The hits on stdout, what they come from on stderr."""
+def show(result: SearchResult, empty: str | None = None) -> None:
+    """The hits on stdout, what they come from on stderr.
+
+    Args:
+        result: of a search.
+        empty: name of the collection if it has no documents.
+    """
     bold = sys.stdout.isatty()
+    if empty is not None:
+        say(f"{empty} has no documents; fill it with: {typed('index', 'SOURCE', '-c', empty)}")
+        return
     if not result.hits:
         say("nothing was found; leave out a filter, quotes or signs, or try other words")
     confidence, folded = result.confidence, False

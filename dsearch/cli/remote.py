@@ -37,7 +37,7 @@ def server_of(locked: HomeLocked) -> Iterator[Client]:
     from dsearch.config import load_settings
 
     key = load_settings().api_key
-    say(f"the server at {locked.url} holds the lock: it does this")
+    say(f"the server at {locked.url} runs on this home and does this")
     with Client(locked.url, api_key=None if key is None else key.get_secret_value()) as client:
         yield client
 
@@ -85,7 +85,7 @@ def stays_here(locked: HomeLocked, why: str) -> HomeLocked:
     """The error of a command that no server does, with the reason and what to do; for others as it was."""
     if locked.url is None:
         return locked
-    problem = HomeLocked(f"the server at {locked.url} holds the lock, and {why}")
+    problem = HomeLocked(f"the server at {locked.url} runs on this home; {why}")
     problem.url = locked.url
     return problem
 

@@ -303,9 +303,9 @@ class RemoteSearch(nn.Module):
         self, attention: Attention, texts: Sequence[str] | None, states: Tensor, field: str | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores, with the server's gradients where there are any to be wanted."""
-        parameters = [] if self.head is None else [*self.head.parameters()]
-        if self.bias is not None:
-            parameters.insert(0, self.bias)
+        parameters = [] if self.bias is None else [self.bias]
+        if self.head is not None:
+            parameters += self.head.parameters()
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (states, *parameters)):
             return _ByServer.apply(self, attention, texts, field, states, *parameters)  # pyright: ignore
         return (

@@ -88,8 +88,7 @@ def evidence_by(
         InvalidRequest: a function, but no layer that can be opened for another version; scores that are not
             one number for each example.
     """
-    from dsearch.training import scores_by
-    from dsearch.training.saving import refuse_old_documents
+    from dsearch.training.gate.functions import refuse_old_documents, scores_by
 
     if not callable(evidence):
         if measure is not None:
@@ -139,6 +138,13 @@ def model_file(
         return save(tensors, {"request": json.dumps(fields, allow_nan=False)})
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"not JSON ({error}); give text, finite numbers, lists and objects") from None
+
+
+def is_search_layer(layer: TrainedLayer) -> bool:
+    """Return True for a layer of this process."""
+    from dsearch.engine import SearchLayer
+
+    return isinstance(layer, SearchLayer)
 
 
 def layer_head(layer: TrainedLayer, tensors: Mapping[str, Any]) -> Head:

@@ -204,6 +204,18 @@ class CollectionLayer(SearchLayer):
             self.resident = None  # the old ones make room first
             self.resident = ResidentEmbeddings(self.snapshot, self._resident, self.device)
 
+    def with_documents(self, state: Snapshot) -> CollectionLayer:
+        """The same layer, with the same parameters, over other embeddings of the collection's documents."""
+        other = copy.copy(self)
+        other.__dict__["_modules"] = {**self._modules}
+        with self._source() as collection:
+            other.snapshot, own = collection.layer_parts(state, self._options)
+        match = own.get("score")
+        other.match = match if isinstance(match, FieldMatch) else None
+        if self._resident is not None:
+            other.resident = ResidentEmbeddings(other.snapshot, self._resident, self.device)
+        return other
+
     def ids(self, positions: Int64[np.ndarray, "batch candidates"]) -> list[list[str]]:
         """Ids of the documents at positions of the present snapshot; "" at −1."""
         with self._source() as collection:

@@ -202,9 +202,11 @@ class Reader:
         """Return the live document of `id`; raises DocumentNotFound."""
         with self._answering() as connection:
             document = read.get(connection, id)
+            near = read.near_id(connection, id) if document is None else None
         if document is None:
+            meant = "" if near is None else f"; did you mean {near[:200]!r}?"
             raise DocumentNotFound(
-                f"no document {id[:80]!r} in collection {self.name!r}; ids are exact, see the list"
+                f"no document {id[:80]!r} in collection {self.name!r}; ids are exact{meant}"
             )
         return document
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from dsearch.attention.retrieval.head import checked_query_side
 from dsearch.encoder import EncoderTraining
 from dsearch.errors import InvalidRequest
 from dsearch.training.losses.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 
 SCOPES = ("head", "query")
+STORED_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ class TrainingOptions(HeadOptions):
         encoder_method: method of the encoder: "lora", or "all" of its weights.
         lora_rank: rank of the product learned beside each layer; α is twice that.
         encoder_learning_rate: learning rate of the encoder.
+        precision: of the documents' embeddings on the training's device, 4 bytes a number or 2; sums are in
+            float32. With "bfloat16" the query encoder of scope "query" learns under autocast, too.
         stage_loss: True to add the loss of a ranking by two stages (scopes/stage_loss.py), in scope query.
         memory: fit a query memory too, and serve the head with it where held-out queries gain by it.
         tune: tune keyword weight, k1 and b, and hop strength first, without the held-out queries, and train
@@ -83,6 +88,7 @@ class TrainingOptions(HeadOptions):
     encoder_method: str = "lora"
     lora_rank: int = 16
     encoder_learning_rate: float = 2e-4
+    precision: str = "float32"
     stage_loss: bool = False
     tune: bool = True
     memory: bool = True
@@ -91,6 +97,8 @@ class TrainingOptions(HeadOptions):
         HeadOptions.__post_init__(self)  # with slots, super() would name the class of before they were added
         if self.scope not in SCOPES:
             raise InvalidRequest(f"scope={self.scope!r}; use one of {', '.join(SCOPES)}")
+        if self.precision not in STORED_TYPES:
+            raise InvalidRequest(f"precision={self.precision!r}; use float32 or bfloat16")
         EncoderTraining(self.encoder_method, self.lora_rank)
         if self.objective not in OBJECTIVES:
             raise InvalidRequest(f"objective={self.objective!r}; use one of {', '.join(OBJECTIVES)}")

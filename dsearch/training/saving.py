@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,12 +23,20 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import score_of_module
 from dsearch.encoder import EncoderChange, LearningEncoder, TextEncoder, tuned, tuned_identity
-from dsearch.engine import Collection, CollectionLayer, EncodedDocuments, SearchLayer, require_head_alone
+from dsearch.engine import (
+    Collection,
+    CollectionLayer,
+    EncodedDocuments,
+    SearchLayer,
+    Snapshot,
+    require_head_alone,
+)
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.errors import Cancelled, Conflict, CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.full import encoded_documents, further_of
+from dsearch.training.gate.functions import Score, scores_by, scores_over
 from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers, HeldOut
 from dsearch.training.loop.observer import Observer
@@ -38,9 +46,6 @@ from dsearch.types import Progress, Purpose
 
 SCOPE = "layer"  # of its record
 _STEPS = 4  # of a judgement
-
-Score = Callable[[Any], Sequence[float] | torch.Tensor]
-"""Scores held-out examples by a layer, one number each; more is better."""
 
 Evidence = JudgedQueries | ExampleScores | Score
 
@@ -82,7 +87,8 @@ def save_model(
         collection: opened for writing.
         layer: the layer, or its head alone.
         evidence: held-out judged queries; scores by both versions; or a function that scores held-out
-            examples by a layer, called with the live version's and with this one. None: the version is kept
+            examples by a layer, called with the live version's and with this one, over its own documents with
+            encode_documents. None: the version is kept
             and does not answer.
         measure: name of the function's score, for the report.
         encoder: query encoder that learned with it; that of the layer when None.
@@ -104,19 +110,35 @@ def save_model(
         parent, encoder = parent or layer.version, encoder or layer.encoder
     parent = parent or collection.live_model
     change = encoder.change() if isinstance(encoder, LearningEncoder) else encoder
+    documents = None
     # The gate ranks on the CPU, wherever the layer was trained; the layer itself stays where it is.
     head = copy.deepcopy(layer if isinstance(layer, Head) else head_of_layer(layer)).cpu()
     if callable(evidence):
         if isinstance(layer, Head):
             raise InvalidRequest("a function as evidence scores layers, and this is a head; give the layer")
-        refuse_old_documents(options)
-        before = _live_layer(collection, layer, options.get("purpose", "search"))
-        evidence = ExampleScores(scores_by(evidence, before), scores_by(evidence, layer), measure or "score")
+        before = scores_by(evidence, _live_layer(collection, layer, options.get("purpose", "search")))
+        if options.get("encode_documents"):
+            SavingJob(**options).check()
+            _require_whole(collection, parent, head, change)
+            documents = _encoded(collection, change, collection.snapshot_for(UNTRAINED), observer)
+            assert change is not None  # it encoded them
+            identity = _encoder_with(collection.encoder, change).identity
+            after = scores_over(collection, layer, identity, documents, evidence)
+        else:
+            after = scores_by(evidence, layer)
+        evidence = ExampleScores(before, after, measure or "score")
     elif measure is not None:
         raise InvalidRequest("measure names the score of a function; leave it out with other evidence")
     job = SavingJob(**evidence_fields(evidence), **options)
     judged = judge_layer(
-        collection, head, job, encoder=change, parent=parent, record=record, observer=observer
+        collection,
+        head,
+        job,
+        encoder=change,
+        parent=parent,
+        record=record,
+        observer=observer,
+        documents=documents,
     )
     return register(
         collection,
@@ -132,17 +154,20 @@ def save_model(
     )
 
 
-def refuse_old_documents(options: Mapping[str, Any]) -> None:
-    """Refuse a function as evidence of documents that are encoded only when the version is saved.
+def _encoded(
+    collection: Collection, change: EncoderChange | None, state: Snapshot, observer: Observer | None
+) -> EncodedDocuments:
+    """Every document of a state, by the encoder that learned.
 
     Raises:
-        InvalidRequest: naming the other kinds of evidence.
+        InvalidRequest: no encoder learned, or one that does not fit the collection's.
     """
-    if options.get("encode_documents"):
+    if change is None:
         raise InvalidRequest(
-            "encode_documents with a function as evidence, whose layer has the old embeddings; give "
-            "JudgedQueries, or ExampleScores"
+            "encode_documents without an encoder that learned; open the layer with encoder_training"
         )
+    served = _encoder_with(collection.encoder, change)
+    return encoded_documents(collection, state, served, observer or Observer())
 
 
 def _require_parts(collection: object, layer: object) -> None:
@@ -194,27 +219,6 @@ def evidence_fields(evidence: JudgedQueries | ExampleScores | None) -> dict[str,
     return {} if evidence is None else {name: getattr(evidence, name) for name in evidence.__slots__}
 
 
-def scores_by(score: Score, layer: torch.nn.Module) -> list[float]:
-    """Scores of held-out examples by a layer, without gradients.
-
-    Raises:
-        InvalidRequest: not one number for each example.
-    """
-    was_training = layer.training
-    layer.eval()
-    try:
-        with torch.no_grad():
-            scores = np.asarray(torch.as_tensor(score(layer)).detach().cpu(), np.float64)
-    finally:
-        layer.train(was_training)
-    if scores.ndim != 1:
-        raise InvalidRequest(
-            f"scores of shape {list(scores.shape)}; give one number for each held-out example: the gate "
-            "compares example by example"
-        )
-    return scores.tolist()
-
-
 def judge_layer(
     collection: Collection,
     head: Head,
@@ -224,8 +228,11 @@ def judge_layer(
     parent: str,
     record: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
+    documents: EncodedDocuments | None = None,
 ) -> JudgedLayer:
     """Judge a head, and the encoder that learned with it, against the live version; nothing is registered.
+
+    `documents`: those of `encode_documents`, where they are encoded already.
 
     Raises:
         As `save_model`.
@@ -245,14 +252,9 @@ def judge_layer(
     if job.judgements is not None:
         _require_comparable(collection, head, job)
         examples = judged_examples(collection, job)
-    documents = None
-    if job.encode_documents:
-        if served is None:
-            raise InvalidRequest(
-                "encode_documents without an encoder that learned; open the layer with encoder_training"
-            )
+    if job.encode_documents and documents is None:
         state = collection.snapshot_for(UNTRAINED) if examples is None else examples.snapshot
-        documents = encoded_documents(collection, state, served, observer or Observer())
+        documents = _encoded(collection, encoder, state, observer)
     if examples is not None:
         report = _by_judgements(collection, head, served, examples, job, gate, steps, documents)
         left_out = dict(examples.left_out)

@@ -1,12 +1,13 @@
-"""Whether the tests with browsers, servers and clusters pass every time, on a machine that is busy besides.
+"""Whether tests with processes, browsers, servers and clusters pass every time, on a machine that is busy.
 
     python scripts/trials/repeat.py                               # each group twenty times
     python scripts/trials/repeat.py --times 3 server browser      # two groups three times
     python scripts/trials/repeat.py server --in tests/client -n 0 # a part of a group, in one process
 
-A group is a marker: tests that ask a listening server, that drive a browser, that start a Ray cluster. Runs
-pytest again and again beside one busy process a core, and prints every test that failed in any run, with how
-often, and the end of its report. Exit status: 0 if none did.
+A group is a marker: tests that ask a listening server, that drive a browser, that start a Ray cluster. The
+group `others` has the tests of commands, service and client without one: they start processes and threads.
+Runs pytest again and again beside one busy process a core, and prints every test that failed in any run, with
+how often, and the end of its report. Exit status: 0 if none did.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ GROUPS = {  # and where their tests are: collecting all others takes longer than
     "server": ("tests/service", "tests/client", "tests/cli/test_remote.py"),
     "browser": ("tests/service",),
     "ray": ("tests/cluster",),
+    "others": ("tests/cli", "tests/service", "tests/client", "tests/integrations", "tests/test_processes.py"),
 }
+EXPRESSIONS = {"others": "not (server or browser or ray)"}
 REPORT_LINES = 40
 BUSY = "while True: pass"
 
@@ -82,7 +85,8 @@ def run(group: str, suites: Sequence[str], processes: int, scratch: Path) -> tup
     """Run a group once: how many tests passed, and the end of the report of each that failed."""
     report = scratch / "report.xml"
     report.unlink(missing_ok=True)
-    options = ["-q", "-m", group, "-n", str(processes), "--dist", "loadfile", f"--junitxml={report}"]
+    options = ["-q", "-m", EXPRESSIONS.get(group, group), f"--junitxml={report}"]
+    options += ["-n", str(processes), "--dist", "loadfile"]
     options += ["-p", "no:cacheprovider", f"--basetemp={scratch / 'run'}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(

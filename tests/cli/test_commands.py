@@ -161,7 +161,10 @@ def test_bad_records_cost_only_themselves(dsearch: Terminal, tmp_path: Path) -> 
         (["search", "x", "-c", "../t"], "../t"),
         (["index", "no/such/file.jsonl", "-c", "t"], "no/such/file.jsonl"),
         (["promote", "v3", "-c", "t"], "v3"),
-        (["evaluate", "--data", "nowhere", "-c", "t"], "nowhere: no such folder"),
+        (
+            ["evaluate", "--data", "nowhere", "-c", "t"],
+            "nowhere: no such file or folder; judgements are a BEIR folder",
+        ),
         (["evaluate", "--data", "BEIR", "--split", "dev", "-c", "t"], "test, train"),
     ],
 )

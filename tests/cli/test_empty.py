@@ -15,7 +15,7 @@ from dsearch.engine import SearchEngine
 from dsearch.types import Document
 
 EMPTY: list[tuple[str, str, dict[str, Any] | list[Any]]] = [
-    ("search boat -c none", "nothing was found", {"hits": []}),
+    ("search boat -c none", "none has no documents; fill it with: dsearch index", {"hits": []}),
     ('search boat -c one --filter {"year":{"gt":9}}', "nothing was found", {"hits": []}),
     ("similar a -c one", "nothing was found", {"hits": []}),
     ("attend boat -c none", "nothing is in reach", {}),

@@ -44,7 +44,7 @@ def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> N
     lines = [{"id": f"d{i}", "text": f"river stone number{i}"} for i in range(30)]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     code, out, err = dsearch("index", source, "-c", "papers")
-    assert (code, err.splitlines()[0]) == (0, f"the server at {served} holds the lock: it does this")
+    assert (code, err.splitlines()[0]) == (0, f"the server at {served} runs on this home and does this")
     assert out == "papers: 30 documents, generation 1: 30 new, 0 changed, 0 unchanged\n"
     code, out, _ = dsearch("index", source, "-c", "papers", "--json")
     assert (code, json.loads(out)["unchanged"], json.loads(out)["documents"]) == (0, 30, 30)
@@ -73,7 +73,7 @@ def test_changes_and_deletions_through_the_server(dsearch: Terminal, served: str
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert dsearch("index", source, "-c", "papers")[0] == 0
     code, out, _ = dsearch("delete", "d0", "nobody", "-c", "papers")
-    assert (code, out) == (0, "papers: 1 deleted, 1 were not there\n")
+    assert (code, out) == (0, "papers: 1 deleted, 1 was not there\n")
     code, out, _ = dsearch("delete", "-c", "papers", "--filter", '{"n": {"gte": 3}}')
     assert (code, out) == (0, "papers: 2 deleted\n")
     code, out, _ = dsearch("update", "d1", '{"n": null, "m": 7}', "-c", "papers", "--json")
@@ -118,7 +118,7 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
     train = ("train", "-c", "papers", "--data", data, "--epochs", "2")
     code, out, err = dsearch(*train, "--accept", "--json")
     assert code == 0, err
-    assert f"the server at {served} holds the lock: it does this" in err
+    assert f"the server at {served} runs on this home and does this" in err
     assert "nowhere" in err  # judgements are checked as ever
     told = json.loads(out)
     assert (told["version"], told["live"], told["epochs"], told["examples"]) == ("v1", True, 2, 12)
@@ -186,7 +186,7 @@ def test_tuning_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) ->
     tune = ("tune", "-c", "papers", "--data", data)
     code, out, err = dsearch(*tune, "--accept", "--json")
     assert code == 0, err
-    assert f"the server at {served} holds the lock: it does this" in err
+    assert f"the server at {served} runs on this home and does this" in err
     assert "nowhere" in err  # judgements are checked as ever
     told = json.loads(out)
     assert (told["version"], told["live"], told["examples"]) == ("v1", True, 12)
@@ -278,7 +278,7 @@ def test_a_collection_that_is_not_there_is_made_by_a_command(dsearch: Terminal, 
 def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
     code, _, err = dsearch("restore", tmp_path / "copy")
     assert code == 1
-    assert f"the server at {served} holds the lock, and no request may name a folder of its machine" in err
+    assert f"the server at {served} runs on this home; no request may name a folder of its machine" in err
     assert f"dsearch restore {tmp_path / 'copy'} --home FOLDER" in err
     code, _, err = dsearch("demo", "--no-serve")
     assert (code, "end that server first, or show it in a home of its own" in err) == (1, True)
@@ -355,7 +355,7 @@ def test_a_folder_is_mirrored_through_the_server(dsearch: Terminal, served: str,
     assert (code, "4 of 11 documents are gone from their folder" in err) == (1, True)
     assert "7 documents" in dsearch("index", notes, "-c", "notes", "--yes")[1]
     code, _, err = dsearch("index", "-c", "notes")
-    assert (code, "name the sources" in err) == (1, True)
+    assert (code, "name a file or a folder; to finish an interrupted run, end it first" in err) == (1, True)
     assert dsearch("drop", "notes", "--yes")[1] == "notes: dropped, with 7 documents\n"
     assert "created" in dsearch("create", "notes")[1]
     assert "exists" in dsearch("create", "notes")[2]

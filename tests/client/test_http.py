@@ -131,16 +131,19 @@ def test_it_gives_up_with_the_server_s_own_words(monkeypatch: pytest.MonkeyPatch
         (httpx2.ReadTimeout("slow"), 1),
     ],
 )
+@pytest.mark.parametrize("method", ["add_model", "save_model"])
 def test_what_adds_something_is_not_sent_twice(
-    monkeypatch: pytest.MonkeyPatch, call: Call, first: Any, tries: int
+    monkeypatch: pytest.MonkeyPatch, call: Call, first: Any, tries: int, method: str
 ) -> None:
     added = httpx2.Response(201, json={"model": "v1", "parent": "v0", "sequence": 3})
-    replies = Replies(monkeypatch, first, added)
+    answers = {"add_model": (added, "model", "v1"), "save_model": (task("queued"), "id", "t1")}
+    answer, name, value = answers[method]
+    replies = Replies(monkeypatch, first, answer)
     if tries == 2:
-        assert call(replies, "add_model", "papers", {}).model == "v1"
+        assert getattr(call(replies, method, "papers", {}), name) == value
     else:
         with pytest.raises(Unavailable):
-            call(replies, "add_model", "papers", {})
+            call(replies, method, "papers", {})
     assert len(replies.asked) == tries
 
 
@@ -207,6 +210,7 @@ def test_a_task_is_waited_for(monkeypatch: pytest.MonkeyPatch, call: Call) -> No
     waiting = functools.partial(call, replies, "wait_for_task", "t1")
     with pytest.raises(Unavailable, match="task t1 is running after 1 s"):
         waiting(timeout_s=1)
+    assert len(replies.asked) == 3  # after 0, .5 and 1 s
 
 
 def test_training_is_asked_for_as_the_route_has_it(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.patience import LATEST_S
+from support.ports import free_port
 from support.tiny_encoder import WORDS, write_tiny_encoder
 from support.warm.processes import WarmProcess, warm_start
 
@@ -29,7 +31,6 @@ from dsearch.errors import Conflict, NotInCluster
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
-LATEST_S = 300
 
 
 class Terminal:
@@ -77,11 +78,6 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         shutil.rmtree(ray_folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 def judgements(folder: Path) -> Path:

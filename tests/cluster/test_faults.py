@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.cluster_checks import WORDS, require_same
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 
 from dsearch.cluster.collection import ClusterEngine, Releases
 from dsearch.cluster.coordinator import LiveRelease, coordinator
@@ -31,7 +32,6 @@ ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 CPUS = 0.1
 REST_S = 0.02
-LATEST_S = 240.0  # many times what an idle machine takes: nothing here fails because the machine is busy
 
 
 class Home:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from support.fakes import HashingEncoder
-from support.training.numbers import PAIRS
+from support.training.numbers import PAIRS, number_documents
 from support.training.topics import queries_of, topics_in
 
 import dsearch
 from dsearch.attention.retrieval.head import Head
+from dsearch.client import LocalEngine
 from dsearch.encoder import Encoder, LearningEncoder
 from dsearch.engine import Collection, CollectionLayer, SearchEngine
 from dsearch.errors import Cancelled, Conflict, DimensionMismatch, InvalidRequest
@@ -444,11 +445,44 @@ def test_both_sides_of_the_encoder_learn_by_a_loss_of_ones_own(
         report = numbers.store.model("v1").record["gate"]
         assert report["slices"][0]["after"] == pytest.approx(np.mean(gains), abs=1e-4)
         assert report["slices"][0]["after"] > report["slices"][0]["before"]
-        with pytest.raises(InvalidRequest, match="encode_documents with a function as evidence"):
-            save_model(numbers, layer, evidence=lambda layer: [0.0], encode_documents=True)
         plain = dsearch.open_layer(reader, "numbers", model="v0")
         with pytest.raises(InvalidRequest, match="encode_documents without an encoder that learned"):
             save_model(numbers, plain, encode_documents=True)
+
+
+@pytest.mark.parametrize("door", ["save_model", "dsearch.open"])
+def test_a_function_scores_the_documents_that_are_encoded_again(
+    tmp_path: Path, tiny: Encoder, door: str
+) -> None:
+    """The function sees the candidate as it will be served: the layer of the version gives its scores."""
+    texts = [f"question {i + PAIRS}" for i in range(PAIRS)]
+
+    def weights(layer: CollectionLayer) -> torch.Tensor:
+        out = layer(layer.query_states(texts))
+        hit = [[id == f"d{i}" for id in ids] for i, ids in enumerate(out.ids)]
+        return (out.weights * torch.tensor(hit)).sum(1)
+
+    with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
+        numbers = engine.create("numbers")
+        numbers.ingest(number_documents())
+        layer = dsearch.open_layer(engine, "numbers", mode="dense", encoder_training="lora", candidates=PAIRS)
+        learn_both_sides(layer, texts)
+        before = layer.snapshot
+        how: Any = {"evidence": weights, "measure": "weight", "encode_documents": True, "promote": False}
+        if door == "save_model":
+            save_model(numbers, layer, **how)
+        else:
+            LocalEngine(engine).save_model("numbers", layer, **how)
+        assert layer.snapshot is before
+        assert layer.training
+        report = numbers.store.model("v1").record["gate"]
+        assert report["measure"] == "weight"
+        served, live = layer.with_model("v1"), layer.with_model("v0")
+        for name, of in (("before", live), ("after", served)):
+            assert report["slices"][0][name] == pytest.approx(weights(of).mean().item(), abs=1e-4)
+        old = weights(layer).mean().item()  # the layer itself, over the old embeddings
+        assert abs(report["slices"][0]["after"] - old) > 1e-3
+        assert report["slices"][0]["after"] > report["slices"][0]["before"]
 
 
 def layer_positions(layer: CollectionLayer) -> np.ndarray:

@@ -59,7 +59,7 @@ def create(
     if json:
         print_json(asdict(info))
         return
-    typer.echo(f"{info.name}: created, {info.language}")
+    typer.echo(f"{info.name}: created, language {info.language}")
     own = () if dimension is None else ("--embedding-column", "embedding")
     say(f"fill it with: {typed('index', 'SOURCE', '-c', info.name, *own)}")
 

@@ -165,10 +165,14 @@ def index(
         if second_stage:
             raise stays_here(locked, "it keeps tokens only of collections that have them: end it") from None
         if ray is not None:
-            raise stays_here(locked, "it encodes what it is sent: leave out --ray, or end it first") from None
+            raise stays_here(
+                locked, "it encodes the documents itself: leave out --ray, or end it first"
+            ) from None
         if not sources:
             raise stays_here(
-                locked, "it encodes what it is sent: name the sources, or end it first"
+                locked,
+                "it indexes what commands send it: name a file or a folder; to finish an interrupted run, "
+                "end it first",
             ) from None
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passage_options = {name: value for name, value in cut.items() if value is not None}
@@ -385,5 +389,9 @@ def delete(
     if json:
         print_json({"sequence": receipt.sequence, "deleted": receipt.deleted, "missing": receipt.missing})
         return
-    missing = f", {receipt.missing} were not there" if receipt.missing else ""
+    missing = (
+        f", {receipt.missing} {'was' if receipt.missing == 1 else 'were'} not there"
+        if receipt.missing
+        else ""
+    )
     typer.echo(f"{collection}: {receipt.deleted} deleted{missing}")

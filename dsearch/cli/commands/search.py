@@ -54,9 +54,12 @@ def search(
     with reader_of(home, own) as client:
         if client is not None:
             result = client.search(collection, query, vector=state, **request)
+            documents = 1 if result.hits else client.collection(collection).documents
         else:
             with opened_engine(home, readonly=True, **own) as (engine, _):
-                result = engine.collection(collection).search(query, vector=state, **request)
+                opened = engine.collection(collection)
+                result = opened.search(query, vector=state, **request)
+                documents = 1 if result.hits else opened.store.count().documents
     if heatmap is not None:
         draw(result, heatmap)
         say(f"{heatmap}: attention, heads by hits")
@@ -65,7 +68,7 @@ def search(
     if json:
         print_json(as_json(result))
     else:
-        show(result)
+        show(result, None if documents else collection)
 
 
 @with_options_of(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 judgements = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
+ENOUGH_TO_TUNE = 24  # judged queries
 WORDS = {0: "does not fit", 1: "fits in part", 2: "fits", 3: "is the answer"}
 _Client = Annotated[str, typer.Option("--client", help="Name that the judgements stand under.")]
 _OneClient = Annotated[
@@ -218,8 +219,13 @@ def _nothing(collection: str) -> str:
 
 def _still_missing(own: OwnJudgements, collection: str) -> str:
     judged = f"{own.answered} judged {'query has' if own.answered == 1 else 'queries have'} an answer"
-    if own.missing:
-        return f"{judged}; {own.missing} are missing until a training can be told from chance"
-    return (
-        f"{judged}, enough to tell a gain from chance: {typed('judgements export', 'FILE', '-c', collection)}"
-    )
+    file = typed("judgements export", "FILE", "-c", collection)
+    if not own.missing:
+        learn = typed("train", "--data", "FILE", "-c", collection)
+        return f"{judged}, enough to tell a gain from chance: {file}, then {learn}"
+    missing = "is missing" if own.missing == 1 else "are missing"
+    said = f"{judged}; {own.missing} {missing} until a training can be told from chance"
+    if own.answered < ENOUGH_TO_TUNE:
+        return said
+    tune = typed("tune", "--data", "FILE", "-c", collection)
+    return f"{said}; with fewer, tuning gains more: {file}, then {tune}"

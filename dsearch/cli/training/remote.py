@@ -43,7 +43,7 @@ def train_by_server(
         if locked.url is None:
             raise locked
         raise InvalidRequest(
-            f"the server at {locked.url} holds the lock, and it does not take {names}; end it first, or "
+            f"the server at {locked.url} runs on this home and does not take {names}; end it first, or "
             "leave that out"
         )
     with server_of(locked) as client:

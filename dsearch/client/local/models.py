@@ -14,6 +14,7 @@ from dsearch.client.uploads import (
     TrainedLayer,
     clean_up,
     evidence_by,
+    is_search_layer,
     layer_head,
     upload_of,
 )
@@ -96,14 +97,21 @@ class LocalUpkeep:
         opened = self.engine.collection(collection)
         upload = upload_of(layer, encoder, parent)
         purpose = options.get("purpose", "search")
-        evidence_report = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose), options)
-        head = layer_head(layer, upload.head)
+        # A function scores the documents that are encoded in the same call.
+        alone = callable(evidence) and bool(options.get("encode_documents")) and is_search_layer(layer)
+        evidence_report: Any = evidence
+        if not alone:
+            evidence_report = evidence_by(
+                layer, evidence, measure, lambda: opened.answering(purpose), options
+            )
+        trained: Any = layer if alone else layer_head(layer, upload.head)
 
         def work(opened: Collection) -> dict[str, Any]:
             saved = save_model(
                 opened,
-                head,
+                trained,
                 evidence=evidence_report,
+                measure=measure if alone else None,
                 encoder=upload.encoder,
                 parent=upload.parent,
                 record=record,

@@ -30,9 +30,9 @@ class BeirFolder:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
-            raise InvalidSource(f"{self.path}: no such folder; a BEIR folder is expected ({_LAYOUT})")
+            raise InvalidSource(f"{self.path}: no such file or folder; {_JUDGED}")
         if not any((self.path / name).is_file() for name in (BEIR_CORPUS, BEIR_QUERIES)):
-            raise InvalidSource(f"{self.path}: no BEIR folder; one holds {_LAYOUT}")
+            raise InvalidSource(f"{self.path}: no BEIR folder; {_JUDGED}")
 
     def documents(self, problems: Problems | None = None) -> Iterator[Document]:
         """The corpus, as a stream; see `read` for problems.
@@ -158,3 +158,9 @@ def _column(identity: str) -> str:
     if any(mark in identity for mark in "\t\r\n"):
         raise InvalidRequest(f"id {identity!r} cannot stand in a qrels file: it holds a tab or a line end")
     return identity
+
+
+_JUDGED = (
+    f"judgements are a BEIR folder ({_LAYOUT}) or a file of query, document and grade "
+    "(.csv, .tsv, .jsonl, TREC)"
+)

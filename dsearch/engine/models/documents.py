@@ -90,6 +90,23 @@ def write_documents(
     return entries
 
 
+def encoded_state(
+    folder: Path, store: Store, documents: EncodedDocuments, encoder: EncoderIdentity
+) -> Snapshot:
+    """The state as the next version would search it with these documents, built into an empty folder.
+
+    Raises:
+        InvalidRequest: embeddings of another shape.
+    """
+    write_documents(folder, store.next_model_version(), store, documents, encoder)
+    generation = Generation.open(folder / FOLDER / FIRST)
+    nothing = np.zeros(0, np.int64)
+    embeddings = np.zeros((0, store.dimension), np.float32)
+    fresh = Fresh.of(nothing, embeddings, [], generation.keyword or KeywordIndex.build([]))
+    view = Snapshot.of(generation, fresh, nothing, documents.state.sequence)
+    return replace(view, fields=documents.state.fields, reranked=documents.state.reranked)
+
+
 class ModelDocuments:
     """The states of a collection as the models with documents of their own see it; for many threads.
 

@@ -135,7 +135,9 @@ class Scoring(NamedTuple):
         positions: Int64[np.ndarray, "batch candidates"],
     ) -> Int64[np.ndarray, "batch heads candidates"] | None:
         """The keys that `scores_of_legs` took of candidates, as `CandidateScores.keys` names them."""
-        further = None if self.score is None else passages_beside(self.snapshot, positions, folded)
+        further = (
+            None if self.score is None else passages_beside(self.snapshot, positions, folded, self.resident)
+        )
         if further is None:
             return None
         # They were scored where they lie, so by inner products.
@@ -160,7 +162,7 @@ class Scoring(NamedTuple):
         if self.matches is not None:
             return CandidateScores(self._biased(self._matched(positions, queries), positions), embeddings)
         if self.embed is None and self.score is not None:
-            further = passages_beside(self.snapshot, positions, queries)
+            further = passages_beside(self.snapshot, positions, queries, self.resident)
         if further is not None:
             embeddings = concat([embeddings, further.embeddings], 1)
         dense = self._dense(queries, folded, embeddings)
@@ -182,6 +184,8 @@ class Scoring(NamedTuple):
         like: Array,
     ) -> Float[Array, "batch heads candidates key_dim"]:
         """The keys that each head took of the documents at these positions, as in `CandidateScores.keys`."""
+        if self.resident is not None:
+            return self.head.keys(self.resident.keys(keys, like))
         return self.head.keys(as_like(self.snapshot.key_embeddings(keys), like))
 
     def _biased(
@@ -231,13 +235,19 @@ class Scoring(NamedTuple):
 
 
 def passages_beside(
-    snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"], like: Array
+    snapshot: Snapshot,
+    positions: Int64[np.ndarray, "batch candidates"],
+    like: Array,
+    resident: ResidentEmbeddings | None = None,
 ) -> PassagesBeside | None:
     """The further passages of these candidates, with the type and device of `like`; None: there are none."""
     if snapshot.passages is None or (passages := snapshot.passages.beside(positions)) is None:
         return None
     columns, further = passages
-    embeddings = as_like(snapshot.passages.embeddings(further), like)
+    if resident is None:
+        embeddings = as_like(snapshot.passages.embeddings(further), like)
+    else:
+        embeddings = resident.passages(further, like)
     first = np.broadcast_to(np.arange(positions.shape[1], dtype=np.int64), positions.shape)
     owners = np.concatenate([first, columns], axis=1)[:, None]
     return PassagesBeside(embeddings, on_device_of(owners, like), further + snapshot.positions)

@@ -10,6 +10,7 @@ import { attentionInWords, confidenceInWords, count, evidenceInWords } from "./w
 
 const WAIT_MS = 140; // after the last key, before a search
 const LIMIT = 10;
+const ADDED = "dsearch-added"; // as upload.js leaves it, which is loaded when it is needed
 const WRITTEN_INTO = "select, textarea, input[type=search], input[type=password], input[type=text]";
 
 const at = (id) => document.getElementById(id);
@@ -22,6 +23,7 @@ let running = null; // the AbortController of the present one
 let ahead = false; // whether something was typed that the address does not have yet
 let next = null; // asks for the next page
 let shown = []; // the hits so far
+let added = ""; // what became of the files that the collection was made of
 
 export function startSearch() {
   document.addEventListener("keydown", onKey);
@@ -35,6 +37,8 @@ export function startSearch() {
   });
   further.addEventListener("click", () => next?.());
   at("facets").addEventListener("change", () => searchNow());
+  added = sessionStorage.getItem(ADDED) ?? "";
+  sessionStorage.removeItem(ADDED);
 }
 
 export async function showSearch() {
@@ -261,13 +265,21 @@ function showStamp(answer) {
   stamp.textContent = parts.join(" · ");
 }
 
+// What an empty collection is filled by.
+async function filler() {
+  const { moreFiles } = await import("./upload.js");
+  return moreFiles(chosen.value, () => location.reload());
+}
+
 async function showCollection() {
   if (!chosen.value) return;
   try {
     const found = await describe(chosen.value);
     if (query.value.trim()) return; // somebody typed meanwhile
     hint.replaceChildren(
-      element("h2", "", `${count(found.documents, "document")} to ask`),
+      element("h2", "", found.documents ? `${count(found.documents, "document")} to ask` : "No documents yet"),
+      found.documents ? "" : await filler(),
+      added && element("p", "", added),
       element("p", "",
         "Each hit shows its share of the attention: how it divides among the hits. How likely the first is right " +
         "is said above them. Meaning compares embeddings, Words compares the words themselves, Hybrid adds the two."));

@@ -6,7 +6,10 @@ import { count } from "./words.js";
 
 const PLAIN = /\.(txt|md|markdown|rst|org|html?|csv|tsv|jsonl|json|ya?ml|toml|ini|py|js|ts|c|h|cpp|java|go|rs|rb|sh|sql|css)$/i;
 const LARGEST = 1_000_000; // bytes of a document's text
-const AT_ONCE = 200; // documents of a request
+const AT_ONCE = 50; // documents of a request; few enough that progress is seen
+const LETTERS_AT_ONCE = 40_000;
+const NAMED = 3; // of the files that are left out
+const ADDED = "dsearch-added"; // what was said of files that made a collection, for search.js after the reload
 const NAME = /^[a-z0-9][a-z0-9_-]{0,63}$/;
 
 // A collection that is made of what is dropped; the page then opens it.
@@ -17,6 +20,7 @@ export function newCollection() {
     if (!NAME.test(called)) throw new Error("A name has small letters, digits, - and _, and begins with a letter or digit.");
     await createCollection(called);
     await add(called, files, said);
+    sessionStorage.setItem(ADDED, said.textContent);
     history.replaceState(null, "", `#c=${called}`); // a changed hash would draw a collection not yet listed
     location.reload();
   }, element("label", "field", element("span", "", "Name"), name));
@@ -74,29 +78,64 @@ function dropZone(use, ...controls) {
 }
 
 async function add(collection, files, said) {
+  said.textContent = `Reading ${count(files.length, "file")} …`;
   const { documents, skipped } = await documentsOf(files);
   if (documents.length === 0) {
-    throw new Error(skipped.length ? `Nothing to add: ${skipped.join("; ")}.` : "The files are empty.");
+    throw new Error(skipped.length ? `Nothing to add. ${leftOut(skipped, collection)}` : "The files are empty.");
   }
   const sums = { inserted: 0, updated: 0, unchanged: 0 };
-  for (let start = 0; start < documents.length; start += AT_ONCE) {
-    said.textContent = `Adding ${count(documents.length, "document")}: ${start} done …`;
-    const written = await write(collection, documents.slice(start, start + AT_ONCE));
+  const letters = documents.reduce((sum, one) => sum + one.text.length, 0), started = performance.now();
+  let done = 0, sent = 0;
+  for (const part of parts(documents)) {
+    const left = sent ? `, about ${Math.ceil((performance.now() - started) / 1000 / sent * (letters - sent))} s left` : "";
+    said.textContent = `Adding ${count(documents.length, "document")}: ${done} done${left} …`;
+    const written = await write(collection, part);
     for (const name of Object.keys(sums)) sums[name] += written[name];
+    done += part.length;
+    sent += part.reduce((sum, one) => sum + one.text.length, 0);
   }
   said.textContent = [`${sums.inserted} new, ${sums.updated} changed, ${sums.unchanged} unchanged.`,
-    skipped.length ? `Left out: ${skipped.slice(0, 5).join("; ")}.` : ""].filter(Boolean).join(" ");
+    skipped.length ? leftOut(skipped, collection) : ""].filter(Boolean).join(" ");
+}
+
+function leftOut(skipped, collection) {
+  const more = skipped.length > NAMED ? ` and ${skipped.length - NAMED} more` : "";
+  return `Left out: ${skipped.slice(0, NAMED).join(", ")}${more}. In a terminal, dsearch index FOLDER -c ${collection} ` +
+    "reads PDF, Office files, mail and files above 1 MB too.";
+}
+
+function* parts(documents) {
+  let part = [], letters = 0;
+  for (const one of documents) {
+    if (part.length === AT_ONCE || (part.length && letters + one.text.length > LETTERS_AT_ONCE)) {
+      yield part;
+      [part, letters] = [[], 0];
+    }
+    part.push(one);
+    letters += one.text.length;
+  }
+  yield part;
 }
 
 export async function documentsOf(files) {
   const documents = [], skipped = [];
   for (const file of files) {
     const path = file.webkitRelativePath || file.name;
-    if (!PLAIN.test(file.name)) skipped.push(`${path} (dsearch index reads more kinds)`);
+    if (!PLAIN.test(file.name)) skipped.push(path);
     else if (file.size > LARGEST && !/\.(jsonl|csv|tsv)$/i.test(file.name)) skipped.push(`${path} (above 1 MB)`);
-    else documents.push(...ofFile(file, path, await file.text()));
+    else documents.push(...ofFile(file, path, await textOf(file)));
   }
   return { documents: documents.filter((one) => (one.text + one.title).trim()), skipped };
+}
+
+// UTF-8, else as Windows and Latin-1 write it.
+async function textOf(file) {
+  const bytes = await file.arrayBuffer();
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    return new TextDecoder("windows-1252").decode(bytes);
+  }
 }
 
 function ofFile(file, path, text) {

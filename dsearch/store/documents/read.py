@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from dsearch.types import Document
 _CHUNK = 2048
 
 _FIELDS = "row, id, title, text, metadata, value, digest"
+_NEAR = 100_000  # ids that are compared with one that is not there
 _THESE = "row IN (SELECT value FROM json_each(?))"
 
 # Deletion comes first: an upsert alone would see an unchanged digest and skip the document.
@@ -148,6 +150,20 @@ def get(connection: sqlite3.Connection, id: str) -> Document | None:
             "restore a backup, or index again"
         )
     return document
+
+
+def near_id(connection: sqlite3.Connection, id: str) -> str | None:
+    """The shortest live id with the last part of `id` in it, among the first `_NEAR`; None without one."""
+    part = id.rstrip("/").rsplit("/", 1)[-1]
+    if not 3 <= len(part) <= 200:
+        return None
+    pattern = "%" + re.sub(r"([%_!])", r"!\1", part) + "%"
+    row = connection.execute(
+        f"SELECT id FROM (SELECT id FROM document WHERE deleted IS NULL ORDER BY id LIMIT {_NEAR})"
+        " WHERE id LIKE ? ESCAPE '!' ORDER BY length(id), id LIMIT 1",
+        (pattern,),
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def page(

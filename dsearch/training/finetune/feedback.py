@@ -19,6 +19,7 @@ from jaxtyping import Bool, Int64
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
+from dsearch.hints import Command
 from dsearch.store import Page
 from dsearch.training.data.clicks import ClickGrades, ClickOptions, graded_pages
 from dsearch.training.data.examples import Examples, examples_from_judgements
@@ -131,6 +132,13 @@ def examples_from_feedback(
     graded = graded_pages(pages, propensities, options)
     if not graded.grades:
         why = "; ".join(f"{count} {reason}" for reason, count in graded.left_out.items()) or "there is none"
+        if without and why == "there is none":
+            raise InvalidRequest(
+                f"no feedback of {collection.name!r} to learn from beside that of "
+                f"{', '.join(sorted(without))}, which is trusted to judge it; to learn from one's own "
+                "judgements, write them to a file and give that as judgements",
+                hint=Command("judgements export", ("FILE", "-c", collection.name)),
+            )
         raise InvalidRequest(
             f"no feedback of {collection.name!r} to learn from: {why}. Send events to "
             f"POST /v1/collections/{collection.name}/feedback"

@@ -56,6 +56,8 @@ def _end(gate: Mapping[str, Any], outcome: Outcome) -> str:
 
 def _why_not(gate: Mapping[str, Any]) -> str:
     whole, *parts = gate["slices"]
+    if whole["difference"] is None and "no trusted slice" in gate.get("reason", ""):
+        return "it learned from feedback, and no judgements were given that are trusted to judge it"
     if whole["difference"] is None:
         return f"at least {gate.get('min_queries', 10)} judged queries are needed"
     if whole["queries"] < gate.get("min_queries", 0):

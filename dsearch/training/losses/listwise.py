@@ -58,7 +58,7 @@ def listwise_cross_entropy(
         log_heads = _log_heads_of_best(head, folded, keyword, corpus, relevant, further)
         log_weights = (head.mixture_of(folded).log()[..., None] + log_heads).logsumexp(1)
         return -(target * log_weights).sum(-1).mean()
-    logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant])
+    logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant].to(folded))
     if keyword is not None:
         logits = logits + keyword_part(head.keyword_weight, keyword.gather(1, relevant))
     whole = partition.whole_partition(folded, corpus, head.temperature, keyword, head.keyword_weight)
@@ -165,7 +165,7 @@ def _log_heads_of_best(
         weighted = keyword_part(head.keyword_weight, keyword) / head.temperature
         bias = bias + weighted[..., owners]
     at = best.gather(2, relevant[:, None].expand(-1, heads, -1))
-    logits = torch.einsum("bhd,bhpd->bhp", folded, passages[at]) / head.temperature
+    logits = torch.einsum("bhd,bhpd->bhp", folded, passages[at].to(folded)) / head.temperature
     logits = logits + bias.gather(2, at)
     whole = partition.biased_partition(folded, passages, bias, head.temperature)
     return logits - whole.unsqueeze(-1)

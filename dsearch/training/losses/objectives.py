@@ -38,7 +38,7 @@ from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
 from dsearch.training.losses import losses
 from dsearch.training.losses.listwise import listwise_cross_entropy
-from dsearch.training.losses.partition import whole_partition
+from dsearch.training.losses.partition import in_full, scores_of, whole_partition
 from dsearch.training.losses.passages import FurtherPassages
 
 _FROZEN_AT_A_TIME = 512
@@ -84,7 +84,7 @@ class Batch:
         """log Σ_h m_h softmax(l_h) of every query over the same documents."""
         keyword = None if self.keyword is None else self.keyword[:, pool]
         folded = self.head.fold(self.head.queries(self.states))
-        scores = folded @ self.corpus[pool].T
+        scores = scores_of(folded, self.corpus[pool])
         if self.further is not None:
             scores, _ = self.further.among(pool).taken(folded, scores)
         return self._mixed(folded, scores, keyword)
@@ -94,9 +94,9 @@ class Batch:
         keyword = None if self.keyword is None else self.keyword.gather(1, self.scored)
         folded = self.head.fold(self.head.queries(self.states))
         if self.further is None:
-            scores = torch.einsum("bhd,bsd->bhs", folded, self.corpus[self.scored])
+            scores = torch.einsum("bhd,bsd->bhs", folded, self.corpus[self.scored].to(folded))
         else:
-            every, _ = self.further.taken(folded, folded @ self.corpus.T)
+            every, _ = self.further.taken(folded, scores_of(folded, self.corpus))
             scores = every.gather(2, self.scored[:, None].expand(-1, folded.shape[1], -1))
         return self._mixed(folded, scores, keyword, self.mask)
 
@@ -159,7 +159,7 @@ class FrozenAttention:
 
     @torch.no_grad()
     def _of(self, documents: Float[Tensor, "batch encoder_dim"]) -> ExactAttention:
-        return exact_attention(documents, self._corpus, temperature=START_TEMPERATURE)
+        return exact_attention(in_full(documents), self._corpus, temperature=START_TEMPERATURE)
 
 
 def retention(
@@ -173,6 +173,7 @@ def retention(
     No [batch, documents] matrix is kept: logits are linear in the stored embeddings, so Σ_d π₀_d l_d is the
     product of the folded query with the context of the frozen attention. That one may be given.
     """
+    documents = in_full(documents)
     if frozen is None:
         with torch.no_grad():
             frozen = exact_attention(documents, corpus, temperature=START_TEMPERATURE)

@@ -67,11 +67,23 @@ def biased_partition(
 ) -> Float[Tensor, "batch heads"]:
     """The same with any logits to add, −∞ among them; gradients reach those too."""
     if _fit(queries, corpus):
-        logits = queries @ corpus.T / temperature
+        logits = scores_of(queries, corpus) / temperature
         return (logits if bias is None else logits + bias).logsumexp(-1)
     flat = None if bias is None else bias.flatten(0, 1)
     whole = log_partition(queries.flatten(0, 1), corpus, bias=flat, temperature=temperature)
     return whole.unflatten(0, queries.shape[:2])
+
+
+def scores_of(
+    queries: Float[Tensor, "batch heads dim"], corpus: Float[Tensor, "documents dim"]
+) -> Float[Tensor, "batch heads documents"]:
+    """Inner products with stored embeddings, which may be in bfloat16."""
+    return queries @ corpus.T if corpus.dtype == queries.dtype else product(queries, corpus)
+
+
+def in_full(documents: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+    """Stored embeddings as queries: in float32 where they are stored in bfloat16."""
+    return documents.float() if documents.dtype == torch.bfloat16 else documents
 
 
 def in_one_block(queries: Float[Tensor, "batch heads dim"], rows: int) -> bool:

@@ -59,14 +59,15 @@ class FurtherPassages:
         owners = torch.as_tensor(passages.owners).to(corpus.device)
         return cls(every[len(corpus) :], owners, every)
 
-    def to(self, device: torch.device) -> FurtherPassages:
-        """The same on a device."""
-        if self.owners.device == device:
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> FurtherPassages:
+        """The same on a device, the embeddings in this type; in theirs when None."""
+        dtype = dtype or self.embeddings.dtype
+        if self.owners.device == device and self.embeddings.dtype == dtype:
             return self
         owners = self.owners.to(device)
         if self.every is None:
-            return FurtherPassages(self.embeddings.to(device), owners)
-        every = self.every.to(device)
+            return FurtherPassages(self.embeddings.to(device, dtype), owners)
+        every = self.every.to(device, dtype)
         return FurtherPassages(every[len(every) - len(owners) :], owners, every)
 
     def among(self, pool: Int64[Tensor, " pool"]) -> FurtherPassages:

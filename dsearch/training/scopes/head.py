@@ -7,6 +7,7 @@ is in loop.py. It is independent of qrels and of models on disk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from dsearch.training.loop.loop import (
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.options import HeadOptions, TrainingOptions
+from dsearch.training.options import STORED_TYPES, HeadOptions, TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings
 from dsearch.training.relevant import padded
 from dsearch.training.scopes.stage_loss import StageLoss
@@ -173,8 +174,9 @@ class _FrozenDocuments(NothingFurther):
         self._examples, self._options = examples, options
         corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot))
         further = examples.once("further", lambda: FurtherPassages.of(examples.snapshot, corpus))
-        self._corpus = corpus.to(device)
-        self._further = None if further is None else further.to(self._corpus.device)
+        dtype = STORED_TYPES[options.precision]
+        self._corpus = corpus.to(device, dtype)
+        self._further = None if further is None else further.to(self._corpus.device, dtype)
         # What retention holds in place: every passage, as a document of its own.
         self._retained = self._corpus if self._further is None else self._further.beside(self._corpus)
         self._batches = _Batches(examples, device)
@@ -186,7 +188,7 @@ class _FrozenDocuments(NothingFurther):
         draws = steps * options.retention_batch if options.retention else 0
         whole = draws >= len(self._retained)
         self._frozen = examples.once(
-            ("frozen", device, whole), lambda: FrozenAttention(self._retained, draws)
+            ("frozen", device, whole, dtype), lambda: FrozenAttention(self._retained, draws)
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -225,15 +227,25 @@ class _FrozenDocuments(NothingFurther):
         self._at_once = -(-self._at_once // 2)
         return f"{self._at_once} queries at a time from now on"
 
+    def _precision(self) -> AbstractContextManager[Any]:
+        """Autocast of the query encoder, or none."""
+        if self._options.precision == "float32" or self.trained.encoder is None:
+            return nullcontext()
+        device = next(self.trained.encoder.parameters()).device.type
+        return torch.autocast(device, dtype=torch.bfloat16)
+
     def _loss(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, ""]:
         head, corpus = self.trained.head, self._corpus
         states = encoded = None
         if self.trained.encoder is not None and self._stage is not None:
             texts = [self._examples.texts[i] for i in batch.tolist()]
-            encoded = self.trained.encoder.embed_tokens(texts, "query")
-            states = encoded.embeddings.to(corpus.device)
+            with self._precision():
+                encoded = self.trained.encoder.embed_tokens(texts, "query")
+            states = encoded.embeddings.to(corpus.device).float()
         elif self.trained.encoder is not None:
-            states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()]).to(corpus.device)
+            with self._precision():
+                states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()])
+            states = states.to(corpus.device).float()
         keyword = self._keyword and self._keyword(batch)
         examples = self._batches.of(head, corpus, batch, keyword, states, generator)
         loss = self._objective(replace(examples, further=self._further))

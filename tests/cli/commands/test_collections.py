@@ -20,7 +20,7 @@ class Answers(io.StringIO):
 
 def test_create_and_drop(dsearch: Terminal, beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = dsearch("create", "papers", "--language", "german", "--kind", "SQ8")
-    assert (code, out) == (0, "papers: created, german\n")
+    assert (code, out) == (0, "papers: created, language german\n")
     assert err == "fill it with: dsearch index SOURCE -c papers\n"
     assert "exists" in dsearch("create", "papers")[2]
     assert dsearch("index", beir, "-c", "papers")[0] == 0
@@ -56,7 +56,14 @@ def test_show_a_document(dsearch: Terminal, tmp_path: Path) -> None:
     shown = json.loads(dsearch("show", "a.md", "--json")[1])
     assert (shown["id"], shown["text"], shown["metadata"]["tags"]) == ("a.md", "They flow.", ["x"])
     code, _, err = dsearch("show", "b.md")
-    assert (code, "no document 'b.md' in collection 'default'" in err) == (1, True)
+    assert (code, "no document 'b.md' in collection 'default'; ids are exact\n" in err) == (1, True)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "100%.md").write_text("tea")
+    dsearch("index", tmp_path, "-c", "all")
+    for id, meant in (("sub/A.md", "a.md"), ("100%.md", "notes/100%.md"), ("100_", None), ("%", None)):
+        err = dsearch("show", id, "-c", "all")[2]
+        assert ("did you mean" in err) == (meant is not None), err
+        assert meant is None or f"ids are exact; did you mean '{meant}'?" in err
 
 
 def test_short_help(dsearch: Terminal) -> None:

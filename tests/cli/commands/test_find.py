@@ -112,7 +112,7 @@ def test_facets_and_deletion(dsearch: Terminal) -> None:
     assert out == "year\n      15  2000\n      15  2001\n      15  2002\n"
     code, out, _ = dsearch("delete", "--filter", '{"year": {"eq": 2001}}')
     assert (code, out) == (0, "default: 15 deleted\n")
-    assert dsearch("delete", "d0", "nothing")[1] == "default: 1 deleted, 1 were not there\n"
+    assert dsearch("delete", "d0", "nothing")[1] == "default: 1 deleted, 1 was not there\n"
     left = json.loads(dsearch("facets", "year", "--json")[1])
     assert left["documents"] == 44
     assert {value["value"]: value["documents"] for value in left["facets"]["year"]} == {

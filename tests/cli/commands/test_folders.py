@@ -51,8 +51,11 @@ def test_deleted_files_are_deleted_and_counted(dsearch: Terminal, notes: Path) -
 def test_a_renamed_file_keeps_its_id_and_so_its_judgements(dsearch: Terminal, notes: Path) -> None:
     run(dsearch, notes)
     (notes / "n03.md").rename(notes / "sub" / "third.md")
-    report = run(dsearch, notes)
-    assert (report["inserted"], report["deleted"], report["renamed"]) == (0, 0, 1)
+    code, out, err = dsearch("index", notes)
+    assert code == 0
+    assert "0 new, 1 changed" in out
+    assert "deleted" not in out
+    assert "1 document keeps its id under another path: its file was renamed" in err
     hit = json.loads(dsearch("search", "stone3", "--mode", "keyword", "--json")[1])["hits"][0]
     assert (hit["id"], hit["metadata"]["path"], hit["metadata"]["folder"]) == (
         "n03.md",

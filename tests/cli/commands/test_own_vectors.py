@@ -77,7 +77,7 @@ def test_an_embedding_changes_while_its_text_stays(items: Terminal, tmp_path: Pa
 def test_a_collection_can_be_created_first(dsearch: Terminal) -> None:
     code, out, _ = dsearch("create", "items", "--dimension", "2")
     assert code == 0
-    assert out == "items: created, english\n"
+    assert out == "items: created, language english\n"
     code, _, err = dsearch("create", "more", "--dimension", "2", "--passage-tokens", "5")
     assert code != 0
     assert "passages of embeddings that are given" in err

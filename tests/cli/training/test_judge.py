@@ -10,6 +10,7 @@ import pytest
 from support.cli.terminal import Terminal
 from support.fakes import HashingEncoder
 
+from dsearch.cli.training.judge import ENOUGH_TO_TUNE
 from dsearch.engine import SearchEngine
 from dsearch.evaluation import merged_pairs
 from dsearch.evaluation.judged_data import read_judged_data
@@ -44,6 +45,24 @@ def test_a_judgement_is_kept_changed_and_counted(judging: Terminal) -> None:
     assert "nowhere" in err
     assert judging("judge", "thing1", "d1", "--grade", "4", "-c", "t")[0] == 2
     assert "an empty query" in judging("judge", " ", "d1", "-c", "t")[2]
+
+
+def test_what_to_do_with_judgements_is_said_in_time(judging: Terminal, tmp_path: Path) -> None:
+    said: dict[int, str] = {}
+    for n in (1, ENOUGH_TO_TUNE, 99, 100):
+        rows = "".join(f"thing{each},d1,3\n" for each in range(n))
+        (tmp_path / "j.csv").write_text(f"query,document,grade\n{rows}")
+        said[n] = judging("judgements", "import", tmp_path / "j.csv", "-c", "t")[2].strip()
+    assert said[1] == "1 judged query has an answer; 99 are missing until a training can be told from chance"
+    export = "dsearch judgements export FILE -c t"
+    assert said[ENOUGH_TO_TUNE].endswith(
+        f"with fewer, tuning gains more: {export}, then dsearch tune --data FILE -c t"
+    )
+    assert "; 1 is missing until" in said[99]
+    assert said[100] == (
+        "100 judged queries have an answer, enough to tell a gain from chance: "
+        f"{export}, then dsearch train --data FILE -c t"
+    )
 
 
 def test_every_format_is_read_back(judging: Terminal, tmp_path: Path) -> None:

@@ -56,4 +56,4 @@ def test_a_list_of_languages_is_checked(dsearch: Terminal) -> None:
     assert code != 0
     assert "language 'klingon' in a list; use some of arabic" in err
     code, out, _ = dsearch("create", "papers", "--language", "german,english")
-    assert (code, out.strip()) == (0, "papers: created, german,english")
+    assert (code, out.strip()) == (0, "papers: created, language german,english")

@@ -126,7 +126,10 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
     [
         (("--self-supervised", "--scope", "full"), "--scope full learns from judgements alone"),
         (("--data", "{data}", "--scope", "full", "--heads", "3"), "heads=3 with --scope full"),
-        (("--data", "{data}", "--precision", "bfloat16"), "--precision bfloat16: of --scope full alone"),
+        (
+            ("--data", "{data}", "--precision", "bfloat16", "--ray", "auto"),
+            "--ray trains a head from judgements or the corpus; leave out --precision bfloat16",
+        ),
         (
             ("--data", "{data}", "--negatives", "0", "--compile"),
             "--negatives 0, --compile: of --scope full alone",

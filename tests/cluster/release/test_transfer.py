@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO
 
 import pytest
+from support.ports import free_port
 
 from dsearch.cluster.release import transfer
 from dsearch.cluster.release.release import RELEASE_NAME, Release
@@ -45,9 +45,7 @@ def s3_shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.fixture
 def gcs_shelf() -> Iterator[str]:
     server_module = pytest.importorskip("gcp_storage_emulator.server")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = free_port("localhost")
     server = server_module.create_server("localhost", port, in_memory=True, default_bucket="shelf")
     server.start()
     options = f"endpoint_override=localhost:{port}&scheme=http&retry_limit_seconds=60"

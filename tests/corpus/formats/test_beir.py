@@ -34,9 +34,9 @@ def test_an_unknown_split_names_those_there_are(tmp_path):
 
 
 def test_what_is_no_beir_folder(tmp_path):
-    with pytest.raises(InvalidSource, match="no such folder"):
+    with pytest.raises(InvalidSource, match="no such file or folder"):
         BeirFolder(tmp_path / "nowhere")
-    with pytest.raises(InvalidSource, match=r"no BEIR folder; one holds corpus\.jsonl, queries\.jsonl"):
+    with pytest.raises(InvalidSource, match=r"no BEIR folder; judgements are .*queries\.jsonl.*or a file"):
         BeirFolder(tmp_path)
     (tmp_path / "corpus.jsonl").write_text("")
     with pytest.raises(InvalidSource, match=r"queries\.jsonl: no such file"):

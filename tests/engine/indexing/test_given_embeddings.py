@@ -140,7 +140,7 @@ def test_a_vector_in_place_of_a_text(images: Collection) -> None:
     ):
         with pytest.raises(InvalidRequest, match=said):
             images.search("number7", vector=vectors()[2], **options)
-    with pytest.raises(InvalidRequest, match="query 0 is empty"):
+    with pytest.raises(InvalidRequest, match="the query is empty"):
         images.search()
 
 

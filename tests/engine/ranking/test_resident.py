@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,10 +38,19 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
         collection.upsert(documents(130)[120:])
         collection.delete(["d3", "d60", "d125"])
         opened.create("whole").ingest(documents(90))
+        draw = random.Random(3)
+        long = opened.create("long", passages=PassageOptions(tokens=16, overlap=4))
+        texts = [
+            " ".join(draw.choice(WORDS) for _ in range(50 if n % 3 == 0 else 4)) + f" number{n}"
+            for n in range(150)
+        ]
+        long.ingest([Document(f"d{n}", text) for n, text in enumerate(texts[:140])])
+        long.upsert([Document(f"d{n}", text) for n, text in enumerate(texts[140:], start=140)])
+        long.delete(["d6", "d7", "d141"])
         yield opened
 
 
-@pytest.mark.parametrize("name", ["food", "whole"])
+@pytest.mark.parametrize("name", ["food", "whole", "long"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -84,6 +94,30 @@ def test_neither_index_nor_host_embeddings_are_read(
     assert layer(states).positions.shape == (3, 19)  # the best ten, and the nine newer ones
 
 
+def test_passages_are_resident_too(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = open_layer(engine, "long", mode="dense", candidates=10)
+    layer = open_layer(engine, "long", mode="dense", candidates=10, resident="float32")
+    states = layer.query_states(QUERIES)
+    passages = layer.snapshot.passages
+    assert passages is not None
+    assert layer.resident is not None
+    assert layer.resident.size_bytes == (150 + len(passages)) * 32 * 4 + len(passages) * 8
+    wanted = host(states)
+    monkeypatch.setattr("dsearch.engine.ranking.resident._ROWS", 16)  # in blocks
+
+    def never(*_: object) -> None:
+        raise AssertionError("read on the host")
+
+    monkeypatch.setattr(type(passages), "embeddings", never)
+    for method in ("embeddings", "key_embeddings", "dense_scores", "dense_candidates"):
+        monkeypatch.setattr(Snapshot, method, never)
+    found = layer(states)
+    assert found.keys is not None
+    np.testing.assert_array_equal(found.positions, wanted.positions)
+    np.testing.assert_array_equal(found.keys, wanted.keys)
+    torch.testing.assert_close(found.context, wanted.context, rtol=1e-5, atol=1e-6)
+
+
 def test_half_precision_takes_half_the_memory_and_rounds(engine: SearchEngine) -> None:
     layers = {
         kind: open_layer(engine, "food", mode="dense", candidates=10, resident=kind)
@@ -116,10 +150,6 @@ def test_later_writes_are_seen_after_refresh_alone(engine: SearchEngine) -> None
 def test_what_cannot_be_resident_is_refused(engine: SearchEngine) -> None:
     with pytest.raises(InvalidRequest, match="resident='int8'; use float32 or bfloat16"):
         open_layer(engine, "food", resident="int8")  # type: ignore[arg-type]
-    long = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
-    long.ingest([Document("a", " ".join(WORDS * 6)), Document("b", "short")])
-    with pytest.raises(InvalidRequest, match="several passages; leave resident out"):
-        open_layer(engine, "long", resident="float32")
 
 
 def test_an_empty_collection_has_no_candidates(engine: SearchEngine) -> None:

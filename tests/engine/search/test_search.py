@@ -42,7 +42,7 @@ def test_candidates_hold_the_best_hits_and_say_how_much_they_cover(
         scores, weights = reference(documents, query, encoder, "hybrid")
         best = sorted(scores, key=lambda id: -scores[id])[:10]
         assert [hit.score for hit in result.hits] == pytest.approx([scores[id] for id in best], abs=1e-5)
-        everything = collection.search(query, limit=1000, coverage=True)
+        everything = collection.search(query, candidates=1000, coverage=True)
         assert everything.attention.covered_mass == 1.0
         covered = result.attention.covered_mass
         assert covered is not None
@@ -112,6 +112,8 @@ def test_bad_options_say_what_is_allowed(
 def test_bad_queries(collection: Collection) -> None:
     with pytest.raises(InvalidRequest, match="query 1 is empty; give at least one word"):
         collection.search_batch(["fine", "  "])
+    with pytest.raises(InvalidRequest, match="the query is empty; give at least one word"):
+        collection.search(" ")
     with pytest.raises(ModelNotFound):
         collection.search("x", model="v7")
 

@@ -58,7 +58,7 @@ def test_from_an_empty_home_to_a_live_version_and_back(
         page.get_by_text(re.compile("About 70 further queries until a training can be told")).wait_for()
         page.get_by_role("button", name="Train on your judgements").click()
         verdict = page.locator(".verdict strong")
-        verdict.wait_for(timeout=120_000)
+        verdict.wait_for()
         assert re.fullmatch(
             r"The (new version|tuned search) answers \d+ of 30 queries better and \d+ worse "
             r"\(nDCG@10 \.\d+ → \S+, 95 % \S+ to \S+\): it is live\.",

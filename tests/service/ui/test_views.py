@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import LATEST_S
 from support.service.browsing import needs_chromium, opened_page
 from support.service.service_fakes import WordEncoder, documents, serving
 
@@ -68,7 +69,7 @@ def test_judged_queries_are_won_and_lost_and_lead_to_the_single_query(page: Any,
     page.get_by_label("Folder with judgements").set_input_files(folder)
     page.get_by_text("6 queries, 6 judgements, split into training and test.").wait_for()
     page.get_by_role("button", name="Evaluate").click()
-    page.get_by_text("Means; below, the difference to v0 keyword").wait_for(timeout=90_000)
+    page.get_by_text("Means; below, the difference to v0 keyword").wait_for()
     assert page.get_by_role("columnheader", name="v0 dense").count() >= 1
     groups = page.locator(".data").first.locator("td:first-child").all_inner_texts()
     assert {group.split(" ")[0] for group in groups} == {"all", "seen", "unseen"}
@@ -165,7 +166,7 @@ def test_a_collection_shows_figures_a_map_and_documents_that_come_and_go(page: A
     page.get_by_role("button", name="Draw").click()
     page.get_by_text("60 documents nearest to “river”").wait_for()
     page.get_by_role("button", name="Rebuild the index").click()
-    page.get_by_text(re.compile(r"Generation \d+ answers now")).wait_for(timeout=60_000)
+    page.get_by_text(re.compile(r"Generation \d+ answers now")).wait_for()
     added = tmp_path / "added.txt"
     added.write_text("a page about herons")
     page.get_by_label("Files to add").set_input_files(added)
@@ -206,7 +207,7 @@ def test_the_console_has_requests_to_copy(page: Any) -> None:
     assert curl.startswith("curl -s -X POST")
     assert '"query":"river"' in curl
     for command in (["bash", "-c", curl], [sys.executable, "-c", python]):  # they do what the page did
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        said = subprocess.run(command, capture_output=True, text=True, timeout=LATEST_S, check=True).stdout
         assert "took_ms" in said
         assert "highlights" in said
 
@@ -265,6 +266,44 @@ def test_hits_go_on_page_by_page_and_unlikely_ones_are_folded(page: Any) -> None
     expect(status).to_have_text(re.compile("Nothing here fits this query well"))
     assert page.locator("#hits .hit").count() == 0
     expect(page.locator("#less summary").first).to_have_text("Less likely (10)")
+
+
+def test_files_of_all_kinds_say_what_is_done_and_what_was_left_out(page: Any, tmp_path: Path) -> None:
+    texts = {f"a{n}.txt": b"stone " * 3000 for n in range(3)} | {"old.txt": "Käse".encode("latin-1")}
+    others = {f"{n}.pdf": b"%PDF" for n in range(4)}
+    for name, content in (texts | others).items():
+        (tmp_path / name).write_bytes(content)
+    said: list[str] = []
+    page.expose_function("noted", lambda text: said.append(text))
+    page.goto("/#c=papers&v=collection")
+    page.get_by_text("A new collection", exact=True).click()
+    fresh = page.locator("details", has_text="A new collection")
+    fresh.get_by_label("Name of the collection").fill("mixed")
+    fresh.get_by_label("Files to add").set_input_files([tmp_path / name for name in sorted(texts | others)])
+    page.evaluate("""() => { const said = document.querySelector("details .drop + [role=status]");
+        new MutationObserver(() => noted(said.textContent)).observe(said, { childList: true }); }""")
+    fresh.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_text("4 documents to ask").wait_for()
+    expect(page.locator("#hint")).to_contain_text(
+        "4 new, 0 changed, 0 unchanged. Left out: 0.pdf, 1.pdf, 2.pdf and 1 more. In a terminal, "
+        "dsearch index FOLDER -c mixed reads PDF"
+    )
+    assert said[:2] == ["Reading 8 files …", "Adding 4 documents: 0 done …"]
+    assert any(re.fullmatch(r"Adding 4 documents: 2 done, about \d+ s left …", one) for one in said), said
+    found = page.request.get("/v1/collections/mixed/documents/old.txt").json()
+    assert found["text"] == "Käse"
+    page.request.delete("/v1/collections/mixed")
+
+
+def test_an_empty_collection_offers_to_be_filled(page: Any, tmp_path: Path) -> None:
+    page.request.put("/v1/collections/bare", data={})
+    (tmp_path / "a.txt").write_text("a heron")
+    page.goto("/#c=bare")
+    page.get_by_role("heading", name="No documents yet").wait_for()
+    page.get_by_label("Files to add").set_input_files(tmp_path / "a.txt")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_text("1 document to ask").wait_for()
+    page.request.delete("/v1/collections/bare")
 
 
 def test_a_collection_is_made_named_taken_along_and_deleted(page: Any, tmp_path: Path) -> None:
@@ -334,7 +373,7 @@ def test_from_a_search_over_thumbs_and_training_to_a_better_answer_and_back(
         page.get_by_label("Files with judgements").set_input_files(judged)
         page.get_by_label("Let it go live whatever held-out queries say").check()
         page.get_by_role("button", name="Train on these").click()
-        page.get_by_text("v1 answers now.").wait_for(timeout=120_000)
+        page.get_by_text("v1 answers now.").wait_for()
         charts = page.locator(".charts figure")
         expect(charts).to_have_count(2)  # the loss, and beside it how held-out queries are answered
         assert "all examples" in charts.nth(0).inner_text()

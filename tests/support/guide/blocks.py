@@ -19,7 +19,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from pathlib import Path
 
 from support.paths import SUPPORT
 from support.patience import LATEST_S
+from support.ports import free_port
 from support.warm.processes import VARIABLE, warm_start
 
 ENTRY_POINT = Path(sys.executable).parent / "dsearch"
@@ -73,7 +73,7 @@ def run_blocks(
     session: dict[str, object] = {"__name__": "guide"}
     blocks = blocks_of(path)
     with _inside(folder), contextlib.ExitStack() as servers:
-        port = str(_free_port())
+        port = str(free_port())
         for block in blocks:
             code = _passing_over(passed_over, block.code.replace(NAMED_PORT, port))
             for command in may_be_kept:
@@ -155,12 +155,6 @@ def _wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
     raise AssertionError(f"{url} did not answer")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from support.patience import LATEST_S
 from support.sizes import by_size
 
 # The same engine without windows, menus and extensions: a page costs a third of the processor time.
@@ -23,6 +24,7 @@ def executable() -> str | None:
 
 needs_chromium = pytest.mark.skipif(executable() is None, reason="no chromium on this machine")
 QUIET_MS = 150
+LATEST_MS = 1000 * LATEST_S
 # Resolves when nothing of the document has changed for so long.
 _UNCHANGED = """(quiet) => new Promise((resolve) => {
   let timer;
@@ -39,8 +41,9 @@ _SWITCHES = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backg
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=LATEST_MS)  # five seconds by default, whatever the page's own timeout
     with sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=executable(), args=_SWITCHES)
         yield launched
@@ -83,7 +86,7 @@ def opened_page(browser: Any, origin: str) -> Iterator[Any]:
         "request",
         lambda request: None if request.url.startswith((origin, "data:")) else wrong.append(request.url),
     )
-    opened.set_default_timeout(60_000)
+    opened.set_default_timeout(LATEST_MS)
     opened.wrong = wrong
     yield opened
     context.close()

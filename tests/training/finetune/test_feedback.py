@@ -96,6 +96,12 @@ def test_keys_can_be_named_and_left_out(synonyms: Collection) -> None:
     assert len(examples_from_feedback(synonyms, only={"b"}).examples) == 20
     with pytest.raises(InvalidRequest, match="no feedback of 'synonyms' to learn from"):
         examples_from_feedback(synonyms, only={"nobody"})
+    with pytest.raises(InvalidRequest) as refused:
+        examples_from_feedback(synonyms, without={"a", "b"})
+    assert "no feedback of 'synonyms' to learn from beside that of a, b, which is trusted" in str(
+        refused.value
+    )
+    assert str(refused.value).endswith("with: dsearch judgements export FILE -c synonyms")
 
 
 def test_a_query_of_weight_two_counts_twice(synonyms: Collection) -> None:

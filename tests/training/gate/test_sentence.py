@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dsearch.training.finetune.feedback import NO_TRUST
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.gate.sentence import missing_queries, sentence_of
@@ -59,6 +61,11 @@ def test_nothing_held_out_and_reports_of_earlier_releases() -> None:
     assert said == (
         "No query was held out, so nobody can tell whether it is better: it is not live, since at least 10 "
         "judged queries are needed."
+    )
+    untrusted = replace(judge(None, None), reason=NO_TRUST).to_dict()
+    assert sentence_of(untrusted, "kept").endswith(
+        "it is not live, since it learned from feedback, and no judgements were given that are trusted to "
+        "judge it."
     )
     older = _report(np.full(60, 0.1))
     del older["wins"], older["losses"]

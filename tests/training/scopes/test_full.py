@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.paths import SUPPORT
+from support.patience import LATEST_S
+from support.ports import free_port
 from support.sizes import by_size
 from support.training.numbers import PAIRS
 from support.training.observers import StopWhen
@@ -114,9 +115,7 @@ def test_processes_together_have_the_gradient_of_one(
     numbers: Collection, tiny_folder: Path, tmp_path: Path, count: int
 ) -> None:
     def results(of: int) -> list[dict[str, torch.Tensor]]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         files = [tmp_path / f"{of}-{rank}" for rank in range(of)]
         command = [sys.executable, SCRIPT, tiny_folder, tmp_path / "home"]
@@ -124,7 +123,7 @@ def test_processes_together_have_the_gradient_of_one(
             warm_start()([*map(str, [*command, rank, of, port, file])], env=environment)
             for rank, file in enumerate(files)
         ]
-        assert [process.wait(120) for process in started] == [0] * of
+        assert [process.wait(LATEST_S) for process in started] == [0] * of
         return [load_file(file) for file in files]
 
     (alone,) = results(1)
