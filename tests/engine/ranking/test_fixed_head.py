@@ -41,6 +41,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "hops": {"hops": 3, "hop_strength": 0.7},
     "few candidates": {"candidates": 3, "limit": 2, "coverage": True},
     "filter": {"filter": {"number": {"gte": 6}}, "limit": 50},
+    "beyond the candidates": {"candidates": 4, "limit": 12},
     "nothing left": {"filter": {"number": {"eq": 1000}}},
     "diverse": {"diversity": 0.4, "limit": 8},
     "thresholds": {"weight_threshold": 0.01, "limit": 50},
