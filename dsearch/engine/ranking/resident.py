@@ -10,6 +10,7 @@ one for each position, and the further passages of long documents.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -47,7 +48,11 @@ class ResidentEmbeddings(nn.Module):
         if dtype not in _TYPES:
             raise InvalidRequest(f"resident={dtype!r}; use float32 or bfloat16, or leave it out")
         passages, dim = snapshot.passages, snapshot.generation.embeddings.shape[1]
-        parts = {"embeddings": (snapshot.positions, snapshot.embeddings), "further": (0, snapshot.embeddings)}
+        parts: dict[str, tuple[int, Callable[..., np.ndarray]]] = {}
+        parts |= {
+            "embeddings": (snapshot.positions, snapshot.embeddings),
+            "further": (0, snapshot.embeddings),
+        }
         owners = np.empty(0, np.int64)
         if passages is not None:
             parts["further"], owners = (len(passages), passages.embeddings), passages.owners
