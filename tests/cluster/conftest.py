@@ -23,9 +23,10 @@ os.environ.update(
     RAY_health_check_failure_threshold="10",
     RAY_health_check_timeout_ms="60000",
     RAY_worker_register_timeout_seconds="240",
+    RAY_raylet_start_wait_time_s="220",  # where it is over, these tests are skipped
 )
 STORE_BYTES = 80 << 20
-START_S, TEST_S = 240, 600  # many times what an idle machine takes
+START_S, TEST_S = 480, 600  # many times what an idle machine takes
 # What Ray Serve and Ray Data say of their own code when they are imported, 21 times.
 OF_RAY = (
     "ignore:Using extra keyword arguments on `Field` is deprecated:DeprecationWarning",

@@ -12,8 +12,9 @@ from dsearch.cluster.release.release import Release, ShardManifest
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
 from dsearch.cluster.shards.shard import Shard
-from dsearch.engine import Collection
+from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, UnsupportedFormat
+from dsearch.types import Document
 
 
 @pytest.fixture
@@ -46,6 +47,22 @@ def test_a_shard_counts_the_documents_of_all_shards(collection: Collection, fold
     shards = [ShardManifest.read(folder / name) for name in ("000", "001", "002")]
     assert [one.documents for one in shards] == [5, 5, 6]
     assert {one.total for one in shards} == {collection.describe().documents} == {16}
+
+
+def test_passages_go_with_their_documents(engine: SearchEngine, tmp_path: Path) -> None:
+    made = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
+    made.ingest([Document(f"d{i}", f"apple{i} " + "bread cheese " * (i % 3 * 9)) for i in range(11)])
+    made.refresh()
+    generation = made.snapshot.generation
+    split(made.store, generation, tmp_path / "split", 3)
+    shards = LocalShards(tmp_path / "split")
+    found: list[int] = []
+    for shard in shards.shards:
+        table = shard.state.generation.passages
+        found += (table.owners + shard.manifest.offset).tolist()
+    shards.close()
+    assert found == generation.passages.owners.tolist()
+    assert len(set(found)) == 7
 
 
 def test_opening_changes_no_byte_that_is_proven(folder: Path) -> None:

@@ -209,6 +209,19 @@ def test_a_generation_of_the_same_number_is_another_one(collection: Collection) 
     assert lease_registered(collection.store, replace(record, manifest_digest="0" * 64)) is None
 
 
+def test_a_generation_that_does_not_open_is_not_held(collection: Collection) -> None:
+    collection.refresh()
+    gc.collect()
+    record = min(collection.store.generations(), key=lambda one: one.number)
+    folder = collection.store.path / "generations" / f"{record.number:06d}"
+    with (folder / "keys.faiss").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(CorruptData, match=r"keys\.faiss"):
+        leases.open_registered(collection.store, record)
+    with alone_with(folder) as alone:
+        assert alone
+
+
 def test_a_reader_clears_nothing(engine: SearchEngine, collection: Collection) -> None:
     left = collection.store.path / "generations" / ".000009.building-1-abc"
     left.mkdir()

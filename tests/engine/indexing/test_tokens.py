@@ -11,6 +11,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing.chunking import PassageLengths
+from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tokens import (
     ALIKE,
     MOST_TOKENS,
@@ -84,6 +85,28 @@ def test_a_deleted_document_leaves_no_tokens(staged: Collection) -> None:
     assert built.tokens is not None
     assert len(built.tokens) == len(built) == 15
     assert staged.tokens.spool.rows().tolist() == []
+
+
+def test_a_published_generation_leaves_the_tokens_of_what_came_meanwhile(staged: Collection) -> None:
+    """Written while it was built: it has them not, and whoever searches the row needs them."""
+    built = staged.store.rows()
+    staged.upsert([Document(id="meanwhile", text="lemon"), Document(id="gone", text="nut")])
+    meanwhile, gone = (staged.store.rows_of([id])[id] for id in ("meanwhile", "gone"))
+    assert sorted(staged.tokens.spool.rows().tolist()) == sorted([meanwhile, gone])
+    staged.tokens.published(built, np.array([meanwhile], np.int64))
+    assert staged.tokens.spool.rows().tolist() == [meanwhile]
+
+
+def test_tokens_are_read_from_the_generation_that_is_live(staged: Collection) -> None:
+    keeper = TokenKeeper(staged.store)
+    staged.upsert([Document(id="late", text="lemon")])
+    row = staged.store.rows_of(["late"])["late"]
+    assert keeper.of_rows([row])[row] is not None  # beside
+    staged.refresh()
+    tokens = keeper.of_rows([row])[row]  # in the generation
+    assert tokens is not None
+    assert tokens.spans.tolist() == [[1, 6]]
+    keeper.close()
 
 
 def test_an_existing_collection_gets_tokens(collection: Collection) -> None:

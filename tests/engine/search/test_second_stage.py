@@ -107,6 +107,15 @@ def test_pages_go_on_in_the_order_of_the_second_stage(staged: Collection) -> Non
         staged.search(QUERY, limit=3, stages=2, rerank_candidates=5, cursor=cursor)
 
 
+def test_further_documents_follow_those_that_were_looked_at(staged: Collection) -> None:
+    staged.upsert([Document(id=f"further{i}", text=f"bread and cheese number{i}") for i in range(150)])
+    page = staged.search(QUERY, stages=2, limit=100).hits
+    more = staged.search(QUERY, stages=2, limit=160).hits
+    assert len(page) == 100 < len(more)
+    assert [hit.id for hit in more[:100]] == [hit.id for hit in page]
+    assert [hit.weight for hit in more[:100]] == pytest.approx([hit.weight for hit in page], abs=1e-6)
+
+
 def test_served_as_trained(staged: Collection) -> None:
     """The ids and weights of an answer are those of the layer that gradients flow through."""
     layer, _ = staged.layer_and_stamp(stages=2)

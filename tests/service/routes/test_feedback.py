@@ -161,6 +161,13 @@ def test_contributions_bear_the_key(engine: SearchEngine, papers: Collection) ->
     assert page.impression.key == page.events[0].key == key.id
 
 
+def test_an_order_that_was_asked_for_is_not_explored(client: TestClient, papers: Collection) -> None:
+    body = {"query": "cat", "explore": 0.2, "sort": "-n", "limit": 5}
+    answers = [client.post("/v1/collections/papers/search", json=body).json() for _ in range(40)]
+    assert [answer.get("explored") for answer in answers] == [None] * 40
+    assert len({tuple(hit["id"] for hit in answer["hits"]) for answer in answers}) == 1
+
+
 def test_explored_pages_are_swapped_and_say_so(client: TestClient, papers: Collection) -> None:
     plain = [hit["id"] for hit in client.post(f"{URL}/search", json={"query": "cat"}).json()["hits"]]
     seen: Counter[str] = Counter()
