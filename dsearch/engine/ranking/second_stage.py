@@ -82,8 +82,7 @@ class FirstStage(NamedTuple):
 
     def of(self, sharing: Bool[np.ndarray, "batch candidates"]) -> FirstStage:
         """That of the candidates where `sharing` is True; the others count as none."""
-        beyond = torch.as_tensor(~sharing).to(self.scores.device)
-        scores = self.scores.masked_fill(beyond, -torch.inf)
+        scores = fill(self.scores, on_device_of(~sharing, self.scores), -math.inf)
         return self._replace(positions=np.where(sharing, self.positions, NONE), scores=scores)
 
 
