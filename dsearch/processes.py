@@ -181,7 +181,7 @@ def _child(fd: int, memory_bytes: int | None, set_threads: Callable[[], object])
     threading.Thread(target=_end_with_parent, args=(channel,), daemon=True).start()
     # Ctrl-C reaches both processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _clean_up_and_end)
     try:
         set_threads()
         target, args = pickle.loads(payload)
@@ -193,7 +193,13 @@ def _child(fd: int, memory_bytes: int | None, set_threads: Callable[[], object])
         message = ("result", target(lambda progress: channel.send(("progress", progress)), *args))
     except Exception as error:
         message = ("error", _sendable(error))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to clean up
     channel.send(message)
+
+
+def _clean_up_and_end(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would end the cleaning up in a traceback
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _end_with_parent(channel: Connection) -> None:

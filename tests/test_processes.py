@@ -94,6 +94,17 @@ def test_cancelling_lets_it_clean_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize("cleaning", [False, True])
+def test_a_signal_at_its_exit_prints_no_traceback(capfd: pytest.CaptureFixture[str], cleaning: bool) -> None:
+    if cleaning:
+        with pytest.raises(ProcessDied, match="status 143"):
+            run_spawned(targets.terminate_at_the_end, True)
+    else:
+        assert run_spawned(targets.terminate_at_the_end, False) is None
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("cold")
 def test_what_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_GRACE_S", 0.3)
     with pytest.raises(Cancelled):

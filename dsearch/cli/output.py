@@ -43,6 +43,9 @@ def show(result: SearchResult, empty: str | None = None) -> None:
     if empty is not None:
         say(f"{empty} has no documents; fill it with: {typed('index', 'SOURCE', '-c', empty)}")
         return
+    if not result.hits and result.waiting is not None and not result.attention.candidates:
+        tell_waiting(result.waiting.documents, result.waiting.hint.arguments[-1])
+        return
     if not result.hits:
         say("nothing was found; leave out a filter, quotes or signs, or try other words")
     confidence, folded = result.confidence, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -50,6 +51,13 @@ class Odd(Exception):
 
 def fail_oddly(report: Report) -> None:
     raise Odd("this", "that")
+
+
+def terminate_at_the_end(report: Report, cleaning: bool) -> None:
+    """Is sent SIGTERM when it exits, after a result, or a second time after the first."""
+    atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+    if cleaning:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def kill_itself(report: Report) -> None:
