@@ -265,7 +265,6 @@ function showStamp(answer) {
   stamp.textContent = parts.join(" · ");
 }
 
-// What an empty collection is filled by.
 async function filler() {
   const { moreFiles } = await import("./upload.js");
   return moreFiles(chosen.value, () => location.reload());

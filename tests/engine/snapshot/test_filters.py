@@ -161,7 +161,7 @@ def test_filtered_search_is_search_among_what_matches(
     collection, documents = written
     query = " ".join(words)
     matching = [id for id, document in documents.items() if meets(document.metadata, filter)]
-    result = collection.search(query, filter=filter, mode=mode, limit=1000)
+    result = collection.search(query, filter=filter, mode=mode, limit=1000, candidates=1000)
     found = {hit.id: hit for hit in result.hits}
     if not matching:
         assert not found
