@@ -132,7 +132,8 @@ class StageFormulas:
         fields: Float[np.ndarray, "candidates fields"] | None = None,
     ) -> Float[Array, " candidates"]:
         """γ M + Σ u x; without v r, see `reranked`."""
-        term = self.strength * matches.sharp + features @ self.feature_weights
+        # Row by row: a product with a matrix rounds equal rows apart, and equal documents should tie.
+        term = self.strength * matches.sharp + (features * self.feature_weights).sum(-1)
         if self.field_weights is None or fields is None:
             return term
         return term + as_like(fields, self.field_weights) @ self.field_weights

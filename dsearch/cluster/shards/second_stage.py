@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from dsearch.attention.arrays import inference, numbers_of
-from dsearch.attention.late_interaction import FixedStage
+from dsearch.attention.late_interaction import FixedStage, Interactions
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.cluster.wire.messages import MeaningRequest, QueryText, RescoreRequest, RescoreResult
 from dsearch.encoder import TextTokens
@@ -45,7 +45,10 @@ def rerank(state: Snapshot, offset: int, request: RescoreRequest) -> RescoreResu
                 features = monotone_features(state, named, here[row][here_now])
                 assert features is not None
                 fields[row, here_now] = features
-            matches[row] = np.stack([numbers_of(part) for part in reranker.stage.matches(of)], axis=1)
+            # Rounded from float64, so documents of equal tokens tie in any shard; see `_dense` of shard.py.
+            states, weights, tokens, steps = (numbers_of(part).astype(np.float64) for part in of[:4])
+            exact = Interactions(states, weights, tokens, steps, of.counts)
+            matches[row] = np.stack(reranker.stage.matches(exact), axis=1)
             counts[row], present[row] = numbers_of(of.counts), is_known
         embeddings = state.embeddings(here) if request.embeddings else None
         return RescoreResult(matches, counts, present, embeddings, fields)

@@ -311,10 +311,10 @@ def features_of(
         "sum": of.matches.sum,
         "lead": of.matches.lead,
         "length": log(at_least(as_like(of.counts, dense), 1)) / 4,
-        "feedback": embeddings @ unit(best),
+        "feedback": (embeddings * unit(best)).sum(-1),
         "dense_place": _place(dense),
         "keyword_place": _place(keyword),
-        "leaders": embeddings @ unit(shares @ embeddings),
+        "leaders": (embeddings * unit(shares @ embeddings)).sum(-1),
         "neighbours": _scores_of_neighbours(scores, embeddings),
     }
     return stack([every[name] for name in FEATURES], 1)
