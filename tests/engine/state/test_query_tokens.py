@@ -11,7 +11,6 @@ from dsearch.encoder import TextTokens
 from dsearch.engine.state import query_tokens
 from dsearch.engine.state.query_tokens import KeptQueryTokens
 
-
 MOST = query_tokens._MOST  # pyright: ignore[reportPrivateUsage]
 
 
