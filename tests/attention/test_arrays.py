@@ -1,4 +1,4 @@
-"""Functions of arrays give the same for NumPy arrays as for tensors, and leave their arguments as they were."""
+"""Functions of arrays give the same for NumPy arrays as for tensors, and leave their arguments alone."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_evidence_of_one_block_stays_beside_that_of_others() -> None:
     assert [entry.id for entry in one.evidence] == ["d6", "d0", "d4"]
     (none,) = predicted([[0.3, 0.05, 0, 0.1, 0.2, 0, 0.35]], column(1, 2, 3, 4, 5), 0)
     assert none.evidence == []
-    assert none.mean == pytest.approx((0.3 + 0.1 + 0.3 + 0.8 + 1.75))
+    assert none.mean == pytest.approx(0.3 + 0.1 + 0.3 + 0.8 + 1.75)
 
 
 def test_each_query_has_its_own_prediction_and_one_that_reaches_nothing_has_none() -> None:
