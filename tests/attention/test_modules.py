@@ -237,3 +237,26 @@ def test_a_copy_of_torchs_module_keeps_its_precision() -> None:
     tokens = torch.rand(2, 5, 8, dtype=torch.float64)
     expected, _ = theirs(tokens, tokens, tokens)
     torch.testing.assert_close(ours(tokens).context, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_a_prediction_is_the_weighted_mean_and_its_deviation() -> None:
+    weights = torch.tensor([[[0.25, 0.75], [1.0, 0.0]]], dtype=torch.float64, requires_grad=True)
+    values = torch.tensor([[2.0, 5.0], [6.0, 5.0]], dtype=torch.float64, requires_grad=True)
+    mean, spread = predict(weights, values)
+    assert mean.tolist() == [[[5.0, 5.0], [2.0, 5.0]]]
+    assert spread.tolist() == [[[pytest.approx(3**0.5), 0.0], [0.0, 0.0]]]
+    (mean.sum() + spread.sum()).backward()  # a certain prediction has a gradient that is a number
+    for argument in (weights, values):
+        assert argument.grad is not None
+        assert argument.grad.isfinite().all()
+
+
+def test_the_leave_one_out_loss_is_the_mean_square_of_what_the_others_say() -> None:
+    keys, values = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0, 0.0], [2.0, 4.0], [4.0, 1.0]])
+    kernel = (-0.5 * (keys - keys.T).square() / 0.8**2).exp()
+    kernel.fill_diagonal_(0)
+    said = kernel / kernel.sum(1, keepdim=True) @ values
+    loss = NadarayaWatson("gaussian", 0.8).leave_one_out_loss(keys, values)
+    assert loss.item() == pytest.approx((said - values).square().mean().item(), rel=1e-4)
+    assert NadarayaWatson().score.width.item() == 1.0
+    assert NadarayaWatson().score.kernel == "gaussian"
