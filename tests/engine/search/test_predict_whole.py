@@ -131,3 +131,16 @@ def test_without_a_document_that_has_the_field_nothing_is_predicted() -> None:
 def test_values_of_two_kinds_are_refused_with_their_documents() -> None:
     with pytest.raises(InvalidRequest, match=r"field 'x' is a number in document 'd0' and a label in 'd3'"):
         column(1, None, "a", None, None)
+
+
+def test_documents_whose_weights_are_all_lost_to_rounding_predict_nothing() -> None:
+    """They are in reach, and their shares would be zero by zero."""
+
+    class Underflown(Blocks):
+        def weights(self, among: np.ndarray) -> Iterator[tuple[np.ndarray, torch.Tensor, torch.Tensor]]:
+            for rows, weights, _ in super().weights(among):
+                yield rows, weights, torch.full((1,), len(rows))
+
+    blocks: Any = Underflown([[0.0] * POSITIONS])
+    (one,) = predicted_from_all(blocks, column(1, 2, None, 3, 4), len(AT), 2, lambda at: [str(p) for p in at])
+    assert one == FieldPrediction("number", None, None, None, [], 4, 1)
