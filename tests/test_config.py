@@ -12,11 +12,27 @@ from dsearch.config import Settings, load_settings, settings_in_use
 from dsearch.errors import InvalidRequest
 
 DEFAULTS: dict[str, Any] = {
-    "home": Path("index"), "encoder": "all-MiniLM-L6-v2", "next_encoder": None, "device": "cpu",
-    "backend": "auto", "dtype": None, "cache": None, "threads": None, "api_key": None,
-    "host": "127.0.0.1", "port": 8080, "hosts": "", "origins": "", "rerankers": "",
-    "query_timeout_ms": 2000, "query_cache_bytes": 64 * 1024 * 1024, "rebuild_share": 0.05,
-    "explore": 0.0, "task_memory_bytes": None, "log_level": "warning", "log_format": "text",
+    "home": Path("index"),
+    "encoder": "all-MiniLM-L6-v2",
+    "next_encoder": None,
+    "device": "cpu",
+    "backend": "auto",
+    "dtype": None,
+    "cache": None,
+    "threads": None,
+    "api_key": None,
+    "host": "127.0.0.1",
+    "port": 8080,
+    "hosts": "",
+    "origins": "",
+    "rerankers": "",
+    "query_timeout_ms": 2000,
+    "query_cache_bytes": 64 * 1024 * 1024,
+    "rebuild_share": 0.05,
+    "explore": 0.0,
+    "task_memory_bytes": None,
+    "log_level": "warning",
+    "log_format": "text",
 }
 BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "threads": ([1, 64], [0, -1]),

@@ -123,16 +123,18 @@ def test_a_declared_option_reaches_http_and_the_command_line() -> None:
 def test_the_defaults_of_a_search() -> None:
     """As the guide and the schema say; a search without options is this one."""
     given = {
-
-            "limit": 10,
-            "offset": 0,
-            "operators": True,
-            "mode": "hybrid",
-            "explain": False,
-            "highlight": False
-        ,
-        "highlight_by": "words", "partial": False, "rerank_candidates": 50, "collapse": False,
-        "diversity": 0.0, "typos": False,
+        "limit": 10,
+        "offset": 0,
+        "operators": True,
+        "mode": "hybrid",
+        "explain": False,
+        "highlight": False,
+        "highlight_by": "words",
+        "partial": False,
+        "rerank_candidates": 50,
+        "collapse": False,
+        "diversity": 0.0,
+        "typos": False,
     }
     options = SearchOptions()
     assert {field.name: getattr(options, field.name) for field in fields(SearchOptions)} == {
