@@ -260,3 +260,29 @@ def test_the_leave_one_out_loss_is_the_mean_square_of_what_the_others_say() -> N
     assert loss.item() == pytest.approx((said - values).square().mean().item(), rel=1e-4)
     assert NadarayaWatson().score.width.item() == 1.0
     assert NadarayaWatson().score.kernel == "gaussian"
+
+
+def test_keys_and_values_have_the_length_of_queries_unless_it_is_said() -> None:
+    def shapes(**lengths: int) -> list[int]:
+        module = MultiHeadAttention(6, 2, **lengths)
+        return [
+            module.query.in_features,
+            module.key.in_features,
+            module.value.in_features,
+            module.out.in_features,
+        ]
+
+    assert shapes() == [6, 6, 6, 6]
+    assert shapes(query_dim=4) == [4, 4, 4, 6]
+    assert shapes(key_dim=5) == [6, 5, 5, 6]
+    assert shapes(query_dim=4, key_dim=5) == [4, 5, 5, 6]
+    assert shapes(value_dim=3) == [6, 6, 3, 6]
+    own = MultiHeadAttention(6, 2, query_dim=4)(torch.ones(3, 4))
+    assert (own.context.shape, own.weights.shape) == ((3, 6), (2, 3, 3))
+    assert all(layer.bias is None for layer in MultiHeadAttention(6, 2, bias=False).children())
+
+
+@pytest.mark.parametrize("heads", [0, -1, 4, 7])
+def test_heads_that_do_not_divide_the_length_are_refused(heads: int) -> None:
+    with pytest.raises(InvalidRequest, match=rf"heads={heads} does not divide dim=6; use one of 1, 2, 3, 6"):
+        MultiHeadAttention(6, heads)
