@@ -51,7 +51,7 @@ class Client:
     ],
 )
 def test_up_to_a_tenth_needs_no_consent(
-    monkeypatch: pytest.MonkeyPatch, gone: int, options: dict[str, bool], deleted: int, refused: int
+    monkeypatch: pytest.MonkeyPatch, gone: int, options: dict[str, Any], deleted: int, refused: int
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())  # no terminal
     folders = Folders(Problems(), **options)
