@@ -15,6 +15,7 @@ from dsearch.corpus import Problems, RecordFields, read
 from dsearch.corpus.columns import typed
 from dsearch.corpus.definitions import definition_starts
 from dsearch.corpus.formats.decoding import decoded
+from dsearch.corpus.formats.front_matter import MOST, split_front_matter
 from dsearch.corpus.formats.jsonl import documents_of_array, read_jsonl
 from dsearch.corpus.formats.mail import read_mbox
 from dsearch.corpus.formats.notebooks import read_notebook
@@ -151,6 +152,17 @@ def test_values_of_richer_formats_become_json() -> None:
         "7": [1, None],
         "other": "(1+2j)",
     }
+
+
+def test_front_matter_is_looked_for_in_the_beginning_alone() -> None:
+    def text(length: int) -> str:
+        """A text whose front matter is so long, with its marks."""
+        frame = len("---\na: \n---\n")
+        return f"---\na: {'x' * (length - frame)}\n---\nbody"
+
+    fields, rest = split_front_matter(text(MOST))
+    assert ([*fields], rest) == (["a"], "body")
+    assert split_front_matter(text(MOST + 1)) == ({}, text(MOST + 1))
 
 
 def test_groups_tables_and_notes_of_slides_are_read(tmp_path: Path) -> None:
