@@ -246,9 +246,7 @@ class TrainingJob(LearningJob):
         None, "scope full: hard negatives per query, drawn from the index as it learns", low=0, high=64
     )
     precision: str | None = option(
-        None,
-        "number format: bfloat16 runs an encoder by autocast and keeps embeddings in 2 bytes",
-        choices=("float32", "bfloat16"),
+        None, "number format: bfloat16 by autocast, embeddings in 2 bytes", choices=("float32", "bfloat16")
     )
     compiled: bool = option(False, "scope full: run the transformer through torch.compile", flag="--compile")
     tune: bool = option(

@@ -158,7 +158,7 @@ def _lines_of_values(collection: str, field: str, learned: JobResult, registered
 
 
 def epochs_text(epochs: int | str) -> str:
-    """How long was learned; none where held-out queries were answered best by what was there before."""
+    """Count the epochs; there are none where held-out queries were answered best by what was there before."""
     if epochs == 0:
         return "0 epochs: no amount of training answered held-out queries better"
     return f"{epochs} {'epoch' if epochs == 1 else 'epochs'}"
