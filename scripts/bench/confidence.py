@@ -12,8 +12,8 @@ medicine), which may well have an answer. Foreign queries are everyday questions
 twelve of twenty in other languages, and fifty queries of each collection of another field; the last row pools
 them all.
 The second table is fitted to queries made from the documents alone, which is why it shows words.
-The collections of the folders' names must be indexed, whole. --record writes both tables anew; their notes stay,
-and are to be read again.
+The collections of the folders' names must be indexed, whole. --record writes both tables anew;
+their notes stay, and are to be read again.
 """
 
 from __future__ import annotations
