@@ -198,7 +198,13 @@ def test_an_encoder_without_token_states_is_refused(engine: SearchEngine) -> Non
 
 @pytest.mark.parametrize(
     ("text", "start", "end", "of_word"),
-    [("the oat", 0, 3, False), ("theory", 0, 3, True), ("oat!", 3, 4, False), ("oat", 0, 3, True)],
+    [
+        ("the oat", 0, 3, False),
+        ("theory", 0, 3, True),
+        ("oat!", 3, 4, False),
+        ("oat", 0, 3, True),
+        ("The oat", 0, 3, False),
+    ],
 )
 def test_stop_words_and_signs_are_left_out(text: str, start: int, end: int, of_word: bool) -> None:
     assert is_of_word(text, start, end, frozenset(["the"])) is of_word
