@@ -139,3 +139,16 @@ def test_variants_of_stemmers_are_no_languages() -> None:
     assert languages.named_languages("english") == ()
     assert languages.named_languages(" german, english,german ") == ("german", "english")
     assert {"estonian", "irish"}.isdisjoint(languages.named_languages("auto"))
+
+
+def test_readings_of_a_query_that_are_the_same_are_one() -> None:
+    """In the order of their probabilities; a word has no variant that is its own term."""
+    tokenizer = Tokenizer.for_language("english,german,french")
+    for query in ("casa haus maison houses", "tests", "the houses", "zzz"):
+        readings = tokenizer.readings(query)
+        assert 1 <= len(readings) <= 3
+        assert all(readings.index(reading) == place for place, reading in enumerate(readings))
+        for word in tokenizer.query_words(query):
+            assert set(word.variants).isdisjoint(word.terms)
+            assert len(set(word.variants)) == len(word.variants)
+    assert len(tokenizer.readings("zzz")) == 1
