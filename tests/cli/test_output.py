@@ -116,8 +116,8 @@ def test_less_likely_hits_are_set_apart_once(capsys: pytest.CaptureFixture[str])
         (
             Confidence("nothing fits", 0.5, "judgements", 9, 0.0),
             (
-                "nothing fits this query well (estimated on 9 judged queries); these hits are the nearest there "
-                "are"
+                "nothing fits this query well (estimated on 9 judged queries); these hits are the "
+                "nearest there are"
             ),
         ),
     ],
