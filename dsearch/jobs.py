@@ -196,7 +196,7 @@ class TrainingJob(LearningJob):
     self_supervised: bool = option(False, "learn from the corpus alone, without judgements")
     source: str | None = option(
         None,
-        "feedback: learn from clicks and thumbs; judgements, if given, then decide whether it goes live",
+        "learn from clicks and thumbs (feedback); judgements, if given, then decide whether it goes live",
         choices=(FEEDBACK,),
         flag="--from",
         alias="from",
@@ -246,7 +246,7 @@ class TrainingJob(LearningJob):
         None, "scope full: hard negatives per query, drawn from the index as it learns", low=0, high=64
     )
     precision: str | None = option(
-        None, "bfloat16: an encoder by autocast, or embeddings by 2 bytes", choices=("float32", "bfloat16")
+        None, "number format: bfloat16 by autocast, embeddings in 2 bytes", choices=("float32", "bfloat16")
     )
     compiled: bool = option(False, "scope full: run the transformer through torch.compile", flag="--compile")
     tune: bool = option(

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from dsearch.cli.output import BAR, save_picture, shortened
-from dsearch.cli.session import say
+from dsearch.cli.session import amount, say
 from dsearch.errors import InvalidRequest
 from dsearch.results import Attention, FieldPrediction, Predictions
 from dsearch.types import Stamp
@@ -41,7 +41,7 @@ def show_prediction(queries: Sequence[str], field: str, predictions: Predictions
         for document in answer.evidence:
             typer.echo(f"{_line(document.id, document.weight)}  {document.value}")
         say(
-            f"from {answer.candidates} documents, {answer.without_field} without {field}; "
+            f"from {amount(answer.candidates, 'document')}, {answer.without_field} without {field}; "
             f"{answer.covered_mass:.1%} of the attention"
         )
     _tell(predictions.note, predictions.stamp)

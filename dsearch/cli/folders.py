@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsearch.cli.session import as_json, say, typed
+from dsearch.cli.session import amount, as_json, say, typed
 from dsearch.corpus import Mirror, Problems
 from dsearch.corpus.mirror import FROM_FOLDERS
 from dsearch.types import EmbeddedDocument
@@ -82,7 +82,8 @@ class Folders:
             )
         for root, documents in mirror.elsewhere().items():
             command = typed("delete", "-c", collection, "--filter", as_json({"_file.root": {"eq": root}}))
-            say(f"{documents} documents stay of {root}, which is gone; delete them with: {command}")
+            stay = amount(documents, "document stays", "documents stay")
+            say(f"{stay} of {root}, which is gone; to delete: {command}")
 
 
 def documents_of(home: Path | None, collection: str) -> Iterator[Document]:

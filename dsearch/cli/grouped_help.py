@@ -136,6 +136,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
 """The commands by what they are for, each with an example that its parser accepts."""
 
 _OTHERS = "More"
+SENTENCE = 1000  # characters, more than any: a list of commands shows first sentences whole
 
 
 class LazyCommands(MutableMapping[str, Any]):
@@ -185,11 +186,27 @@ class GroupedHelp(TyperGroup):
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)
             if command is not None and not command.hidden:
-                lists[purposes.get(name, _OTHERS)].append((name, command.get_short_help_str(limit=80)))
+                lists[purposes.get(name, _OTHERS)].append((name, command.get_short_help_str(SENTENCE)))
         for purpose, rows in lists.items():
             if rows:
                 with formatter.section(purpose):
                     formatter.write_dl(rows)
+
+
+class WholeHelp(TyperGroup):
+    """A group of commands whose list shows first sentences whole, over as many lines as they need."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(SENTENCE))
+                    for name, command in listed
+                    if command is not None
+                ]
+            )
 
 
 def _command(name: str) -> Any:
@@ -198,7 +215,7 @@ def _command(name: str) -> Any:
     defined: Any = getattr(import_module(f"dsearch.cli.{module}"), attribute)
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     if isinstance(defined, typer.Typer):
-        app.add_typer(defined, name=name)
+        app.add_typer(defined, name=name, cls=WholeHelp)
         add_examples(app)
         return typer.main.get_group(app).commands[name]
     app.command(name, context_settings={"help_option_names": ["-h", "--help"]})(defined)

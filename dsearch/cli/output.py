@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dsearch.cli.session import say, typed
+from dsearch.cli.session import amount, say, typed
 from dsearch.errors import InvalidRequest, Unavailable
 from dsearch.types import Confidence, Explanation, Hit, LearnedEffect, SearchResult
 
@@ -74,7 +74,9 @@ def in_words(confidence: Confidence) -> str:
     """Say whether the first hit is right, and on what evidence."""
     source = f"{confidence.queries} judged queries"
     if confidence.fitted_on == "documents":
-        source = f"{confidence.queries} queries made from the documents, not on judgements"
+        source = (
+            f"{amount(confidence.queries, 'query', 'queries')} made from the documents, not on judgements"
+        )
     if confidence.verdict == "nothing fits":
         return f"nothing fits this query well (estimated on {source}); these hits are the nearest there are"
     if confidence.probability is not None:
@@ -85,7 +87,9 @@ def in_words(confidence: Confidence) -> str:
 
 def tell_waiting(documents: int, collection: str) -> None:
     """Say that an interrupted run left documents behind, and the command that goes on."""
-    say(f"{documents} documents cannot be found yet; go on with: {typed('index', '-c', collection)}")
+    say(
+        f"{amount(documents, 'document')} cannot be found yet; go on with: {typed('index', '-c', collection)}"
+    )
 
 
 def _lines(hit: Hit, *, bold: bool) -> str:

@@ -40,6 +40,10 @@ STAGES = {
 }
 
 
+UNITS = {"digests": "files"}
+"""What a stage counts, where it is not what the command counts."""
+
+
 _home: ContextVar[str | None] = ContextVar("home", default=None)
 
 
@@ -47,6 +51,11 @@ def remember_home(home: Path | None) -> Path | None:
     """Callback of `--home`: commands in messages name this home from now on."""
     _home.set(None if home is None else str(home))
     return home
+
+
+def amount(count: int, singular: str, plural: str | None = None) -> str:
+    """A number with its noun: `1 query`, `3 queries`; `plural` where an s is not enough."""
+    return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 def typed(name: str, *arguments: str) -> str:
@@ -151,7 +160,9 @@ class ProgressBars:
         self._bars.start()
 
     def _show(self, progress: Progress) -> None:
-        rate = f"{progress.done / progress.elapsed_s:,.0f} {self._unit}/s" if progress.elapsed_s > 0.5 else ""
+        rate = ""
+        if progress.elapsed_s > 0.5 and progress.done:
+            rate = f"{as_rate(progress.done / progress.elapsed_s)} {UNITS.get(progress.stage, self._unit)}/s"
         if progress.stage not in self._tasks:
             name = STAGES.get(progress.stage, progress.stage)
             self._tasks[progress.stage] = self._bars.add_task(name, total=progress.total or None, rate="")
@@ -170,11 +181,16 @@ class ProgressBars:
         if (finished and progress.elapsed_s >= 1) or due:
             self._line_at_s = progress.elapsed_s
             left = ""
-            if progress.total and progress.done:
+            if progress.total and progress.done and not finished:
                 left_s = progress.elapsed_s * (progress.total - progress.done) / progress.done
                 left = f", ETA {left_s:.0f} s"
             name = STAGES.get(progress.stage, progress.stage)
-            say(f"{name}: {progress.done}/{progress.total or '?'} {rate}{left}")
+            say(f"{name}: {progress.done}/{progress.total or '?'} {rate}{left}".rstrip())
+
+
+def as_rate(per_s: float) -> str:
+    """A number of things a second; one decimal where there are few, so that none reads as standing still."""
+    return f"{per_s:,.1f}" if per_s < 9.95 else f"{per_s:,.0f}"
 
 
 def as_json(value: Any) -> str:

@@ -11,6 +11,11 @@ from dsearch.index import KeywordIndex
 
 _HEADING = re.compile(r"^#{1,3} +(.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_SIGNS = re.compile(
+    r"!\[[^]]*\]\([^)]*\)|\[([^]]*)\]\([^)]*\)|`|\*\*?(?=\S)|(?<=\S)\*\*?|^[|:\- ]+$|^\| *| *\|$",
+    re.MULTILINE,
+)
+"""Of Markdown: a picture, a link with its text, code, emphasis, the frame of a table."""
 _SNIPPET = 200  # characters
 _RECORDS = ("decisions", "changelog", "architecture")
 
@@ -30,9 +35,10 @@ class Section:
 
     @property
     def snippet(self) -> str:
-        """The beginning of its text, on one line."""
-        text = " ".join(self.text.split())
-        return text if len(text) <= _SNIPPET else f"{text[:_SNIPPET]}…"
+        """The beginning of its prose, without Markdown, on one line; of its code if there is no prose."""
+        prose = _FENCE.sub(" ", self.text)
+        text = " ".join(_SIGNS.sub(r"\1", prose if prose.strip() else self.text.replace("```", " ")).split())
+        return text if len(text) <= _SNIPPET else f"{text[: text.rfind(' ', 0, _SNIPPET)]} …"
 
 
 def anchor_of(heading: str) -> str:

@@ -12,14 +12,15 @@ medicine), which may well have an answer. Foreign queries are everyday questions
 twelve of twenty in other languages, and fifty queries of each collection of another field; the last row pools
 them all.
 The second table is fitted to queries made from the documents alone, which is why it shows words.
-The collections of the folders' names must be indexed, whole.
+The collections of the folders' names must be indexed, whole. --record writes both tables anew;
+their notes stay, and are to be read again.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dsearch.threads import set_threads
@@ -27,6 +28,7 @@ from dsearch.threads import set_threads
 set_threads()
 
 import numpy as np
+from records import FOLDER, describe_machine, present_commit, read_record, today, write_record
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.cli.commands.evaluate import read_judgements
@@ -40,6 +42,7 @@ FOLDS = 5
 FIELD_OF = {"scifact": "medicine", "nfcorpus": "medicine"}
 NONSENSE, OF_OTHERS = 100, 50
 ENGLISH = 8  # of the everyday questions
+RECORDS = ("confidence", "confidence-2")
 REFUSALS = ("nonsense", "everyday", "other languages", "other fields", "foreign, all", "same field")
 ELSEWHERE = (
     "what is the weather like in berlin tomorrow",
@@ -82,7 +85,9 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--home", type=Path, default=Path("index"))
     parser.add_argument("--most", type=int, default=1000, help="queries of a collection, drawn, at most")
+    parser.add_argument("--record", action="store_true", help="write results/confidence.json and -2")
     arguments = parser.parse_args()
+    tables: list[list[list[str]]] = []
     with SearchEngine(arguments.home, readonly=True) as engine:
         every = {
             folder.name: judged_queries(folder, engine.collection(folder.name), arguments.most)
@@ -94,10 +99,29 @@ def main() -> None:
             print("fitted to queries made from the documents:" if made else "fitted to judgements:", "\n")
             print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
             rows: list[Measured] = []
+            tables.append([])
             for name, judged in every.items():
                 rows.append(measured_by(judged, outside_of(name, every), made=made))
-                print(rows[-1].line(name), flush=True)
-            print(pooled(rows).line("all") + "\n", flush=True)
+                tables[-1].append(printed(rows[-1].cells(name)))
+            tables[-1].append(printed(pooled(rows).cells("all")))
+            print(flush=True)
+    for record, table in zip(RECORDS, tables, strict=True) if arguments.record else ():
+        before = read_record(FOLDER / f"{record}.json")
+        measured = replace(
+            before,
+            rows=table,
+            date=today(),
+            commit=present_commit(),
+            machine=describe_machine(),
+            columns=names,
+        )
+        write_record(record, measured)
+
+
+def printed(cells: list[str]) -> list[str]:
+    """Print a row, and return it."""
+    print("| " + " | ".join(cells) + " |", flush=True)
+    return cells
 
 
 @dataclass(frozen=True)
@@ -109,7 +133,7 @@ class Measured:
     refused: np.ndarray
     outside: dict[str, np.ndarray]
 
-    def line(self, name: str) -> str:
+    def cells(self, name: str) -> list[str]:
         base = float(self.right.mean())
         cells = [
             str(len(self.right)),
@@ -123,8 +147,7 @@ class Measured:
         parts = self.outside | {
             "foreign, all": np.concatenate([self.outside[part] for part in REFUSALS[1:4]]),
         }
-        cells += [f"{parts[part].mean():.3f}" if len(parts[part]) else "" for part in REFUSALS]
-        return f"| {name} | " + " | ".join(cells) + " |"
+        return [name, *cells, *(f"{parts[part].mean():.3f}" if len(parts[part]) else "" for part in REFUSALS)]
 
 
 def pooled(rows: Sequence[Measured]) -> Measured:

@@ -241,7 +241,7 @@ def test_tune_train_compare_and_lineage(dsearch: Terminal, beir: Path) -> None:
     assert records[2]["record"]["gate"]["verdict"] in ("cannot tell", "refused")
     shown = dsearch("models", "-c", "t")[1].splitlines()
     assert shown[1].startswith("* v1   tuned from v0, 40 queries, keyword weight ")
-    assert "trained from v1, 40 queries, 1 epochs, judged, seed 0; gate: " in shown[2]
+    assert "trained from v1, 40 queries, 1 epoch, judged, seed 0; gate: " in shown[2]
     code, out, err = dsearch("compare", "v0", "v2", "-c", "t", "--data", beir)
     assert code == 0, err
     assert "nDCG@10, v2 against v0" in out

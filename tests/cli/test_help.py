@@ -75,6 +75,18 @@ def test_the_list_is_grouped_and_has_no_command_that_is_gone(dsearch: Terminal) 
 
 
 @pytest.mark.parametrize(
+    "group", ["", *(name for name, command in ROOT.commands.items() if hasattr(command, "commands"))]
+)
+def test_a_list_of_commands_shows_first_sentences_whole(dsearch: Terminal, group: str) -> None:
+    text = " ".join(dsearch(*group.split(), "-h")[1].split()).replace("- ", "-")  # lines break at hyphens
+    commands = (ROOT.commands[group] if group else ROOT).commands
+    assert commands
+    for name, command in commands.items():
+        whole = " ".join(command.help.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
+        assert f" {name} {whole}" in text
+
+
+@pytest.mark.parametrize(
     "name", [name for name in EVERY if name not in ("models", "judgements", "serve", "mcp", "watch")]
 )
 def test_ctrl_c_says_how_to_go_on(dsearch: Terminal, monkeypatch: pytest.MonkeyPatch, name: str) -> None:

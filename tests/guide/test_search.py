@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from dsearch.cli import main
 from dsearch.engine import SearchEngine
-from dsearch.guide.search import anchor_of, search_guides, sections_of
+from dsearch.guide.search import Section, anchor_of, search_guides, sections_of
 from dsearch.service import create_app
 
 
@@ -34,6 +34,19 @@ def test_sections_are_the_headings_outside_of_code() -> None:
     headings = [section.heading for section in sections_of("operating")]
     assert len(headings) == len(set(headings))
     assert anchor_of("Keys, and `scopes`") == "keys-and-scopes"
+
+
+def test_a_snippet_is_prose_without_signs() -> None:
+    text = (
+        "See `train`, *not* [the guide](training.md) ![x](x.png) 2 * 3.\n\n```python\nhit = 1\n```\n\nMore."
+    )
+    assert Section("a", "A", text).snippet == "See train, not the guide 2 * 3. More."
+    assert Section("a", "A", "```sh\ndsearch demo\n```").snippet == "sh dsearch demo"
+    cut = Section("a", "A", "word " * 100).snippet
+    assert cut.endswith("word …")
+    assert len(cut) <= 202
+    for section in search_guides("train from clicks on judged queries", 20):
+        assert "`" not in section.snippet, section.heading
 
 
 def test_the_command_searches_or_prints(

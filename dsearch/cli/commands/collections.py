@@ -10,7 +10,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import server_of
-from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
+from dsearch.cli.session import amount, as_json, opened_engine, print_json, say, typed
 from dsearch.errors import Conflict, HomeLocked, InvalidRequest
 
 
@@ -87,7 +87,7 @@ def drop(
         print_json({"dropped": documents_of})
         return
     for name, documents in documents_of.items():
-        typer.echo(f"{name}: dropped, with {documents} documents")
+        typer.echo(f"{name}: dropped, with {amount(documents, 'document')}")
 
 
 def _consent(documents_of: dict[str, int], yes: bool) -> None:
@@ -97,7 +97,7 @@ def _consent(documents_of: dict[str, int], yes: bool) -> None:
         InvalidRequest: nobody can be asked.
         Abort: the answer was no.
     """
-    names = ", ".join(f"{name} ({documents} documents)" for name, documents in documents_of.items())
+    names = ", ".join(f"{name} ({amount(documents, 'document')})" for name, documents in documents_of.items())
     if yes:
         return
     if not sys.stdin.isatty():

@@ -13,7 +13,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import server_of
-from dsearch.cli.session import opened_engine, print_json, show_outcome, typed
+from dsearch.cli.session import amount, opened_engine, print_json, show_outcome, typed
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.types import CLIENT
 
@@ -37,9 +37,12 @@ def stats(
         print_json(counts)
         return
     actions = ", ".join(f"{count} {name}" for name, count in counts["actions"].items()) or "none"
-    typer.echo(f"{collection}: {counts['events']} events ({actions}) on {counts['impressions']} pages")
+    events, pages = amount(counts["events"], "event"), amount(counts["impressions"], "page")
+    typer.echo(f"{collection}: {events} ({actions}) on {pages}")
     typer.echo(f"{counts['randomised']} of the pages had two positions left to a coin")
-    typer.echo(f"{counts['keys']} keys; the one with most has {counts['largest_key']} events")
+    typer.echo(
+        f"{amount(counts['keys'], 'key')}; the one with most has {amount(counts['largest_key'], 'event')}"
+    )
     if counts["events"]:
         typer.echo(
             f"received {_when(counts['first_s'])} to {_when(counts['last_s'])}; {counts['bytes']} bytes"
@@ -102,7 +105,7 @@ def clear(
         )
     before_s = None if older_than is None else time.time() - older_than * _DAY_S
     deleted = _opened(home, collection).clear(key=key, client_id=client, before_s=before_s, damaged=damaged)
-    text = f"{collection}: {deleted} {'damaged rows' if damaged else 'events'} deleted"
+    text = f"{collection}: {amount(deleted, 'damaged row' if damaged else 'event')} deleted"
     if damaged:
         show_outcome(text, {"deleted": deleted}, json=json)
         return
@@ -110,12 +113,13 @@ def clear(
     dropped = _drop_rows(home, collection, contributor) if rows else 0
     left, versions = _learned(home, collection, contributor)
     if rows:
-        text += f", {dropped} rows of the query memory dropped"
+        text += f", {amount(dropped, 'row')} of the query memory dropped"
     elif left:
         again = ["-c", collection, *(["--all"] if contributor is None else ["--key", contributor]), "--rows"]
         came = "may have come" if older_than is not None else "came"
+        stay = "stays; drop it" if left == 1 else "stay; drop them"
         text += (
-            f"\n{left} rows of the query memory {came} from such events, and stay; drop them with: "
+            f"\n{amount(left, 'row')} of the query memory {came} from such events, and {stay} with: "
             f"{typed('feedback clear', *again)}"
         )
     if versions:

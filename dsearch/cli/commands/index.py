@@ -14,7 +14,7 @@ from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.output import tell_waiting
 from dsearch.cli.remote import index_by_server, reader_of, server_of, stays_here
-from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say, typed
+from dsearch.cli.session import ProgressBars, amount, as_json, as_rate, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 from dsearch.results import CollectionDamaged, CollectionInfo, WriteResult
 
@@ -89,7 +89,7 @@ def index(
     workers: Annotated[int, typer.Option(help="With --ray: number of encoders in the cluster.", min=1)] = 1,
     json: options.AsJson = False,
 ) -> None:
-    """Index documents. Run again, it goes on where it stopped and encodes only what is new.
+    """Index documents; run again, it goes on where it stopped and encodes only what is new.
 
     A folder is mirrored: documents whose files are gone from it are deleted. Exit code 1: nothing could be
     indexed, or more than a tenth would be deleted and nobody was there to ask.
@@ -232,18 +232,18 @@ def _show(
         raise failed
     if problems.passed_over:
         say(
-            f"passed over {(count := problems.passed_over.total())} file{'' if count == 1 else 's'} of other "
+            f"passed over {amount(problems.passed_over.total(), 'file')} of other "
             f"kinds: {_kinds(problems.passed_over)}"
         )
     folders.tell(info.name)
     rate = ""
     if not isinstance(written, WriteResult):
-        speed = f" ({written.encoded / written.elapsed_s:.0f} documents/s)" if written.encoded else ""
+        speed = f" ({as_rate(written.encoded / written.elapsed_s)} documents/s)" if written.encoded else ""
         rate = f", {written.encoded} encoded in {written.elapsed_s:.1f} s{speed}"
     left_out = problems.count + refused
     typer.echo(
-        f"{info.name}: {info.documents} documents, generation {info.generation}: {written.inserted} new, "
-        f"{written.updated} changed, {written.unchanged} unchanged"
+        f"{info.name}: {amount(info.documents, 'document')}, generation {info.generation}: "
+        f"{written.inserted} new, {written.updated} changed, {written.unchanged} unchanged"
         + (f", {deleted} deleted" if deleted else "")
         + (f", {left_out} skipped" if left_out else "")
         + rate
@@ -276,7 +276,7 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
             continue
         state = f"generation {entry.generation}, model {entry.model}"
         keys = f", keys {keys_text}" if (keys_text := described_keys(entry.keys)) else ""
-        typer.echo(f"{entry.name}: {entry.documents} documents, {state}{keys}")
+        typer.echo(f"{entry.name}: {amount(entry.documents, 'document')}, {state}{keys}")
         if entry.pending:
             tell_waiting(entry.pending, entry.name)
     for alias, target in sorted(aliases.items()):
@@ -335,8 +335,8 @@ def facets(
             typer.echo(f"{value.documents:>8}  {as_json(value.value)}")
         if not values and counted.documents:
             say(f"no value: none of these documents has the field {field}")
-    matching = "" if condition is None else " match the filter"
-    say(f"{counted.documents or 'no'} documents{matching}")
+    matching = "" if condition is None else f" match{'es' if counted.documents == 1 else ''} the filter"
+    say(f"{amount(counted.documents, 'document') if counted.documents else 'no documents'}{matching}")
 
 
 def update(

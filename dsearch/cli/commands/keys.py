@@ -40,7 +40,7 @@ def create(
 
 @keys.command("list")
 def list_keys(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
-    """List the keys, without what opens."""
+    """List the keys by id, scope, date and name; a key itself is kept nowhere."""
     keys = _opened(home).list()
     if json:
         names = ("id", "name", "scope", "created", "revoked")

@@ -17,7 +17,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
-from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_json, say
+from dsearch.cli.session import ProgressBars, amount, error_text, opened_engine, print_json, say
 from dsearch.errors import Conflict, DsearchError, HomeLocked
 
 _SHOWN = 20  # findings
@@ -36,8 +36,8 @@ def verify(
     if json:
         print_json([report.to_dict() for report in reports])
     for report in reports if not json else []:
-        contents = f"{report.documents} documents, {report.embeddings} embeddings"
-        files = f"{len(report.generations)} generations, {len(report.models)} models"
+        contents = f"{amount(report.documents, 'document')}, {amount(report.embeddings, 'embedding')}"
+        files = f"{amount(len(report.generations), 'generation')}, {amount(len(report.models), 'model')}"
         typer.echo(f"{report.name}: {'whole' if report.ok else 'damaged'}: {contents}, {files}")
         for problem in report.problems[:_SHOWN]:
             typer.echo(f"  {error_text(problem)}")
@@ -65,7 +65,8 @@ def recover(
         typer.echo(f"{recovered.name}: no write is missing; nothing was changed")
         return
     say(recovered.loss)
-    typer.echo(f"{recovered.name}: goes on with {recovered.documents} documents; index again what is missing")
+    left = amount(recovered.documents, "document")
+    typer.echo(f"{recovered.name}: goes on with {left}; index again what is missing")
 
 
 def compact(
@@ -156,7 +157,7 @@ def stats(
     for generation in counted["generations"]:
         live = ", live" if generation["live"] else ""
         typer.echo(
-            f"generation  {generation['number']}: {generation['documents']} documents, "
+            f"generation  {generation['number']}: {amount(generation['documents'], 'document')}, "
             f"{generation['bytes']:,} bytes{live}"
         )
 
@@ -251,8 +252,8 @@ def backup(
         return
     index = f"generation {report.generation}" if report.generation else "no generation (it will be built)"
     typer.echo(
-        f"{to}: {report.documents} documents as of operation {report.sequence}, {index}, "
-        f"{len(report.models)} models, {report.size_bytes:,} bytes"
+        f"{to}: {amount(report.documents, 'document')} as of operation {report.sequence}, {index}, "
+        f"{amount(len(report.models), 'model')}, {report.size_bytes:,} bytes"
     )
 
 
@@ -278,7 +279,7 @@ def restore(
         print_json(described)
         return
     typer.echo(
-        f"{described.name}: {described.documents} documents, generation {described.generation}, "
+        f"{described.name}: {amount(described.documents, 'document')}, generation {described.generation}, "
         f"model {described.model}"
     )
 
@@ -310,7 +311,7 @@ def export(
         else:
             count = export_lines(store, sys.stdout.buffer.write, condition)
             sys.stdout.buffer.flush()
-    say(f"{count} documents")
+    say(amount(count, "document"))
 
 
 @contextmanager
@@ -368,6 +369,7 @@ def migrate(
     versions = ", ".join(migration["models_left_behind"])
     left = f"; models {versions} stayed behind" if versions else ""
     typer.echo(
-        f"{collection}: {migration['documents']} documents, {migration['encoded']} encoded by {encoder} in "
+        f"{collection}: {amount(migration['documents'], 'document')}, "
+        f"{migration['encoded']} encoded by {encoder} in "
         f"{migration['elapsed_s']:.1f} s{left}. {then}"
     )

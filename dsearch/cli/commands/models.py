@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +13,8 @@ from dsearch.cli import options
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
-from dsearch.cli.training.output import ANSWERS, answers_now
+from dsearch.cli.session import ProgressBars, amount, opened_engine, print_json, say, show_outcome
+from dsearch.cli.training.output import ANSWERS, answers_now, epochs_text
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.results import Model
 from dsearch.types import PURPOSES, Purpose
@@ -164,7 +165,7 @@ def remember(
         return
     for reason, count in done.left_out.items():
         say(f"{count} {reason} left out")
-    typer.echo(f"{collection}: {done.model} remembers {done.queries} queries more")
+    typer.echo(f"{collection}: {done.model} remembers {amount(done.queries, 'query', 'queries')} more")
     if done.model != done.previous:
         typer.echo(answers_now(collection, done.model, done.previous))
     typer.echo(f"undo: dsearch rollback --rows {done.sequence - 1} -c {collection}")
@@ -243,7 +244,7 @@ def _described(model: Model) -> str:
     if record.get("scope") == "uploaded":
         problem = "" if model.problem is None else f"; no longer served: {model.problem}"
         return f"uploaded, from {model.parent}; gate: none{problem}"
-    origin = f"from {model.parent}, {record.get('examples', '?')} queries"
+    origin = f"from {model.parent}, {_queries(record)}"
     if record.get("scope") == "tune":
         bm25 = "" if record.get("k1") is None else f"k1 {record['k1']:g}, b {record['b']:g}, "
         origin = (
@@ -251,14 +252,14 @@ def _described(model: Model) -> str:
             f"hop strength {record['hop_strength']:g}, seed {record['seed']}"
         )
     elif record.get("scope") == "second stage":
-        origin = f"second stage behind {model.parent}, from {record.get('examples', '?')} queries"
+        origin = f"second stage behind {model.parent}, from {_queries(record)}"
     elif record.get("scope") == "layer":
         encoder = " and query encoder" if "query_encoder" in record else ""
         origin = f"head{encoder} trained from {model.parent} by a loss of its own"
     else:
         chosen, scope = record.get("options", {}), record.get("scope", "head")
         origin = (
-            f"{scope} trained {origin}, {record.get('epochs', '?')} epochs, "
+            f"{scope} trained {origin}, {epochs_text(record.get('epochs', '?'))}, "
             + ("" if scope == "full" else f"{chosen.get('objective', 'listwise')}, ")
             + ("" if record.get("share", 1.0) == 1.0 else f"{record['share']:.0%} of it served, ")
             + _keywords(record.get("keyword_factor", 1.0))
@@ -267,6 +268,10 @@ def _described(model: Model) -> str:
     gate = record.get("gate", {}).get("verdict", "none")
     problem = "" if model.problem is None else f"; no longer served: {model.problem}"
     return f"{origin}; gate: {gate}, {record.get('verdict', '')}{problem}"
+
+
+def _queries(record: Mapping[str, Any]) -> str:
+    return amount(record["examples"], "query", "queries") if "examples" in record else "? queries"
 
 
 def _keywords(factor: float) -> str:

@@ -184,7 +184,7 @@ def guide(
     ] = None,
     json: options.AsJson = False,
 ) -> None:
-    """Read the guides, or search them: concepts, choosing an index, fine-tuning, operating, …"""
+    """Read the guides by topic, or search them by words."""
     from dsearch.guide import guide as text_of
     from dsearch.guide import guides
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -47,20 +49,54 @@ def watch(
             say(f"dsearch: {error_text(error)}")
 
     is_source = outside(load_settings(home=home).home)
-    watching = False
-    for changes in watchfiles.watch(
-        folder,
-        watch_filter=lambda _change, path: is_source(path),
-        debounce=WAIT_MS,
-        rust_timeout=STARTED_MS,
-        yield_on_timeout=True,
-        raise_interrupt=True,
-    ):
-        if changes or not watching:  # the first time it watches already, so that no change is missed
-            update()
-        if not watching:
-            say(f"watching {folder}; end it with Ctrl-C")
-            watching = True
+    while True:  # once for each folder of this name: a removed one is no longer watched, a new one not yet
+        present = waited_for(folder)
+        started = False
+        for changes in watchfiles.watch(
+            folder,
+            watch_filter=lambda _change, path: is_source(path),
+            debounce=WAIT_MS,
+            rust_timeout=STARTED_MS,
+            yield_on_timeout=True,
+            raise_interrupt=True,
+        ):
+            gone = any(
+                change == watchfiles.Change.deleted and is_at(path, folder) for change, path in changes
+            )
+            if gone or identity(folder) != present:
+                break
+            if changes or not started:  # the first time it watches already, so that no change is missed
+                update()
+            if not started:
+                say(f"watching {folder}; end it with Ctrl-C")
+                started = True
+        else:
+            return
+
+
+def waited_for(folder: Path) -> tuple[int, int]:
+    """Wait until there is a folder, and tell that it is missing; its identity."""
+    silent = True
+    while (present := identity(folder)) is None:
+        if silent:
+            say(f"{folder} is gone: its documents stay; it is indexed when it is back; end it with Ctrl-C")
+            silent = False
+        time.sleep(STARTED_MS / 1000)
+    return present
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """Device and inode of a folder; None where there is none."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None
+
+
+def is_at(path: str, folder: Path) -> bool:
+    """Test whether a path is that of the folder."""
+    return os.path.abspath(path) == os.path.abspath(folder)
 
 
 def outside(home: Path) -> Callable[[str], bool]:

@@ -11,7 +11,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import reader_of
-from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
+from dsearch.cli.session import amount, opened_engine, print_json, say, show_outcome, typed
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def export(
         write_judged_data(output, own.queries, own.judgements)
     except OSError as error:
         raise InvalidRequest(f"{output}: {error.strerror or error}; name another file") from error
-    text = f"{output}: {count} judgements of {len(own.judgements)} queries"
+    text = f"{output}: {amount(count, 'judgement')} of {amount(len(own.judgements), 'query', 'queries')}"
     show_outcome(text, {"queries": len(own.judgements), "judgements": count}, json=json)
     if not json:
         say(f"learn from them: dsearch train --data {output} -c {name}")
@@ -162,11 +162,11 @@ def import_(
     if checked.report.counts:
         say(checked.report.to_text())
     if unanswered:
-        say(f"{unanswered} queries have no document that fits")
+        say(f"{amount(unanswered, 'query has', 'queries have')} no document that fits")
     if rounded:
         say(f"{rounded} grades are kept as the nearest of 0, 1, 2 and 3")
     counts = f"{written.new} new, {written.changed} changed, {written.unchanged} as before"
-    typer.echo(f"{name}: {len(grades)} judgements: {counts}")
+    typer.echo(f"{name}: {amount(len(grades), 'judgement')}: {counts}")
     say(_still_missing(own, name))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsearch.cli.session import print_json, typed
+from dsearch.cli.session import amount, print_json, typed
 from dsearch.cli.training.session import stop_unless
 from dsearch.types import Purpose
 
@@ -110,8 +110,9 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registrat
     lines = [
         verdict_line(collection, registered.sentence, live=registered.live is not None),
         (
-            f"{collection}: {registered.version} trained on {learned.examples} queries in "
-            f"{trained.seconds:.1f} s ({trained.epochs} epochs{served})"
+            f"{collection}: {registered.version} trained on "
+            f"{amount(learned.examples, 'query', 'queries')} in {trained.seconds:.1f} s "
+            f"({epochs_text(trained.epochs)}{served})"
         ),
         trained.gate.to_text(),
     ]
@@ -123,7 +124,9 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registrat
         lines += [*decision_lines(trained.tuned.record), *leg_lines(trained.tuned.record)]
     if learned.outcomes is not None:
         report, count = learned.outcomes.gate, len(learned.outcomes.rows)
-        lines.append(f"{count} rows of past queries from feedback: {report.verdict}: {report.reason}")
+        lines.append(
+            f"{amount(count, 'row')} of past queries from feedback: {report.verdict}: {report.reason}"
+        )
     if learned.second_stage is not None:
         lines.append(learned.second_stage.to_text())
         if learned.second_stage.passed and registered.live is not None:
@@ -144,13 +147,21 @@ def _lines_of_values(collection: str, field: str, learned: JobResult, registered
     return [
         (
             f"{collection}: {version} learned to predict {field!r} ({trained.record['kind']}) from "
-            f"{learned.examples} documents in {trained.seconds:.1f} s ({trained.epochs} epochs)"
+            f"{amount(learned.examples, 'document')} in {trained.seconds:.1f} s "
+            f"({epochs_text(trained.epochs)})"
         ),
         trained.to_text(),
         answers_now(collection, version, registered.parent, "predict")
         if registered.live is not None
         else is_kept(collection, version, f"predict with model={version!r}"),
     ]
+
+
+def epochs_text(epochs: int | str) -> str:
+    """Count the epochs; there are none where held-out queries were answered best by what was there before."""
+    if epochs == 0:
+        return "0 epochs: no amount of training answered held-out queries better"
+    return f"{epochs} {'epoch' if epochs == 1 else 'epochs'}"
 
 
 def _served(share: float, keyword_factor: float) -> str:

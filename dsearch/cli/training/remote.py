@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from dsearch.cli.remote import ended_task, server_of
-from dsearch.cli.session import opened_engine
+from dsearch.cli.session import amount, opened_engine
 from dsearch.cli.training.judgements import JudgedFolder, judged_job
-from dsearch.cli.training.output import Outcome, answers_now, decision_lines, is_kept, verdict_line
+from dsearch.cli.training.output import (
+    Outcome,
+    answers_now,
+    decision_lines,
+    epochs_text,
+    is_kept,
+    verdict_line,
+)
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, request_of
 
@@ -52,12 +59,13 @@ def train_by_server(
         task = client.train(collection, **request_of(job))
         result = ended_task(client, task, f"training of {collection}", unit="steps")
     live, version, trained = result["live"], result.pop("model"), result["trained"]
-    unit, purpose = ("queries", "search") if job.field is None else ("documents", "predict")
+    unit, purpose = (("query", "queries"), "search") if job.field is None else (("document",), "predict")
+    learned = amount(result["examples"], *unit)
     lines = [
         verdict_line(collection, result["verdict"], live=live),
         (
-            f"{collection}: {trained} trained on {result['examples']} {unit} in {result['seconds']:.1f} s "
-            f"({result['epochs']} epochs)"
+            f"{collection}: {trained} trained on {learned} in {result['seconds']:.1f} s "
+            f"({epochs_text(result['epochs'])})"
         ),
         f"gate: {result['reason']}",
         *decision_lines(result),

@@ -41,13 +41,26 @@ async function show() {
   at("stamp").textContent = "";
   const mine = leave.signal;
   try {
-    const module = await import(`./${name}.js`).catch((error) => {
+    const [module] = await Promise.all([import(`./${name}.js`).catch((error) => {
       throw error instanceof TypeError ? stopped() : error; // the file did not come
-    });
+    }), dressed()]);
     if (!mine.aborted) await module.show(view, { collection: chosen.value, signal: mine });
   } catch (error) {
     if (!mine.aborted && error.name !== "AbortError") view.append(problemElement(error));
   }
+}
+
+// The style of the views, once.
+function dressed() {
+  if (document.querySelector("link[href$='/views.css']")) return null;
+  const sheet = element("link");
+  sheet.rel = "stylesheet";
+  sheet.href = "/ui/views.css";
+  const arrived = new Promise((resolve) => {
+    for (const end of ["load", "error"]) sheet.addEventListener(end, resolve);
+  });
+  document.head.append(sheet);
+  return arrived;
 }
 
 function option(collection) {

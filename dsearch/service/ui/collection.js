@@ -5,6 +5,7 @@ import { scatter } from "./charts.js";
 import { button, element, field, input, problemElement, select, table } from "./dom.js";
 import { collectionControls } from "./manage.js";
 import { outcome } from "./jobs.js";
+import { worthwhile } from "./filters.js";
 import { projected } from "./projection.js";
 import { moreFiles } from "./upload.js";
 import { count, percent } from "./words.js";
@@ -12,6 +13,7 @@ import { count, percent } from "./words.js";
 const PAGE = 20;
 const FACETS = 8;
 const FACET_VALUES = 10;
+const SHORT = 4; // values that are listed whatever they are
 const ON_THE_MAP = 300;
 
 export async function show(view, { collection, signal }) {
@@ -31,12 +33,15 @@ function figures(found, costs) {
     ["keys", keys ? describeKeys(keys) : "no index yet"],
     ["on disk", costs.bytes_per_document === null ? bytes(costs.bytes)
       : `${bytes(costs.bytes)}, ${bytes(costs.bytes_per_document)} a document`],
-    ["model", `${found.model}, of ${count(costs.models, "version")}`],
-    ["operation", found.sequence],
+    ["model", costs.models ? `${found.model}, of ${count(costs.models, "trained version")}` : `${found.model}, untrained`],
+    ["operations so far", found.sequence.toLocaleString("en")],
     ["language", found.language ?? ""],
     ["encoder", `${found.encoder.name ?? "given embeddings"}, ${found.encoder.dimension} numbers`],
   ];
-  if (found.passages) rows.push(["passages", Object.entries(found.passages).map((one) => one.join(" ")).join(", ")]);
+  if (found.passages) {
+    const { tokens, overlap } = found.passages;
+    rows.push(["passages", `${count(tokens, "token")} at most, of which they share ${overlap}`]);
+  }
   return table(["", ""], rows, "What it is");
 }
 
@@ -78,8 +83,10 @@ async function fields(collection) {
   if (names.length === 0) return "";
   const { facets: found } = await facets(collection, { fields: names, limit: FACET_VALUES });
   const rows = Object.entries(found).map(([name, values]) => [name,
-    values.map((one) => `${one.value === "" ? "(empty)" : one.value ?? "none"} (${one.documents.toLocaleString("en")})`).join(", ")]);
-  return element("section", "", element("h2", "", "Facets"),
+    worthwhile(values, Infinity) || values.length <= SHORT
+      ? values.map((one) => `${one.value === "" ? "(empty)" : one.value ?? "none"} (${one.documents.toLocaleString("en")})`).join(", ")
+      : `mostly different, such as ${values.slice(0, 2).map((one) => one.value).join(", ")}`]);
+  return element("section", "", element("h2", "", "Fields"),
     table(["field", `its ${FACET_VALUES} most frequent values, with their documents`], rows));
 }
 
@@ -97,7 +104,7 @@ async function drawMap(section, collection, signal) {
   colour.addEventListener("change", () => draw());
   section.append(element("p", "quiet",
     "The documents that a query finds first, placed by what distinguishes their embeddings most (two principal " +
-    "components). Darker dots hold more of the attention."), form, holder);
+    "components). Stronger dots hold more of the attention."), form, holder);
 
   let around = "";
 

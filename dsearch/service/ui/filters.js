@@ -14,7 +14,8 @@ let offered = "";
 
 export async function offer(collection, hits) {
   const fields = [...new Set(hits.flatMap((hit) => Object.entries(hit.metadata)
-    .filter(([, value]) => ["string", "number", "boolean"].includes(typeof value))
+    .filter(([name, value]) => ["string", "number", "boolean"].includes(typeof value)
+      && !(name === "size" && "path" in hit.metadata)) // bytes of a file are no kind
     .map(([name]) => name)))].sort().slice(0, FIELDS);
   const key = JSON.stringify([collection, fields, state().get("f")]);
   if (key === offered) return;
@@ -36,11 +37,11 @@ export async function offer(collection, hits) {
 }
 
 // Few values, and not a different one for each document.
-function worthwhile(values) {
+export function worthwhile(values, most = MOST_VALUES) {
   const real = values.filter((one) => one.value !== null);
   if (real.every((one) => /^\d{4}-\d\d-\d\d/.test(String(one.value)))) return false; // a moment is no kind
   const documents = real.reduce((sum, one) => sum + one.documents, 0);
-  return real.length >= 2 && real.length <= MOST_VALUES && real.some((one) => one.documents > 1)
+  return real.length >= 2 && real.length <= most && real.some((one) => one.documents > 1)
     && (real.length <= SHORT || 2 * real.length <= documents);
 }
 

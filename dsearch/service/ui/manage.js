@@ -1,6 +1,6 @@
 // What can be done with whole collections: make one, name it again, take it away, take it along.
 
-import { aliases, dropCollection, list, removeAlias, setAlias } from "./api.js";
+import { aliases, dropCollection, keepKey, key, list, removeAlias, setAlias } from "./api.js";
 import { button, element, input, problemElement } from "./dom.js";
 import { newCollection } from "./upload.js";
 import { count } from "./words.js";
@@ -12,7 +12,8 @@ export async function collectionControls(collection) {
   fresh.addEventListener("toggle", () => {
     if (fresh.open && fresh.childElementCount === 1) fresh.append(newCollection());
   });
-  return element("div", "", await aliasSection(collection), exportSection(collection), removal(collection), fresh);
+  return element("div", "", await aliasSection(collection), exportSection(collection), backupSection(collection),
+    keySection(), removal(collection), fresh);
 }
 
 async function aliasSection(collection) {
@@ -63,10 +64,42 @@ function exportSection(collection) {
     said.textContent = `${count(documents, "document")} downloaded.`;
     start.disabled = false;
   }), "link");
-  section.append(element("p", "", start, " ", said), element("p", "quiet",
-    "With models, feedback and embeddings, where the home is: ", element("code", "", `dsearch backup FOLDER -c ${collection}`),
-    ". Keys are made there too: ", element("code", "", "dsearch keys create --name NAME --scope read"), "."));
+  section.append(element("p", "", start, " ", said), element("p", "quiet", "Texts and metadata, which any collection reads."));
   return section;
+}
+
+// No request may name a folder of the server's machine, nor make a key: who came by one could make others.
+function backupSection(collection) {
+  return element("section", "", element("h2", "", "Back it up"), element("p", "quiet",
+    "A backup has the models, the feedback and the embeddings too. It is written into a folder of the server’s " +
+    "machine, which no request may name, so it is made there, in a terminal; searches and writes go on meanwhile:"),
+  commands([
+    [`dsearch backup FOLDER -c ${collection}`, "copies it, every digest checked"],
+    ["dsearch restore FOLDER", "brings it back, while no server runs on that home"],
+  ]));
+}
+
+function keySection() {
+  const present = element("p", "", key() ? "This tab sends a key with every request. " : "This tab sends no key.");
+  if (key()) {
+    present.append(button("Forget it", () => {
+      keepKey("");
+      location.reload();
+    }, "link"));
+  }
+  return element("section", "", element("h2", "", "Keys"), present, element("p", "quiet",
+    "Keys are made in a terminal on the server’s machine too, so that nobody who came by a key can make others with " +
+    "it. From the first one on, every request needs one; the server heeds changes at once:"),
+  commands([
+    ["dsearch keys create --name NAME --scope read", "shows a new key, once; scopes are read, write and admin"],
+    ["dsearch keys list", "names them, with scope and date"],
+    ["dsearch keys revoke ID", "ends one"],
+  ]));
+}
+
+function commands(rows) {
+  return element("dl", "commands", ...rows.flatMap(([command, does]) =>
+    [element("dt", "", element("code", "", command)), element("dd", "quiet", does)]));
 }
 
 // Its name has to be typed: nothing brings it back but a backup.

@@ -6,7 +6,7 @@ import { heatmap } from "./heatmap.js";
 import { element, worded } from "./dom.js";
 import { hitElement } from "./hits.js";
 import { acts } from "./judging.js";
-import { attentionInWords, confidenceInWords, count, evidenceInWords } from "./words.js";
+import { attentionInWords, confidenceInWords, count, evidenceInWords, waitingInWords } from "./words.js";
 
 const WAIT_MS = 140; // after the last key, before a search
 const LIMIT = 10;
@@ -211,7 +211,8 @@ function show(answer, words, about, continued) {
   if (!continued) {
     const verdict = confidenceInWords(answer);
     status.replaceChildren(...[about && `${about}. `, verdict && element("strong", "", verdict),
-      verdict && ` ${evidenceInWords(answer)} `, attentionInWords(answer)].filter(Boolean));
+      verdict && ` ${evidenceInWords(answer)} `, attentionInWords(answer), " ", ...worded(waitingInWords(answer))]
+      .filter(Boolean));
     showHeat(answer);
   }
   showStamp(answer);
@@ -276,8 +277,10 @@ async function showCollection() {
     const found = await describe(chosen.value);
     if (query.value.trim()) return; // somebody typed meanwhile
     hint.replaceChildren(
-      element("h2", "", found.documents ? `${count(found.documents, "document")} to ask` : "No documents yet"),
+      element("h2", "", found.documents ? `${count(found.documents - found.pending, "document")} to ask` : "No documents yet"),
       found.documents ? "" : await filler(),
+      found.pending ? element("p", "", ...worded(waitingInWords({ waiting: {
+        documents: found.pending, hint: { name: "index", arguments: ["-c", chosen.value] } } }))) : "",
       added && element("p", "", added),
       element("p", "",
         "Each hit shows its share of the attention: how it divides among the hits. How likely the first is right " +

@@ -196,7 +196,7 @@ function versionElement({ version, record }, state, section, collection) {
   const item = element("li", "", element("strong", "", version), " ",
     state ? element("span", "moved", state)
       : button("Promote", () => act(section, collection, () => promote(collection, version)), "link"),
-    element("span", "quiet", ` ${learned || "untrained"}`));
+    element("span", "quiet", ` · ${learned || "untrained"}`));
   const verdict = record.verdict ?? record.gate?.reason;
   if (verdict) item.append(element("br"), element("span", "quiet", verdict));
   item.setAttribute("aria-label", state ? `${version}, ${state}` : version);

@@ -2,6 +2,7 @@
 
 import { createCollection, write } from "./api.js";
 import { button, element, input } from "./dom.js";
+import { frontMatter } from "./front.js";
 import { count } from "./words.js";
 
 const PLAIN = /\.(txt|md|markdown|rst|org|html?|csv|tsv|jsonl|json|ya?ml|toml|ini|py|js|ts|c|h|cpp|java|go|rs|rb|sh|sql|css)$/i;
@@ -148,8 +149,10 @@ function ofFile(file, path, text) {
     for (const one of page.querySelectorAll("script, style, nav")) one.remove();
     return [{ id: path, title: page.title || file.name, text: page.body.textContent.replace(/\s+\n/g, "\n").trim(), metadata }];
   }
-  const heading = /^(?:md|markdown)$/.test(type) && text.match(/^#\s+(.+)$/m)?.[1];
-  return [{ id: path, title: heading || file.name, text, metadata }];
+  if (!/^(?:md|markdown)$/.test(type)) return [{ id: path, title: file.name, text, metadata }];
+  const { fields: { title, ...fields }, text: body } = frontMatter(text);
+  const heading = typeof title === "string" && title.trim() ? title : body.match(/^#\s+(.+)$/m)?.[1];
+  return [{ id: path, title: heading || file.name, text: body, metadata: { ...metadata, ...fields } }];
 }
 
 function ofLines(name, text) {

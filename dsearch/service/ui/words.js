@@ -28,13 +28,23 @@ export function confidenceInWords({ hits, confidence }) {
 export function evidenceInWords({ confidence }) {
   if (!confidence) return "";
   const { fitted_on: source, queries } = confidence;
-  return source === "judgements" ? `By ${count(queries, "judged query", "judged queries")}.`
-    : "By queries made from the documents, not by judgements.";
+  return source === "judgements" ? `Estimated on ${count(queries, "judged query", "judged queries")}.`
+    : "Estimated on queries made from the documents, not on judgements.";
+}
+
+// Documents that no search finds yet, and the command that goes on with them; "" without any.
+export function waitingInWords({ waiting }) {
+  if (!waiting) return "";
+  const { documents, hint } = waiting, one = documents === 1;
+  return `${count(documents, "document")} cannot be found yet: indexing was interrupted before ${one ? "it was" : "they were"} ` +
+    `encoded. To go on, in a terminal: \`${["dsearch", hint.name, ...hint.arguments].join(" ")}\``;
 }
 
 // e^entropy is the number of documents that equal weights of the same entropy would be spread over.
-export function attentionInWords({ hits, attention }) {
-  if (attention.candidates === 0) return "Nothing found. Leave out a filter, quotes or signs, or try other words.";
+export function attentionInWords({ hits, attention, waiting }) {
+  if (attention.candidates === 0) {
+    return waiting ? "Nothing found." : "Nothing found. Leave out a filter, quotes or signs, or try other words.";
+  }
   const spread = Math.exp(attention.entropy);
   const over = attention.candidates === 1 || spread < 1.5 ? "one document has most of it"
     : `it is spread over about ${Math.round(spread)} documents`;

@@ -223,7 +223,7 @@ def test_clearing_names_what_was_learned_and_takes_rows_along(home: Path, dsearc
     assert rows_of(home) == [("clicks", "client:ben"), ("clicks", "k2"), ("judgements", "")]
     told = json.loads(dsearch(*clear, "--client", "ben", "--rows", "--json")[1])
     assert told == {"deleted": 0, "rows_dropped": 1, "rows_left": 0, "versions_left": ["v1"]}
-    assert "1 rows of the query memory dropped" in dsearch(*clear, "--all", "--rows")[1]
+    assert "1 row of the query memory dropped" in dsearch(*clear, "--all", "--rows")[1]
     assert rows_of(home) == [("judgements", "")]
     for wrong in (("--older-than", "3"), ("--damaged",), ("--key", "k1", "--client", "ben")):
         code, _, err = dsearch(*clear, *wrong, "--rows")
@@ -238,6 +238,6 @@ def test_what_is_older_is_counted_in_days(home: Path, dsearch: Run) -> None:
         store.record(
             [page], [Event(f"e{hours}", f"q{hours}", "k", "c", "click", "d1", 1, received, received)]
         )
-    assert "t: 1 events deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "2")[1]
-    assert "t: 1 events deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "1")[1]
+    assert "t: 1 event deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "2")[1]
+    assert "t: 1 event deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "1")[1]
     assert FeedbackStore(home / "t").stats()["events"] == 2

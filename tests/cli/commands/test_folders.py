@@ -196,7 +196,7 @@ def test_a_moved_folder_keeps_its_ids(dsearch: Terminal, notes: Path, tmp_path: 
     assert code == 0
     assert "20 documents" in out
     assert "0 new" in out
-    assert f"1 documents stay of {notes}, which is gone" in err
+    assert f"1 document stays of {notes}, which is gone" in err
 
 
 def test_documents_that_came_otherwise_stay(dsearch: Terminal, notes: Path, tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,46 +20,77 @@ from dsearch.cli.services import watch as commands
 watchfiles = pytest.importorskip("watchfiles")
 
 
-def test_changes_are_indexed_until_it_ends(
-    dsearch: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def watched(dsearch: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """A folder with one file, which a thread of this process watches."""
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "a.md").write_text("river")
     monkeypatch.setattr(commands, "WAIT_MS", 50)
     monkeypatch.setattr(commands, "STARTED_MS", 50)
-    stop = threading.Event()
+    stop, told = threading.Event(), list[str]()
     monkeypatch.setattr(watchfiles, "watch", partial(watchfiles.watch, stop_event=stop, step=10))
+    monkeypatch.setattr(commands, "say", told.append)
     home = tmp_path / "home"
-    watching = threading.Thread(target=commands.watch, args=(folder,), kwargs={"home": home, "yes": True})
+    watching = threading.Thread(
+        target=commands.watch, args=(folder,), kwargs={"home": home, "yes": True}, daemon=True
+    )
     watching.start()
+    yield Watched(folder, told, dsearch)
+    stop.set()
+    watching.join(LATEST_S)
+    assert not watching.is_alive()
 
-    def shown() -> list[str]:
-        code, out, _ = dsearch("search", "river meadow", "--mode", "keyword", "--json")
+
+@dataclass
+class Watched:
+    """A folder, what was said about it, and how to search it."""
+
+    folder: Path
+    told: list[str]
+    dsearch: Terminal
+
+    def shown(self) -> list[str]:
+        code, out, _ = self.dsearch("search", "river meadow", "--mode", "keyword", "--json")
         if code != 0 or "\n{" not in "\n" + out:
             return []
         answer = out[out.index("{") :]  # the thread that watches prints a line before it
         hits, _ = json.JSONDecoder().raw_decode(answer)
         return sorted(hit["id"] for hit in hits["hits"])
 
-    def becomes(ids: list[str]) -> bool:
-        until = time.monotonic() + LATEST_S
-        while time.monotonic() < until:
-            if shown() == ids:
-                return True
-            time.sleep(0.05)
-        return False
+    def becomes(self, ids: list[str]) -> bool:
+        return comes(lambda: self.shown() == ids)
 
-    try:
-        assert becomes(["a.md"])
-        (folder / "b.md").write_text("meadow")
-        assert becomes(["a.md", "b.md"])
-        (folder / "a.md").unlink()
-        assert becomes(["b.md"])
-    finally:
-        stop.set()
-        watching.join(LATEST_S)
-    assert not watching.is_alive()
+
+def comes(true: Callable[[], bool]) -> bool:
+    until = time.monotonic() + LATEST_S
+    while time.monotonic() < until:
+        if true():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_changes_are_indexed_until_it_ends(watched: Watched) -> None:
+    assert watched.becomes(["a.md"])
+    (watched.folder / "b.md").write_text("meadow")
+    assert watched.becomes(["a.md", "b.md"])
+    (watched.folder / "a.md").unlink()
+    assert watched.becomes(["b.md"])
+
+
+def test_a_folder_that_is_removed_and_made_again_is_watched_on(watched: Watched) -> None:
+    assert watched.becomes(["a.md"])
+    shutil.rmtree(watched.folder)
+    gone = f"{watched.folder} is gone: its documents stay; it is indexed when it is back; end it with Ctrl-C"
+    assert comes(lambda: gone in watched.told)
+    assert watched.shown() == ["a.md"]
+    watched.folder.mkdir()
+    (watched.folder / "b.md").write_text("meadow")
+    assert watched.becomes(["b.md"])  # found as it begins again
+    (watched.folder / "c.md").write_text("meadow")
+    assert watched.becomes(["b.md", "c.md"])  # and it watches again
+    assert watched.told.count(gone) == 1
 
 
 def test_what_indexing_writes_is_no_change(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_every_format_is_read_back(judging: Terminal, tmp_path: Path) -> None:
         path = tmp_path / "files" / name
         path.parent.mkdir(exist_ok=True, parents=True)
         code, out, err = judging("judgements", "export", path, "-c", "t")
-        assert (code, out) == (0, f"{path}: 2 judgements of 1 queries\n")
+        assert (code, out) == (0, f"{path}: 2 judgements of 1 query\n")
         assert err == f"learn from them: dsearch train --data {path} -c t\n"
         data = read_judged_data(path, "train")
         assert [query.text for query in data.queries] == ['say "thing1", please']

@@ -159,8 +159,8 @@ def test_a_collection_shows_figures_a_map_and_documents_that_come_and_go(page: A
     page.get_by_role("cell", name=re.compile(r"0 \(0 %\)")).wait_for()  # nothing is newer than the index
     generations = page.locator("section", has=page.get_by_role("heading", name="Generations"))
     assert "answers now" in generations.inner_text()
-    facets = page.locator("section", has=page.get_by_role("heading", name="Facets"))
-    assert re.search(r"i\s+0 \(1\), 1 \(1\)", facets.inner_text())
+    facets = page.locator("section", has=page.get_by_role("heading", name="Fields"))
+    assert re.search(r"i\s+mostly different, such as 0, 1", facets.inner_text())
     page.get_by_label("Colour").select_option("attention")
     page.get_by_placeholder("Colour by the attention of a query").fill("river")
     page.get_by_role("button", name="Draw").click()
@@ -252,7 +252,9 @@ def test_filters_explanations_and_likeness(page: Any) -> None:
 def test_hits_go_on_page_by_page_and_unlikely_ones_are_folded(page: Any) -> None:
     page.goto("/#c=filed&q=river1+stone2+lamp3")
     status = page.locator("#status")
-    expect(status).to_have_text(re.compile(r"The first hit (is|may).*By queries made from the documents"))
+    expect(status).to_have_text(
+        re.compile(r"The first hit (is|may).*Estimated on queries made from the documents")
+    )
     page.get_by_role("button", name="More hits").click()
     expect(page.locator(".hit")).to_have_count(20)
     page.get_by_role("button", name="More hits").click()
