@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from dsearch.corpus import Problems, RecordFields, read
 from dsearch.corpus.columns import typed
 from dsearch.corpus.definitions import definition_starts
+from dsearch.corpus.formats import office
 from dsearch.corpus.formats.decoding import decoded
 from dsearch.corpus.formats.front_matter import MOST, split_front_matter
 from dsearch.corpus.formats.jsonl import documents_of_array, read_jsonl
@@ -177,6 +179,23 @@ def test_groups_tables_and_notes_of_slides_are_read(tmp_path: Path) -> None:
     slides.save(str(tmp_path / "a.pptx"))
     (document,) = read(tmp_path / "a.pptx")
     assert document.text == "left | right\nin a group"
+
+
+def test_an_archive_that_unpacks_to_more_than_it_may_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+    document.add_paragraph("river stone")
+    document.save(str(tmp_path / "a.docx"))
+    with zipfile.ZipFile(tmp_path / "a.docx") as members:
+        unpacked = sum(member.file_size for member in members.infolist())
+    monkeypatch.setattr(office, "MOST_BYTES", unpacked)
+    assert [one.text for one in read(tmp_path / "a.docx")] == ["river stone"]
+    monkeypatch.setattr(office, "MOST_BYTES", unpacked - 1)
+    problems = Problems()
+    assert list(read(tmp_path / "a.docx", problems=problems)) == []
+    assert f"unpacks to {unpacked} bytes; at most {unpacked - 1}" in str(problems.first[0])
 
 
 def test_a_form_feed_does_not_move_the_definitions_of_python() -> None:

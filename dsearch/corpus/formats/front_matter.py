@@ -21,8 +21,8 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
     gigabytes.
     """
     block = _BLOCK.match(text, 0, MOST)
-    if block is None:
-        return {}, text
+    if block is None or (block.end() < len(text) and text[block.end() - 1] != "\n"):
+        return {}, text  # none, or one that is cut in its last line
     try:
         content = (_toml if block[1] == "+++" else _yaml)(block[2] or "")
     except ValueError:

@@ -1,0 +1,83 @@
+"""Each setting of a server reaches what it is for, on this machine and on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from support.cli.recorder import Recorder, holds
+from support.cli.terminal import Terminal
+
+from dsearch.cli.commands import serve as serve_module
+
+EVERYWHERE = {
+    "host": ("127.0.0.2", "127.0.0.2"),
+    "hosts": ("one.example, two.example", "two.example"),
+    "query_timeout_ms": ("1234", 1.234),
+    "encoder": ("given-encoder", "given-encoder"),
+    "device": ("cuda:1", "cuda:1"),
+    "dtype": ("int8", "int8"),
+    "backend": ("onnx", "onnx"),
+    "cache": ("/given-cache", "/given-cache"),
+}
+HERE = {
+    **EVERYWHERE,
+    "origins": ("https://a.example, https://b.example", "https://b.example"),
+    "explore": ("0.125", 0.125),
+    "next_encoder": ("given-next", "given-next"),
+    "rerankers": ("given-a, given-b", "given-b"),
+    "task_memory_bytes": ("123456789", 123456789),
+    "log_level": ("debug", "debug"),
+    "log_format": ("json", "json"),
+    "port": ("12345", 12345),
+}
+ON_A_CLUSTER = {**EVERYWHERE, "threads": ("3", 3), "port": ("12345", 12345)}
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(serve_module, "threading", MagicMock())  # nobody waits for a signal
+    monkeypatch.setattr(serve_module, "signal", MagicMock())
+    recorder = Recorder(Terminal(tmp_path / "home", capsys, monkeypatch), monkeypatch, by_server=False)
+    recorder.outside.LOOPBACK_HOSTS = ()
+    return recorder
+
+
+def lost(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, settings: dict[str, tuple[str, Any]], *options: str
+) -> list[str]:
+    """Settings whose value is in no call of `dsearch serve`."""
+    missing = []
+    without = recorder.calls("serve", *options)
+    for name, (text, value) in settings.items():
+        with monkeypatch.context() as one:
+            one.setenv(f"DSEARCH_{name.upper()}", text)
+            having = recorder.calls("serve", *options)
+        if holds(without, value) or not holds(having, value):
+            missing.append(f"{name}={text}: {recorder.refusal} {having}")
+    return missing
+
+
+def test_each_setting_reaches_the_server(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lost(recorder, monkeypatch, HERE) == []
+
+
+def test_each_setting_reaches_the_cluster(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lost(recorder, monkeypatch, ON_A_CLUSTER, "--ray", "auto") == []
+
+
+@pytest.mark.parametrize("options", [(), ("--ray", "auto")])
+def test_a_key_is_required_where_other_machines_reach(recorder: Recorder, options: tuple[str, ...]) -> None:
+    for host, required in (("127.0.0.2", False), ("0.0.0.0", True), ("::1", False), ("10.0.0.7", True)):
+        calls = recorder.calls("serve", "--host", host, *options)
+        assert _pair(calls, required), (host, calls)
+
+
+def _pair(record: Any, required: bool) -> bool:
+    """`["require_key", …]` is somewhere in the record."""
+    if not isinstance(record, list):
+        return False
+    return record == ["require_key", required] or any(_pair(item, required) for item in record)

@@ -1,0 +1,271 @@
+"""How requests are divided and answers are put together, without a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from dsearch.client.flow import TENSORS, HttpReply
+from dsearch.client.operations.all import Operations
+from dsearch.client.wire import (
+    BATCH_BYTES,
+    BATCH_DOCUMENTS,
+    QUERIES_AT_ONCE,
+    SHOWN_PROBLEMS,
+    RequestParts,
+    added,
+    batches,
+    error_of,
+    joined,
+    joined_gradients,
+    numbers,
+    path_of,
+    tensor_batches,
+    tensors_of,
+    text_and_hint,
+    written_before,
+)
+from dsearch.errors import Conflict, DsearchError, Gone, InvalidRequest, Unavailable
+from dsearch.hints import Command
+from dsearch.results import Attention, Gradients, RefusedDocument, WriteResult
+from dsearch.types import Document, Stamp
+
+STAMP = Stamp(1, "v0", 7)
+
+
+# ---- requests
+
+
+@pytest.mark.parametrize(
+    ("vectors", "why"),
+    [
+        ([1.0, 2.0], "no matrix"),
+        ([[1.0], [1.0, 2.0]], "no matrix"),
+        ([["x"]], "no matrix"),
+        ([[float("inf")]], "not finite"),
+    ],
+)
+def test_vectors_that_are_none_are_refused(vectors: Any, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        numbers(vectors)
+    assert numbers([[1, 2]]).dtype == np.float64
+
+
+def test_dots_and_slashes_are_quoted_in_paths() -> None:
+    assert path_of("papers", "documents", "a/b") == "/v1/collections/papers/documents/a%2Fb"
+    assert path_of("..") == "/v1/collections/%2E%2E"
+
+
+@pytest.mark.parametrize("count", [0, 1, QUERIES_AT_ONCE, QUERIES_AT_ONCE + 1, 3 * QUERIES_AT_ONCE])
+def test_every_query_is_in_one_part(count: int) -> None:
+    queries = [str(number) for number in range(count)]
+    states = np.arange(2.0 * count).reshape(count, 2)
+    parts = list(RequestParts(queries, states))
+    assert [query for part in parts for query in part["queries"]] == queries
+    np.testing.assert_array_equal(np.concatenate([part["vectors"] for part in parts]), states)
+    assert len(parts) == max(1, -(-count // QUERIES_AT_ONCE))
+    assert all(part["queries"] is None for part in RequestParts(None, states))
+    assert all(part["vectors"] is None for part in RequestParts(queries, None))
+
+
+def test_a_part_that_is_too_large_is_halved_with_those_behind_it() -> None:
+    error = InvalidRequest("large")
+    error.code = "answer_too_large"
+    parts = RequestParts([str(number) for number in range(10)], None)
+    asked: list[list[str]] = []
+    for part in parts:
+        asked.append(part["queries"])
+        if len(part["queries"]) > 3:
+            parts.halve(error)
+    sizes = [len(part) for part in asked]
+    assert sizes == [10, 5, 2, 2, 2, 2, 2]
+    assert [query for part in asked[2:] for query in part] == [str(number) for number in range(10)]
+    alone = RequestParts(["q"], None)
+    next(iter(alone))
+    with pytest.raises(InvalidRequest):
+        alone.halve(error)  # one query cannot be divided
+    other = InvalidRequest("limit=0")
+    two = RequestParts(["q", "r"], None)
+    next(iter(two))
+    with pytest.raises(InvalidRequest, match="limit=0"):
+        two.halve(other)
+
+
+def test_texts_and_vectors_of_other_numbers_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="2 queries and 1 vectors; give as many, or either alone"):
+        RequestParts(["a", "b"], [[1.0]])
+
+
+def test_documents_go_in_batches_by_number_and_by_bytes() -> None:
+    few = [Document(str(number), "x") for number in range(2 * BATCH_DOCUMENTS + 1)]
+    sent = list(batches(few))
+    assert [before for before, _ in sent] == [0, BATCH_DOCUMENTS, 2 * BATCH_DOCUMENTS]
+    assert [body.count(b"\n") + 1 for _, body in sent] == [BATCH_DOCUMENTS, BATCH_DOCUMENTS, 1]
+    long = [Document(str(number), "x" * (BATCH_BYTES // 2)) for number in range(5)]
+    assert [before for before, _ in batches(long)] == [0, 2, 4]
+    assert list(batches([])) == [(0, b"")]
+    assert len(list(batches(few[:BATCH_DOCUMENTS]))) == 1
+    assert b"embedding" not in sent[0][1]
+
+
+def test_embeddings_go_with_their_documents() -> None:
+    count = BATCH_DOCUMENTS + 2
+    documents = [Document(str(number), "x") for number in range(count)]
+    rows = np.arange(count, dtype=np.float64)[:, None]
+    sent = list(tensor_batches(documents, rows))
+    assert [before for before, _ in sent] == [0, BATCH_DOCUMENTS]
+    _, tensors = tensors_of(sent[1][1])
+    assert tensors["embeddings"].tolist() == [[BATCH_DOCUMENTS], [BATCH_DOCUMENTS + 1]]
+    assert tensors["embeddings"].dtype == np.float32
+    with pytest.raises(InvalidRequest, match="1 embeddings for 2 documents; give one each"):
+        list(tensor_batches(documents[:2], rows[:1]))
+
+
+# ---- answers
+
+
+def attention(widths: list[int], *, heads: int = 2, values: int = 3) -> Attention:
+    """An answer whose weights tell query and place."""
+    most = max(widths)
+    weights = np.zeros((len(widths), most))
+    for row, width in enumerate(widths):
+        weights[row, :width] = 1 + np.arange(width)
+    by_head = np.repeat(weights[:, None], heads, 1)
+    return Attention(
+        ids=[[f"d{place}" for place in range(width)] for width in widths],
+        stamp=STAMP,
+        hops=1,
+        temperature=0.5,
+        mixture=np.full(heads, 1 / heads),
+        context=np.ones((len(widths), 4)),
+        weights=weights,
+        scores=-weights,
+        values=np.ones((len(widths), most, 2)) if values == 3 else np.ones((len(widths), heads, most, 2)),
+        dense=by_head,
+        slopes=np.ones((len(widths), heads, most, 5)),
+        candidates=widths,
+        positions=np.where(weights > 0, 7, -1),
+        covered_mass=np.full(len(widths), 0.5),
+        note=None if most < 3 else "few",
+    )
+
+
+def test_parts_are_joined_as_wide_as_the_widest() -> None:
+    parts = [attention([1, 2]), attention([3]), attention([0])]
+    whole = joined(parts)
+    assert whole.ids == [["d0"], ["d0", "d1"], ["d0", "d1", "d2"], []]
+    assert whole.weights.tolist() == [[1, 0, 0], [1, 2, 0], [1, 2, 3], [0, 0, 0]]
+    assert whole.positions is not None
+    assert whole.positions.tolist() == [[7, -1, -1], [7, 7, -1], [7, 7, 7], [-1, -1, -1]]
+    assert whole.dense is not None
+    assert whole.slopes is not None
+    assert whole.values is not None
+    assert (whole.dense.shape, whole.slopes.shape) == ((4, 2, 3), (4, 2, 3, 5))
+    assert (whole.values.shape, whole.context.shape) == ((4, 3, 2), (4, 4))
+    assert (whole.candidates, whole.note) == ([1, 2, 3, 0], "few")
+    assert whole.mixture.shape == (2,)
+    assert whole.stamp is STAMP
+    assert joined(parts[:1]) is parts[0]
+
+
+def test_vectors_are_by_head_in_all_parts_if_in_any() -> None:
+    whole = joined([attention([2]), attention([2], values=4)])
+    assert whole.values is not None
+    assert whole.values.shape == (2, 2, 2, 2)
+
+
+def test_gradients_are_stacked_by_state_and_added_by_parameter() -> None:
+    one = Gradients(STAMP, np.ones((2, 3)), {"w": np.array([1.0, 2.0])}, np.array([1.0, 0.0]))
+    other = replace(one, states=np.zeros((1, 3)), head={"w": np.array([10.0, 20.0])})
+    whole = joined_gradients([one, other])
+    assert whole.states.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]]
+    assert whole.head["w"].tolist() == [11, 22]
+    assert whole.bias is not None
+    assert whole.bias.tolist() == [2, 0]
+    assert joined_gradients([replace(one, bias=None)]).bias is None
+
+
+def test_writes_are_added_and_problems_count_all_documents_before() -> None:
+    problem = RefusedDocument(line=3, code="invalid_document", detail="no id")
+    one = WriteResult(5, 1, 2, 3, 1, [problem])
+    total = added(one, WriteResult(9, 10, 20, 30, 2, [problem, replace(problem, line=1)]), 1000)
+    assert replace(total, problems=[]) == WriteResult(9, 11, 22, 33, 3, [])
+    assert [each.line for each in total.problems] == [3, 1003, 1001]
+    many = replace(one, problems=[problem] * SHOWN_PROBLEMS)
+    assert added(many, one, 7).problems == [problem] * SHOWN_PROBLEMS
+
+
+@pytest.mark.parametrize("content", [b"", b"no tensors", save({"a": np.ones(2)})[:-3]])
+def test_an_answer_that_is_no_tensors_says_so(content: bytes) -> None:
+    with pytest.raises(Unavailable, match="an answer that is not safetensors"):
+        tensors_of(content)
+    assert tensors_of(save({"a": np.ones(2)}))[0] is None
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (409, "conflict", Conflict),
+        (409, "unheard_of", Conflict),
+        (410, "unheard_of", Gone),
+        (429, "unheard_of", Unavailable),
+        (503, "unheard_of", Unavailable),
+        (400, "unheard_of", InvalidRequest),
+        (499, "unheard_of", InvalidRequest),
+        (500, "unheard_of", DsearchError),
+    ],
+)
+def test_an_error_is_of_the_class_of_its_code_or_of_the_nearest(
+    status: int, code: str, kind: type[DsearchError]
+) -> None:
+    content = json.dumps({"code": code, "detail": "why", "written": {"inserted": 3}}).encode()
+    error = error_of(HttpReply(status, {}, content))
+    assert type(error) is kind
+    assert (error.code, error.status, str(error)) == (code, status, "why")
+    assert written_before(error) == {"inserted": 3}
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b'{"detail": "no code"}', b'{"code": "gone"}'])
+def test_an_error_without_a_problem_document_says_its_status(content: bytes) -> None:
+    error = error_of(HttpReply(502, {}, content))
+    assert isinstance(error, Unavailable)
+    assert str(error) == "status 502, and no problem document to say why"
+    assert written_before(error) is None
+
+
+def test_the_command_of_a_hint_is_not_said_twice() -> None:
+    hint = {"name": "keys create", "arguments": ["--name", "NAME"]}
+    command = Command("keys create", ("--name", "NAME"))
+    assert text_and_hint({"detail": f"no key; make one with: {command}", "hint": hint}) == (
+        "no key; make one",
+        command,
+    )
+    assert text_and_hint({"detail": "why"}) == ("why", None)
+
+
+# ---- calls
+
+
+@pytest.mark.parametrize(("purpose", "live"), [("search", "v3"), ("predict", "v5"), (None, "v3")])
+def test_a_function_judges_against_the_version_that_answers_for_the_purpose(
+    monkeypatch: pytest.MonkeyPatch, purpose: str | None, live: str
+) -> None:
+    from dsearch.client.operations import tasks
+
+    compared: list[str] = []
+    monkeypatch.setattr(tasks, "upload_of", lambda *_: None)
+    monkeypatch.setattr(tasks, "evidence_by", lambda *given: compared.append(given[3]()))
+    monkeypatch.setattr(tasks, "model_file", lambda *_: b"file")
+    monkeypatch.setattr(tasks, "clean_up", lambda _: None)
+    options: Any = {} if purpose is None else {"purpose": purpose}
+    flow: Any = Operations.save_model(None, "papers", {}, evidence=lambda _: [1.0], **options)  # type: ignore[misc]
+    assert next(flow).path == "/v1/collections/papers/models"
+    sent = flow.send(HttpReply(200, {}, json.dumps({"live": "v3", "predict": "v5", "models": []}).encode()))
+    assert compared == [live]
+    assert (sent.path, sent.content) == ("/v1/collections/papers/models/save", b"file")
+    assert (sent.repeatable, sent.writes, sent.content_type) == (False, True, TENSORS)

@@ -1,0 +1,57 @@
+"""How many documents shards send at once, and with what, and hits in the order of a field."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsearch.cluster.search.hits import HitFields, by_field, preview
+from dsearch.engine.search.hits import HitPage
+from dsearch.types import Hit
+
+PLAIN = HitFields(None, explain=False, highlight=False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "offset", "shards", "sent"),
+    [
+        (10, 0, 1, 10),  # the page, not twice of it
+        (10, 0, 4, 7),  # 2 · 10 / 4 + 2
+        (10, 0, 8, 5),  # rounded up
+        (10, 0, 9, None),
+        (10, 1, 4, None),
+        (1, 0, 4, 1),
+        (100, 0, 3, 69),
+    ],
+)
+def test_each_shard_sends_twice_its_share_and_two(
+    limit: int, offset: int, shards: int, sent: int | None
+) -> None:
+    asked = preview(page(limit, offset), PLAIN, shards)
+    assert (None if asked is None else asked.most) == sent
+
+
+def page(limit: int, offset: int = 0) -> HitPage:
+    return HitPage(limit=limit, offset=offset)
+
+
+def test_fields_of_hits_follow_from_the_search() -> None:
+    words = ["river stone"]
+    hybrid = HitFields.of(words, "hybrid", explain=True, highlight=False)
+    assert (hybrid.words, hybrid.explain, hybrid.highlight) == (words, True, False)
+    dense = HitFields.of(words, "dense", explain=True, highlight=False)
+    assert (dense.words, dense.explain) == (None, False)  # no word has a part of its score
+    marked = HitFields.of(words, "dense", explain=True, highlight=True)
+    assert (marked.words, marked.explain, marked.highlight) == (words, False, True)
+    assert HitFields.of(None, "hybrid", explain=True, highlight=False).explain is False
+    asked = preview(page(5), hybrid, 2)
+    assert asked is not None
+    assert (asked.words, asked.explain, asked.highlight) == ("river stone", True, False)
+    by_meaning = HitFields.of(words, "hybrid", explain=False, highlight=True, meaning=[])
+    assert preview(page(5), by_meaning, 2) is None
+
+
+def test_hits_by_a_field_are_ranked_anew() -> None:
+    hits = [Hit(n + 1, f"d{n}", 0.1, 1.0, "", "", {"year": year}) for n, year in enumerate([3, 1, 2, 1])]
+    ordered = by_field(hits, "year", page(2, 1))
+    assert [(hit.rank, hit.id) for hit in ordered] == [(2, "d3"), (3, "d2")]
+    assert [hit.id for hit in by_field(hits, "-year", page(9))] == ["d0", "d2", "d1", "d3"]

@@ -1,0 +1,108 @@
+"""What the coordinator computes and passes on, by a Ray that only listens."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dsearch.cluster.coordinator import LiveRelease, copies_up, free_share, outcome
+from dsearch.errors import Conflict, Unavailable
+
+
+class RayError(Exception):
+    """As Ray's."""
+
+
+class RayTaskError(RayError):
+    """As Ray's: of what a remote call raised."""
+
+    def __init__(self, cause: Exception | None):
+        super().__init__("remote")
+        self.cause = cause
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
+    listening, exceptions = ModuleType("ray"), ModuleType("ray.exceptions")
+    exceptions.RayError, exceptions.RayTaskError = RayError, RayTaskError  # type: ignore[attr-defined]
+    listening.exceptions = exceptions  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", listening)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", exceptions)
+    return listening
+
+
+@pytest.mark.parametrize(
+    ("free", "copies", "share"),
+    [
+        (16.0, 4, 1.0),  # more than one is not taken
+        (5.0, 4, 1.0),
+        (4.0, 4, 0.8),  # a fifth is left
+        (2.0, 4, 0.4),
+        (1.0, 3, 0.26),  # rounded down, so that all fit
+        (0.0, 4, 0.01),
+        (None, 4, 0.01),
+        (1.0, 0, 0.8),
+    ],
+)
+def test_copies_share_four_fifths_of_the_free_processors(
+    ray: Any, free: float | None, copies: int, share: float
+) -> None:
+    ray.available_resources = lambda: {} if free is None else {"CPU": free}
+    assert free_share(copies) == share
+
+
+def test_an_error_of_a_remote_call_is_raised_as_if_it_were_here(ray: Any) -> None:
+    def failing(error: Exception) -> Any:
+        def get(reference: object) -> Any:
+            raise error
+
+        return get
+
+    ray.get = lambda reference: ("result of", reference)
+    assert outcome("call") == ("result of", "call")
+    ray.get = failing(RayTaskError(RayTaskError(Conflict("busy"))))
+    with pytest.raises(Conflict, match="busy"):
+        outcome("call")
+    ray.get = failing(RayTaskError(FileNotFoundError("gone")))
+    with pytest.raises(FileNotFoundError):
+        outcome("call")
+    ray.get = failing(RayTaskError(KeyError("bug")))
+    with pytest.raises(RayTaskError):
+        outcome("call")
+    ray.get = failing(RayError("dead"))
+    with pytest.raises(Unavailable, match=r"the cluster did not answer \(RayError\); try again"):
+        outcome("call")
+
+
+def test_copies_that_do_not_answer_are_down(ray: Any) -> None:
+    """a answers, b says no, c is dead, d is late and e is gone."""
+
+    class Actor:
+        def __init__(self, name: str):
+            self.ready = self
+            self.name = name
+
+        def remote(self) -> str:
+            return self.name
+
+    def get_actor(name: str, namespace: str) -> Actor:
+        if name == "e":
+            raise ValueError("no such actor")
+        return Actor(name)
+
+    def get(name: str) -> bool:
+        if name == "c":
+            raise RayError("dead")
+        return name == "a"
+
+    def wait(pending: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
+        assert (num_returns, timeout) == (4, 0.5)
+        return [name for name in pending if name != "d"], ["d"]
+
+    ray.get_actor, ray.get, ray.wait = get_actor, get, wait
+    live = LiveRelease("papers", "uri", "digest", 1, [["a", "b"], ["c", "d", "e"]], 7)
+    assert copies_up(live, timeout_s=0.5) == [[True, False], [False, False, False]]
+    assert copies_up(LiveRelease("papers", "uri", "digest", 1, [["e"]], 7)) == [[False]]

@@ -1,0 +1,61 @@
+"""Which encoders give embeddings that can be compared, and what a refusal says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dsearch.encoder import EncoderIdentity
+from dsearch.errors import CorruptData, EncoderMismatch
+
+OWN = EncoderIdentity("small", "", "abc", "mean", 256, "torch", "float32", 384)
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (OWN, True),
+        (replace(OWN, name="another name of it"), True),
+        (replace(OWN, backend="onnx"), True),
+        (replace(OWN, dtype="bfloat16", backend="openvino"), True),
+        (replace(OWN, dtype="int8"), False),
+        (replace(OWN, revision="r1"), False),
+        (replace(OWN, weights_sha256="abd"), False),
+        (replace(OWN, pooling="cls"), False),
+        (replace(OWN, max_tokens=512), False),
+        (replace(OWN, dimension=768), False),
+    ],
+)
+def test_only_name_and_what_computes_may_differ(other: EncoderIdentity, same: bool) -> None:
+    assert OWN.same(other) is same
+    assert other.same(OWN) is same
+
+
+def test_embeddings_in_int8_are_of_their_back_end() -> None:
+    eight = replace(OWN, dtype="int8", backend="onnx")
+    assert eight.same(replace(eight, name="x"))
+    assert not eight.same(replace(eight, backend="openvino"))
+    assert not eight.same(replace(eight, dtype="bfloat16"))
+
+
+def test_a_refusal_names_each_difference_and_what_to_do() -> None:
+    with pytest.raises(EncoderMismatch) as refused:
+        OWN.require_same(replace(OWN, name="large", dimension=768, max_tokens=512), "papers")
+    assert str(refused.value).startswith(
+        "collection 'papers' was encoded by 'small', not by this 'large': max_tokens 256 there, 512 here; "
+        "dimension 384 there, 768 here. Use --encoder small, or encode it anew"
+    )
+    hint = refused.value.to_dict()["hint"]
+    assert (hint["name"], list(hint["arguments"])) == ("migrate", ["-c", "papers", "--encoder", "large"])
+    eight = replace(OWN, dtype="int8", backend="onnx")
+    with pytest.raises(EncoderMismatch, match="--encoder small --backend onnx, with DSEARCH_DTYPE=int8"):
+        eight.require_same(OWN, "papers")
+
+
+def test_it_is_stored_and_read_back() -> None:
+    stored = OWN.to_dict()
+    assert EncoderIdentity.from_dict({**stored, "of a newer release": 1}) == OWN
+    del stored["pooling"], stored["backend"]
+    with pytest.raises(CorruptData, match="lacks backend, pooling"):
+        EncoderIdentity.from_dict(stored)
