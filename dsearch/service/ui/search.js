@@ -42,6 +42,7 @@ export function startSearch() {
 }
 
 export async function showSearch() {
+  document.body.classList.add("busy"); // hits of before are replaced soon: nobody judges them meanwhile
   readAddress();
   await Promise.all([offerModels(), offerLook()]);
   await searchNow();
