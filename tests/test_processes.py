@@ -146,3 +146,8 @@ def test_what_another_process_cannot_import_is_refused() -> None:
         run_spawned(targets.count, 1, Path(), memory_bytes=0)
     with pytest.raises(InvalidRequest, match="threads=0"):
         run_spawned(targets.count, 1, Path(), threads=0)
+
+
+def test_an_interrupt_is_left_to_the_process_that_started_it() -> None:
+    """Ctrl-C reaches a whole group of processes; the parent ends its children by itself."""
+    assert run_spawned(targets.interrupt_itself) == "still here"

@@ -17,6 +17,7 @@ from dsearch.client.options import AttendOptions, FindOptions
 from dsearch.declared import option, options_of
 from dsearch.engine.options import LayerOptions, SearchArguments
 from dsearch.engine.ranking.ranker import Ranker
+from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchKeywords, SearchOptions
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.schemas.documents import SimilarRequest
@@ -117,3 +118,95 @@ def test_a_declared_option_reaches_http_and_the_command_line() -> None:
     parameters = {one.name: one for one in typer.main.get_command(commands).params}
     assert parameters["depth"].opts == ["--depth"]
     assert parameters["depth"].default == 3
+
+
+def test_the_defaults_of_a_search() -> None:
+    """As the guide and the schema say; a search without options is this one."""
+    given = {
+        "limit": 10,
+        "offset": 0,
+        "operators": True,
+        "mode": "hybrid",
+        "explain": False,
+        "highlight": False,
+        "highlight_by": "words",
+        "partial": False,
+        "rerank_candidates": 50,
+        "collapse": False,
+        "diversity": 0.0,
+        "typos": False,
+    }
+    options = SearchOptions()
+    assert {field.name: getattr(options, field.name) for field in fields(SearchOptions)} == {
+        field.name: given.get(field.name) for field in fields(SearchOptions)
+    }
+
+
+SHOWN_ALONE = {"limit", "offset", "cursor", "explain", "highlight", "highlight_by", "partial", "fields"}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_cursor_goes_on_with_the_same_ranking_alone(name: str) -> None:
+    """Options that rank are part of it; those that only show are not."""
+    field, about = DECLARED[name]
+    plain = str(field.type).partition(" | ")[0]
+    other = (
+        about.choices[-1]
+        if about.choices
+        else {"bool": not field.default, "int": 7, "float": 0.5}.get(plain, "x")
+    )
+    changed = SearchOptions(**{name: other}).ranking(None) != SearchOptions().ranking(None)
+    assert changed == (name not in SHOWN_ALONE)
+    assert SearchOptions().ranking({"a": 1}) != SearchOptions().ranking(None)
+
+
+@pytest.mark.parametrize(
+    ("options", "queries", "most"),
+    [
+        ({"diversity": 0.5}, 32, True),
+        ({"sort": "x"}, 33, False),
+        ({"collapse": True}, 33, False),
+        ({"group_by": "x"}, 33, False),
+        ({"diversity": 0.5}, 33, False),
+        ({}, 33, True),
+        ({"explain": True, "limit": 100}, 10, True),
+        ({"highlight": True, "limit": 1000}, 1, True),
+        ({"explain": True, "limit": 100}, 11, False),
+        ({"highlight": True, "limit": 101}, 10, False),
+        ({"cursor": "x"}, 1, True),
+        ({"cursor": "x"}, 2, False),
+        ({"diversity": 1.0}, 1, True),
+        ({"diversity": 1.1}, 1, False),
+        ({"diversity": float("nan")}, 1, False),
+        ({"sort": "x", "diversity": 0.1}, 1, False),
+        ({"sort": "x", "diversity": 0.0}, 1, True),
+    ],
+)
+def test_combinations_at_their_bounds(options: dict[str, Any], queries: int, most: bool) -> None:
+    chosen = SearchOptions(**options)
+    if most:
+        chosen.check(["words"] * queries)
+        return
+    with pytest.raises(InvalidRequest):
+        chosen.check(["words"] * queries)
+
+
+def test_words_are_needed_unless_there_is_a_vector_which_has_none() -> None:
+    with pytest.raises(InvalidRequest, match="query 1 is empty; give at least one word"):
+        SearchOptions().check(["x", " \t"])
+    with pytest.raises(InvalidRequest, match=r"^the query is empty"):
+        SearchOptions().check([""])
+    SearchOptions().check([""], vectors=True)
+    with pytest.raises(InvalidRequest, match="mode='keyword' with a vector"):
+        SearchOptions(mode="keyword").check(["x"], vectors=True)
+    with pytest.raises(InvalidRequest, match="stages=2 with a vector"):
+        SearchOptions(stages=2).check(["x"], vectors=True)
+    SearchOptions(stages=1).check(["x"], vectors=True)
+    SearchOptions(stages=2).check(["x"])
+
+
+def test_covered_mass_is_computed_in_small_collections_unless_it_is_said() -> None:
+    assert SearchOptions().covers(20_000)
+    assert not SearchOptions().covers(20_001)
+    assert SearchOptions(coverage=True).covers(10**9)
+    assert not SearchOptions(coverage=False).covers(1)

@@ -11,7 +11,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from support.shape_checks import PACKAGES, Finder, key_of
+from support.shape_checks import EVERY, ONE_OF, PACKAGES, Finder, key_of
 
 MODULE = '''
 from __future__ import annotations
@@ -105,6 +105,20 @@ def test_arguments_are_checked_before_the_call_however_often_others_passed(modul
         with refused():
             module.summed(torch.ones(3, 2, dtype=torch.int64), torch.ones(3))
     assert module.calls == [3, 3, 3]
+
+
+def test_later_calls_are_checked_now_and_then(module: ModuleType) -> None:
+    for _ in range(EVERY):
+        module.summed(torch.ones(3, 2), torch.ones(3))
+    noticed = 0
+    for _ in range(2 * ONE_OF):
+        try:
+            module.summed(torch.ones(3, 2), torch.ones(4))
+        except jaxtyping.TypeCheckError:
+            noticed += 1
+        except RuntimeError:  # torch's own: the call was not checked
+            pass
+    assert noticed == 2
 
 
 def test_a_result_is_checked_though_its_arguments_passed_before(module: ModuleType) -> None:

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 
+import faiss
 import pytest
+import torch
 
+from dsearch import threads
 from dsearch.errors import InvalidRequest
-from dsearch.threads import available_cores, set_threads
+from dsearch.threads import available_cores, let_waiting_threads_sleep, set_threads
 
 REPORT = """
 import json, sys
@@ -72,3 +75,42 @@ finally:
 def test_a_budget_below_one_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="threads=0; use an integer of at least 1"):
         set_threads(0)
+
+
+def test_a_policy_of_waiting_that_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    let_waiting_threads_sleep()
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ["OPENBLAS_THREAD_TIMEOUT"]) == ("ACTIVE", "4")
+
+
+def test_a_budget_reaches_every_library_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And tokenizers do not start threads of their own unless the user wants it."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "9")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    before, of_torch, of_faiss = threads.thread_budget(), torch.get_num_threads(), faiss.omp_get_max_threads()
+    try:
+        assert set_threads(2) == threads.thread_budget() == 2
+        assert (torch.get_num_threads(), faiss.omp_get_max_threads()) == (2, 2)
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
+        assert [os.environ[name] for name in names] == ["2", "2", "2", "true"]
+        assert set_threads() == available_cores() == threads.thread_budget()
+        monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+        set_threads(1)
+        assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    finally:
+        set_threads(before)
+        torch.set_num_threads(of_torch)
+        faiss.omp_set_num_threads(of_faiss)
+
+
+def test_without_a_budget_all_cores_of_this_process_are_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_set", None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
+    assert threads.thread_budget() == available_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert available_cores() == 7
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert available_cores() == 1

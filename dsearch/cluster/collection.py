@@ -12,15 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from jaxtyping import Float
-from torch import Tensor
-
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.coordinator import LiveRelease
 from dsearch.cluster.release.transfer import read_release
 from dsearch.cluster.search.attention import Shards
+from dsearch.cluster.search.query_encoder import EncodedQueries, encode_queries
 from dsearch.cluster.search.search import ShardedSearch
-from dsearch.encoder import TextEncoder, TextTokens
+from dsearch.encoder import TextEncoder
 from dsearch.engine import UNTRAINED, Collection, Searchable, SearchEngine
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.options import SearchArguments
@@ -31,8 +29,8 @@ from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import parse_filter
 from dsearch.types import Mode, SearchResult
 
-QueryStates = Callable[[str, Sequence[str], str], Tensor]  # collection, texts, model
-QueryTokensOf = Callable[[str, Sequence[str]], Sequence[TextTokens]]  # collection, texts
+# Encodes elsewhere: collection, texts, mode, model, whether tokens are wanted.
+RemoteQueryEncoder = Callable[[str, Sequence[str], Mode, str, bool], EncodedQueries]
 _LOOK_S = 0.5
 
 
@@ -87,19 +85,16 @@ class ShardedCollection:
     Args:
         local: the collection in the home, opened readonly; its index is not read.
         releases: live releases of the cluster.
-        query_states: encodes texts with the encoder of a model; this process encodes when None.
-        query_tokens: gives their token states, for a second stage; this process does when None.
+        encode: encodes queries with the encoder of a model; this process does when None.
     """
 
     def __init__(
         self,
         local: Collection,
         releases: Releases,
-        query_states: QueryStates | None = None,
-        query_tokens: QueryTokensOf | None = None,
+        encode: RemoteQueryEncoder | None = None,
     ):
-        self._local, self._releases, self._query_states = local, releases, query_states
-        self._query_tokens = query_tokens
+        self._local, self._releases, self._encode_elsewhere = local, releases, encode
         self.name, self.store, self.feedback = local.name, local.store, local.feedback
         self.describe, self.rebuild_status, self.head = local.describe, local.rebuild_status, local.head
         self.encoder_in_use = local.encoder_in_use
@@ -135,15 +130,10 @@ class ShardedCollection:
         options.setdefault("coverage", False)
         return self.answer(queries, SearchOptions(**options))
 
-    def _states(self, queries: Sequence[str], mode: Mode, model: str) -> Float[Tensor, "batch encoder_dim"]:
-        if mode == "keyword" or self._query_states is None:
-            return self._local.query_states(queries, mode, model)
-        return self._query_states(self.name, queries, model)
-
-    def _tokens(self, queries: Sequence[str]) -> Sequence[TextTokens]:
-        if self._query_tokens is not None:
-            return self._query_tokens(self.name, queries)
-        return self._local.kept_query_tokens.of(self._local.encoder, queries)
+    def _encode(self, texts: Sequence[str], mode: Mode, model: str, tokens: bool) -> EncodedQueries:
+        if self._encode_elsewhere is None or (mode == "keyword" and not tokens):
+            return encode_queries(self._local, texts, mode, model, tokens)
+        return self._encode_elsewhere(self.name, texts, mode, model, tokens)
 
     def _supported_head(self, version: str) -> Head:
         """Return the head of a model; raises NotInCluster for a model that shards cannot use."""
@@ -176,7 +166,7 @@ class ShardedCollection:
                 )
             _, release, shards = live
             try:
-                search = ShardedSearch(release, shards, self._supported_head, self._states, self._tokens)
+                search = ShardedSearch(release, shards, self._supported_head, self._encode)
                 results = search.search(queries, model, options, vectors)
                 if options.filter is not None and not any(result.hits for result in results):
                     refuse_misspelt(self.store, compared_fields(parse_filter(options.filter)), "filter")
@@ -195,9 +185,8 @@ class ClusterEngine(SearchEngine):
         home: folder of collections, opened readonly.
         encoder: as for `SearchEngine`.
         releases: live releases of the cluster.
-        query_states: encodes texts; this process encodes when None.
-        query_tokens: gives token states of texts; this process does when None.
-        await_encoder: returns when `query_states` is ready.
+        encode: encodes queries; this process does when None.
+        await_encoder: returns when `encode` is ready.
     """
 
     def __init__(
@@ -206,19 +195,17 @@ class ClusterEngine(SearchEngine):
         *,
         encoder: Callable[[], TextEncoder],
         releases: Releases,
-        query_states: QueryStates | None = None,
-        query_tokens: QueryTokensOf | None = None,
+        encode: RemoteQueryEncoder | None = None,
         await_encoder: Callable[[], None] = lambda: None,
     ):
         super().__init__(home, readonly=True, encoder=encoder)
-        self._releases, self._states, self._await_encoder = releases, query_states, await_encoder
-        self._query_tokens = query_tokens
+        self._releases, self._encode_elsewhere, self._await_encoder = releases, encode, await_encoder
         self._sharded: dict[str, ShardedCollection | None] = {}
         self._resolving = threading.Lock()
 
     def load_encoder(self) -> None:
         """Wait for a replica that encodes; without replicas, load the encoder here."""
-        if self._states is None:
+        if self._encode_elsewhere is None:
             super().load_encoder()
         else:
             self._await_encoder()
@@ -229,6 +216,6 @@ class ClusterEngine(SearchEngine):
         with self._resolving:
             sharded, first = self._sharded.get(local.name), local.name not in self._sharded
             if sharded is None and self._releases.live(local.name, look=first) is not None:
-                sharded = ShardedCollection(local, self._releases, self._states, self._query_tokens)
+                sharded = ShardedCollection(local, self._releases, self._encode_elsewhere)
             self._sharded[local.name] = sharded
         return local if sharded is None else sharded

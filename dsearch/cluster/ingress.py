@@ -11,11 +11,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsearch.cluster.coordinator import READY_S
 from dsearch.errors import DsearchError, EncoderUnavailable, InvalidRequest, Unavailable
 from dsearch.hints import Command
+from dsearch.types import Mode
+
+if TYPE_CHECKING:
+    from dsearch.cluster.search.query_encoder import EncodedQueries
 
 APPLICATION = "dsearch"
 LARGEST_BATCH = 32
@@ -54,6 +58,25 @@ class IngressSettings:
     query_timeout_s: float = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class EncodeRequest:
+    """Queries that an ingress sends to an encoder.
+
+    Attributes:
+        collection: that they are of.
+        texts: their words.
+        mode: of the search; in "keyword" mode they need no embeddings.
+        model: version whose encoder is used.
+        tokens: whether their token states are wanted.
+    """
+
+    collection: str
+    texts: list[str]
+    mode: Mode
+    model: str
+    tokens: bool
+
+
 class EncoderReplica:
     """Encodes waiting queries in batches, for every collection and with the encoder of each model."""
 
@@ -79,40 +102,33 @@ class EncoderReplica:
         """Return True; Ray answers once the encoder is loaded."""
         return True
 
-    async def encode(self, requests: list[tuple[str, str, list[str]]]) -> list[Any]:
-        """Return the embeddings of each request's texts, or its error."""
+    async def encode(self, requests: list[EncodeRequest]) -> list[Any]:
+        """Return embeddings and tokens of each request's texts, or its error."""
         return await asyncio.to_thread(self._encode, requests)
 
-    async def encode_tokens(self, collection: str, texts: list[str]) -> Any:
-        """Return states and places of the tokens of each query, or the error."""
-        return await asyncio.to_thread(self._encode_tokens, collection, texts)
+    def _encode(self, requests: list[EncodeRequest]) -> list[Any]:
+        from dsearch.cluster.search.query_encoder import encode_queries
 
-    def _encode_tokens(self, name: str, texts: list[str]) -> Any:
-        with self._lock:
-            collection = self._engine.collection(name)
-            try:
-                return [tuple(of) for of in collection.kept_query_tokens.of(collection.encoder, texts)]
-            except DsearchError as error:
-                return error
-
-    def _encode(self, requests: list[tuple[str, str, list[str]]]) -> list[Any]:
-        together: dict[tuple[str, str], list[int]] = {}
-        for number, (collection, model, _) in enumerate(requests):
-            together.setdefault((collection, model), []).append(number)
+        together: dict[tuple[str, Mode, str, bool], list[int]] = {}
+        for number, request in enumerate(requests):
+            alike = request.collection, request.mode, request.model, request.tokens
+            together.setdefault(alike, []).append(number)
         answers: list[Any] = [None] * len(requests)
         with self._lock:
-            for (name, model), numbers in together.items():
-                texts = [text for number in numbers for text in requests[number][2]]
+            for (name, mode, model, wanted), numbers in together.items():
+                texts = [text for number in numbers for text in requests[number].texts]
                 try:
-                    states = self._engine.collection(name).query_states(texts, "dense", model).numpy()
+                    states, tokens = encode_queries(self._engine.collection(name), texts, mode, model, wanted)
                 except DsearchError as error:
                     for number in numbers:
                         answers[number] = error
                     continue
                 start = 0
                 for number in numbers:
-                    answers[number] = states[start : start + len(requests[number][2])]
-                    start += len(requests[number][2])
+                    end = start + len(requests[number].texts)
+                    of_request = None if tokens is None else [tuple(of) for of in tokens[start:end]]
+                    answers[number] = states[start:end].numpy(), of_request
+                    start = end
         return answers
 
 
@@ -149,8 +165,7 @@ class Ingress:
             chosen.home,
             encoder=lambda: open_engine().encoder,
             releases=Releases(live_releases, RayShards),
-            query_states=self._query_states,
-            query_tokens=self._query_tokens,
+            encode=self._encode,
             await_encoder=self._await_encoder,
         )
         return create_app(
@@ -169,22 +184,22 @@ class Ingress:
         except TimeoutError:
             raise EncoderUnavailable(f"no replica of the encoder was ready in {READY_S:g} s") from None
 
-    def _query_states(self, collection: str, texts: Sequence[str], model: str) -> Any:
+    def _encode(
+        self, collection: str, texts: Sequence[str], mode: Mode, model: str, tokens: bool
+    ) -> EncodedQueries:
         import torch
 
-        # Called from the search thread, never from the event loop.
-        states = self._encoders.encode.remote((collection, model, list(texts))).result()
-        if isinstance(states, DsearchError):
-            raise states
-        return torch.tensor(states)
-
-    def _query_tokens(self, collection: str, texts: Sequence[str]) -> Any:
+        from dsearch.cluster.search.query_encoder import EncodedQueries
         from dsearch.encoder import TextTokens
 
-        tokens = self._encoders.encode_tokens.remote(collection, list(texts)).result()
-        if isinstance(tokens, DsearchError):
-            raise tokens
-        return [TextTokens(*of_text) for of_text in tokens]
+        # Called from the search thread, never from the event loop.
+        request = EncodeRequest(collection, list(texts), mode, model, tokens)
+        answer = self._encoders.encode.remote(request).result()
+        if isinstance(answer, DsearchError):
+            raise answer
+        states, of_texts = answer
+        encoded = None if of_texts is None else [TextTokens(*of_text) for of_text in of_texts]
+        return EncodedQueries(torch.tensor(states), encoded)
 
 
 def live_releases() -> dict[str, dict[str, Any]]:

@@ -152,6 +152,12 @@ class LearningEncoder(_Wrapped):
             )
         return self.encoder.embed_tokens(texts, role)
 
+    def train(self, mode: bool = True) -> LearningEncoder:
+        """Set the mode of this module; dropout stays off, also when a network around it is set to train."""
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
     def learning(self) -> list[nn.Parameter]:
         """The parameters that learn."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]

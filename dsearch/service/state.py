@@ -85,6 +85,7 @@ class Service:
             waiting=SEARCHES_WAITING,
             waiting_characters=SEARCH_CHARACTERS_WAITING,
             waiting_s=LONG_S,
+            most_together=lambda: self.admission.batch,
             observer=self.metrics,
         )
         self.writing = Worker(

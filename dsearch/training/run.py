@@ -401,6 +401,7 @@ class _TrainingRun:
             "data": examples.digest,
             "documents": {"generation": snapshot.generation.number, "sequence": snapshot.sequence},
             "options": asdict(options),
+            "defaults": asdict(options.__class__()),
             "parent": self.parent,
         }
         first = self.processes is None or self.processes.first

@@ -73,6 +73,7 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
     from dsearch.cluster.connection import NAMESPACE
     from dsearch.cluster.coordinator import LiveRelease, coordinator
     from dsearch.cluster.release.split import split
+    from dsearch.cluster.search.query_encoder import EncodedQueries
     from dsearch.cluster.search.search import ShardedSearch
     from dsearch.cluster.shards.local import LocalShards
     from dsearch.cluster.shards.remote import RayShards
@@ -97,8 +98,8 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
     by_text = dict(zip(asked, states, strict=True))
     chosen = SearchOptions(limit=10, coverage=False)
 
-    def states_of(texts: Sequence[str], mode: str, model: str) -> torch.Tensor:
-        return torch.stack([by_text[text] for text in texts])
+    def encoded(texts: Sequence[str], mode: str, model: str, tokens: bool) -> EncodedQueries:
+        return EncodedQueries(torch.stack([by_text[text] for text in texts]), None)
 
     known = coordinator(start=True)
     figures: list[dict[str, Any]] = []
@@ -113,9 +114,9 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
         local = LocalShards(folder / f"release-{shards}")
         alone = _Alone(local)
         for query in asked[:ALONE]:
-            ShardedSearch(release, alone, made.head, states_of).search([query], "v0", chosen)
+            ShardedSearch(release, alone, made.head, encoded).search([query], "v0", chosen)
         local.close()
-        search = ShardedSearch(release, RayShards(live), made.head, states_of)
+        search = ShardedSearch(release, RayShards(live), made.head, encoded)
         actors = [ray.get_actor(names[0], namespace=NAMESPACE) for names in live.actors]
         ask = partial(search.search, model="v0", chosen=chosen)
         ask(asked[:1])
@@ -182,9 +183,9 @@ class _Alone:
         self._shards = shards
         self.spent_s = 0.0
 
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
         started = time.process_time()
-        answers = self._shards.ask(method, asked)
+        answers = self._shards.ask(method, requests)
         self.spent_s += time.process_time() - started
         return answers
 

@@ -13,11 +13,14 @@ import faiss
 import pytest
 import torch
 from support.paths import SCRIPTS
+from support.warm.processes import warm_start
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPTS / "bench" / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    process = warm_start()(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    output, errors = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so it would be measured")

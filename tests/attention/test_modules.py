@@ -237,3 +237,52 @@ def test_a_copy_of_torchs_module_keeps_its_precision() -> None:
     tokens = torch.rand(2, 5, 8, dtype=torch.float64)
     expected, _ = theirs(tokens, tokens, tokens)
     torch.testing.assert_close(ours(tokens).context, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_a_prediction_is_the_weighted_mean_and_its_deviation() -> None:
+    weights = torch.tensor([[[0.25, 0.75], [1.0, 0.0]]], dtype=torch.float64, requires_grad=True)
+    values = torch.tensor([[2.0, 5.0], [6.0, 5.0]], dtype=torch.float64, requires_grad=True)
+    mean, spread = predict(weights, values)
+    assert mean.tolist() == [[[5.0, 5.0], [2.0, 5.0]]]
+    assert spread.tolist() == [[[pytest.approx(3**0.5), 0.0], [0.0, 0.0]]]
+    (mean.sum() + spread.sum()).backward()  # a certain prediction has a gradient that is a number
+    for argument in (weights, values):
+        assert argument.grad is not None
+        assert argument.grad.isfinite().all()
+
+
+def test_the_leave_one_out_loss_is_the_mean_square_of_what_the_others_say() -> None:
+    keys, values = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0, 0.0], [2.0, 4.0], [4.0, 1.0]])
+    kernel = (-0.5 * (keys - keys.T).square() / 0.8**2).exp()
+    kernel.fill_diagonal_(0)
+    said = kernel / kernel.sum(1, keepdim=True) @ values
+    loss = NadarayaWatson("gaussian", 0.8).leave_one_out_loss(keys, values)
+    assert loss.item() == pytest.approx((said - values).square().mean().item(), rel=1e-4)
+    assert NadarayaWatson().score.width.item() == 1.0
+    assert NadarayaWatson().score.kernel == "gaussian"
+
+
+def test_keys_and_values_have_the_length_of_queries_unless_it_is_said() -> None:
+    def shapes(**lengths: int) -> list[int]:
+        module = MultiHeadAttention(6, 2, **lengths)
+        return [
+            module.query.in_features,
+            module.key.in_features,
+            module.value.in_features,
+            module.out.in_features,
+        ]
+
+    assert shapes() == [6, 6, 6, 6]
+    assert shapes(query_dim=4) == [4, 4, 4, 6]
+    assert shapes(key_dim=5) == [6, 5, 5, 6]
+    assert shapes(query_dim=4, key_dim=5) == [4, 5, 5, 6]
+    assert shapes(value_dim=3) == [6, 6, 3, 6]
+    own = MultiHeadAttention(6, 2, query_dim=4)(torch.ones(3, 4))
+    assert (own.context.shape, own.weights.shape) == ((3, 6), (2, 3, 3))
+    assert all(layer.bias is None for layer in MultiHeadAttention(6, 2, bias=False).children())
+
+
+@pytest.mark.parametrize("heads", [0, -1, 4, 7])
+def test_heads_that_do_not_divide_the_length_are_refused(heads: int) -> None:
+    with pytest.raises(InvalidRequest, match=rf"heads={heads} does not divide dim=6; use one of 1, 2, 3, 6"):
+        MultiHeadAttention(6, heads)

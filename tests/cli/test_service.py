@@ -65,6 +65,16 @@ def test_config_shows_every_key_with_its_source(
     assert "'9001'" in next(line for line in lines if line.startswith("port"))
 
 
+def test_an_installation_without_its_encoder_is_a_failure(dsearch: Terminal) -> None:
+    code, out, _ = dsearch("doctor", "--encoder", "nobody/nothing", "--json")
+    report = json.loads(out)["encoder"]
+    assert (code, report["name"], "folder" in report) == (1, "nobody/nothing", False)
+    assert "nobody/nothing" in report["problem"]
+    code, out, _ = dsearch("doctor", "--encoder", "all-MiniLM-L6-v2", "--json")
+    report = json.loads(out)["encoder"]
+    assert (code, "problem" in report, len(report["sha256"])) == (0, False, 64)
+
+
 def test_keys_are_made_listed_and_revoked(dsearch: Terminal, tmp_path: Path) -> None:
     code, out, err = dsearch("keys", "create", "--name", "web shop", "--scope", "write")
     assert code == 0

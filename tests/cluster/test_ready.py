@@ -13,6 +13,7 @@ from support.fakes import HashingEncoder
 from support.patience import LATEST_S
 
 from dsearch.cluster.collection import ClusterEngine, Releases
+from dsearch.cluster.search.query_encoder import EncodedQueries
 from dsearch.engine import SearchEngine
 from dsearch.errors import EncoderUnavailable
 from dsearch.service import create_app
@@ -29,7 +30,9 @@ def served(home: Path, await_encoder: Callable[[], None]) -> TestClient:
         home,
         encoder=HashingEncoder,
         releases=Releases(dict, lambda live: None),  # type: ignore[arg-type, return-value]
-        query_states=lambda collection, texts, model: torch.zeros(len(texts), 32),
+        encode=lambda collection, texts, mode, model, tokens: EncodedQueries(
+            torch.zeros(len(texts), 32), None
+        ),
         await_encoder=await_encoder,
     )
     return TestClient(create_app(engine), base_url=ORIGIN)

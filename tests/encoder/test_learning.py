@@ -57,6 +57,22 @@ def test_a_change_put_back_gives_what_was_learned(tiny: Encoder, training: Encod
     assert not any(parameter.requires_grad for parameter in served.parameters())
 
 
+@pytest.mark.parametrize("training", [EncoderTraining(), ALL], ids=["lora", "all"])
+def test_dropout_stays_off_in_a_network_that_trains(tiny: Encoder, training: EncoderTraining) -> None:
+    """A training loop, and a trainer, set the whole network to train; what learns is what is served."""
+    copied = LearningEncoder(tiny, training)
+    assert any(isinstance(part, torch.nn.Dropout) and part.p > 0 for part in copied.modules())
+    network = torch.nn.Sequential(copied)
+    assert network.train() is network
+    assert copied.training
+    with torch.no_grad():
+        first, second = (copied.embed(TEXTS, "query").numpy() for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, tiny.encode_queries(TEXTS), atol=1e-6)
+    assert network.eval() is network
+    assert not copied.training
+
+
 def test_lora_keeps_only_its_factors(tiny: Encoder) -> None:
     copied = learned(tiny, EncoderTraining(rank=4))
     change = copied.change().tensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dsearch.engine import episodes as module
 from dsearch.engine.episodes import Episodes, TaskOutcome, UnknownEpisode
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression
@@ -87,3 +88,57 @@ def test_memory_is_bounded_and_the_oldest_go_first() -> None:
         episodes.add_page("k", "long", "papers", page(f"q{number}", "a"))
         episodes.add_reading("k", "long", "papers", f"d{number}")
     assert episodes.bytes <= 1_000_000
+
+
+def test_the_episode_that_was_used_last_stays() -> None:
+    """A page or a reading of an old episode does not make it the oldest; only pages make it the newest."""
+    episodes = Episodes(max_bytes=2000)
+    for name in ("first", "second", "third"):
+        episodes.add_page("k", name, "papers", page(f"p-{name}", "a"))
+    episodes.add_page("k", "first", "papers", page("again", "b"))
+    assert {name for name in ("first", "second", "third") if remembered(episodes, name)} == {"first", "third"}
+
+
+def remembered(episodes: Episodes, name: str) -> bool:
+    try:
+        return bool(episodes.collections("k", name))
+    except UnknownEpisode:
+        return False
+
+
+def test_one_episode_stays_however_large_and_its_bytes_are_those_of_its_pages() -> None:
+    episodes = Episodes(max_bytes=10)
+    episodes.add_page("k", "task", "papers", page("p1", "a", "bc", query="words"))
+    assert episodes.bytes == 400 + 130 * 2 + 4 * (5 + 3)
+    episodes.add_reading("k", "task", "papers", "abc")
+    episodes.add_reading("k", "task", "papers", "abc")
+    assert episodes.bytes == 400 + 130 * 2 + 4 * 8 + 400 + 4 * 3
+    assert remembered(episodes, "task")
+    episodes.add_page("k", "other", "papers", page("p2", "a", query=""))
+    assert not remembered(episodes, "task")
+    assert episodes.bytes == 400 + 130 + 4
+
+
+def test_pages_and_readings_beyond_the_most_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PAGES", 2)
+    monkeypatch.setattr(module, "MAX_READ", 2)
+    episodes = Episodes()
+    for number in range(3):
+        episodes.add_page("k", "task", f"c{number}", page(f"p{number}", f"d{number}"))
+        episodes.add_reading("k", "task", "c0", f"d{number}")
+    assert episodes.collections("k", "task") == ["c0", "c1"]
+    pages, made = episodes.feedback("k", "task", "c0", TaskOutcome((), True), now_s=9.0)
+    assert [one.query_id for one in pages] == ["p0"]
+    with pytest.raises(InvalidRequest, match="useful_ids has 'd2'"):
+        episodes.feedback("k", "task", "c0", TaskOutcome(("d2",), True), now_s=9.0)
+    assert [(one.object_id, one.received_s, one.time_s) for one in made] == [("d0", 9.0, 5.0)]
+
+
+def test_contributors_are_keys_or_else_clients() -> None:
+    episodes = Episodes()
+    episodes.add_page("", "task", "papers", page("p1", "a"))
+    for client, expected in (("browser", "client:browser"), ("", "")):
+        made = episodes.feedback(
+            "", "task", "papers", TaskOutcome(("a",), True), client_id=client, now_s=9.0
+        )[1]
+        assert [(one.key, one.client_id) for one in made] == [(expected, client)]

@@ -12,6 +12,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.evaluation.calibration import (
     answerability,
     auroc,
+    brier_score,
     debiased_calibration_error,
     expected_calibration_error,
 )
@@ -64,3 +65,59 @@ def test_the_report_says_what_there_is() -> None:
     without = answerability(weights, wrong, slot=False)
     assert without.calibration_error is None
     assert "no null slot" in without.to_text()
+
+
+def by_bins(weights: np.ndarray, wrong: np.ndarray, bins: int) -> list[tuple[list[float], list[bool]]]:
+    """Queries by their weight in bins of nearly equal number, the first ones larger by one."""
+    order = sorted(range(len(weights)), key=lambda query: float(weights[query]))
+    size, larger = divmod(len(order), bins)
+    parts = [size + (place < larger) for place in range(bins)]
+    starts = [sum(parts[:place]) for place in range(bins)]
+    cut = [order[start : start + part] for start, part in zip(starts, parts, strict=True)]
+    return [
+        ([float(weights[query]) for query in part], [bool(wrong[query]) for query in part]) for part in cut
+    ]
+
+
+@pytest.mark.parametrize(("queries", "bins"), [(1, 10), (2, 10), (7, 3), (10, 10), (23, 10), (40, 4)])
+def test_both_errors_are_the_sums_over_their_bins(queries: int, bins: int) -> None:
+    """No more bins than queries, and for the debiased error two queries a bin at least."""
+    generator = np.random.default_rng(queries)
+    weights, wrong = generator.uniform(size=queries), generator.uniform(size=queries) < 0.5
+    expected = sum(
+        len(part) * abs(sum(flags) / len(part) - sum(part) / len(part))
+        for part, flags in by_bins(weights, wrong, min(bins, queries))
+    )
+    assert expected_calibration_error(weights, wrong, bins) == pytest.approx(expected / queries)
+    total = 0.0
+    for part, flags in by_bins(weights, wrong, max(1, min(bins, queries // 2))):
+        share, count = sum(flags) / len(part), len(part)
+        chance = share * (1 - share) / (count - 1) if count > 1 else share * (1 - share)
+        total += count * ((share - sum(part) / count) ** 2 - chance)
+    assert debiased_calibration_error(weights, wrong, bins) == pytest.approx(max(0.0, total / queries) ** 0.5)
+
+
+def test_ten_bins_are_the_default_and_no_queries_have_no_error() -> None:
+    weights, wrong = np.linspace(0, 1, 40), np.arange(40) % 3 == 0
+    assert expected_calibration_error(weights, wrong) == expected_calibration_error(weights, wrong, 10)
+    assert debiased_calibration_error(weights, wrong) == debiased_calibration_error(weights, wrong, 10)
+    assert debiased_calibration_error(weights[:0], wrong[:0]) == 0
+    assert brier_score(np.array([0.5, 1.0, 0.0]), np.array([True, True, True])) == pytest.approx(1.25 / 3)
+
+
+def test_the_report_has_each_figure_in_its_place() -> None:
+    weights, wrong = np.array([0.1, 0.2, 0.9]), np.array([False, False, True])
+    with_slot = answerability(weights, wrong)
+    assert with_slot.to_dict() == {
+        "answerable": 2,
+        "unanswerable": 1,
+        "auroc": 1.0,
+        "calibration_error": pytest.approx(0.4 / 3),
+        "mean_weight": pytest.approx(0.4),
+    }
+    assert with_slot.to_text() == (
+        "1 unanswerable of 3 judged queries: AUROC 1.0000, expected calibration error 0.1333 "
+        "(mean weight of nothing fits 0.4000, share 0.3333)"
+    )
+    without = answerability(-weights, wrong, slot=False)
+    assert (without.auroc, without.calibration_error, without.mean_weight) == (0.0, None, None)

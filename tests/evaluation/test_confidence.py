@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from dsearch.errors import CorruptData, InvalidRequest
-from dsearch.evaluation import auroc, brier_score, debiased_calibration_error, expected_calibration_error
+from dsearch.evaluation import (
+    auroc,
+    brier_score,
+    confidence,
+    debiased_calibration_error,
+    expected_calibration_error,
+)
 from dsearch.evaluation.confidence import (
     EVIDENCE,
     FEWEST_JUDGED,
@@ -137,3 +143,31 @@ def test_queries_made_from_documents_refuse_only_what_looks_like_nothing() -> No
     assert np.mean(known.fits(made.rows) < known.threshold) < 0.01
     assert np.mean(known.fits(own.rows) < known.threshold) < 0.05
     assert np.mean(known.fits(nothing) < known.threshold) == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.9])
+@pytest.mark.parametrize("judged_queries", [0, FEWEST_JUDGED])
+def test_threshold_and_floor_are_the_quantiles_that_are_documented(level: float, judged_queries: int) -> None:
+    """The floor is the lower one of what right hits reach and of what unanswered queries stay below."""
+    made, judged = _answered(100), _answered(judged_queries, seed=1) if judged_queries else None
+    nothing = _answered(60, seed=2, level=level).rows
+    known = calibrate(made, nothing, judged, documents=7)
+    of = made if judged is None else judged
+    reached = np.quantile(of.right_scores, confidence.FLOOR_QUANTILE)
+    below = np.quantile(nothing[:, 0], 1 - confidence.FLOOR_QUANTILE)
+    assert known.floor == pytest.approx(min(reached, below))
+    if judged is None:
+        most = np.quantile(known.fits(made.rows), confidence.MOST_MADE_REFUSED)
+        least = np.quantile(known.fits(nothing), confidence.LEAST_REFUSED)
+        assert known.threshold == pytest.approx(min(0.5, most, least))
+    else:
+        assert known.threshold == pytest.approx(np.quantile(known.fits(judged.rows), confidence.MOST_REFUSED))
+    assert (known.queries, known.documents) == (len(of.rows), 7)
+
+
+def test_enough_judgements_are_of_both_kinds() -> None:
+    right = np.arange(FEWEST_JUDGED) < confidence.FEWEST_OF_A_KIND
+    assert confidence.enough_judged(right)
+    assert confidence.enough_judged(~right)
+    assert not confidence.enough_judged(right[1:])
+    assert not confidence.enough_judged(np.arange(FEWEST_JUDGED) < confidence.FEWEST_OF_A_KIND - 1)

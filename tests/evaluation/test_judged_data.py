@@ -105,3 +105,52 @@ def test_a_line_ends_at_a_line_end_only(tmp_path):
     query = "one\u2028two"
     (tmp_path / "a.jsonl").write_text(json.dumps({"query": query, "document": "d"}, ensure_ascii=False))
     assert read(tmp_path / "a.jsonl")[1] == {query: {"d": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("grade", "expected"),
+    [("", 1.0), (None, 1.0), (0, 0.0), ("0", 0.0), ("2.5", 2.5), (-1, -1.0), (True, 1.0)],
+)
+def test_a_line_without_a_grade_is_relevant_and_a_zero_stays(
+    tmp_path: Path, grade: object, expected: float
+) -> None:
+    lines = [{"query": "undo", "document": "d1", "grade": grade}, {"query": "undo", "document": 7}]
+    path = tmp_path / "judged.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pairs = read_judged_data(path, "test").pairs
+    assert [(pair.query, pair.document, pair.grade) for pair in pairs] == [
+        ("undo", "d1", expected),
+        ("undo", "7", 1.0),
+    ]
+
+
+def test_an_empty_cell_is_no_grade(tmp_path: Path) -> None:
+    path = tmp_path / "judged.tsv"
+    path.write_text("undo\td1\t\nundo\td2\t0\nundo\td3\n")
+    assert [pair.grade for pair in read_judged_data(path, "test").pairs] == [1.0, 0.0, 1.0]
+
+
+def test_grade_and_score_are_one_name_and_the_grade_counts(tmp_path: Path) -> None:
+    path = tmp_path / "judged.jsonl"
+    path.write_text(
+        '{"query": " undo ", "document": "d1", "score": 3}\n'
+        '{"query": "undo", "document": "d2", "score": 3, "grade": 2}\n'
+    )
+    pairs = read_judged_data(path, "test").pairs
+    assert [(pair.query, pair.grade) for pair in pairs] == [("undo", 3.0), ("undo", 2.0)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"query": "x", "document": true}',
+        '{"query": " ", "document": "d"}',
+        '{"query": "x", "document": ""}',
+        '{"query": 3, "document": "d"}',
+    ],
+)
+def test_a_line_without_query_or_document_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "judged.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(InvalidSource, match=r"judged.jsonl:1: without query or document"):
+        read_judged_data(path, "test")

@@ -177,3 +177,25 @@ def test_the_best_above_are_those_of_a_stable_sort(
     found = np.flatnonzero(scores > least)
     expected = found[np.argsort(-scores[found], kind="stable")][:k]
     np.testing.assert_array_equal(best_above(scores, k, least), expected)
+
+
+class Rounded(np.ndarray):
+    """Keys whose products with queries are off by what is said, in steps of 2⁻²³."""
+
+    steps: list[int]
+
+    def __rmatmul__(self, queries: np.ndarray) -> np.ndarray:
+        exact = np.asarray(queries) @ np.asarray(self)
+        return (exact + np.array(self.steps) * 2.0**-23).astype(np.float32)
+
+    def __array_finalize__(self, other: object) -> None:
+        self.steps = getattr(other, "steps", [])
+
+
+@pytest.mark.parametrize("steps", [[4, -4], [-4, 4], [5, -5], [0, 0]])
+def test_rounding_of_both_scores_may_be_as_large_as_its_bound(steps: list[int]) -> None:
+    """One product too high by nearly the bound, 10 · 2⁻²⁴, and the better key's too low by as much."""
+    keys = np.array([[1, 0], [1 + 2.0**-23, 0]], np.float32).view(Rounded)
+    keys.steps = steps
+    scores, positions = best_of_blocks(np.array([[1, 0]], np.float32), [(np.arange(2), keys)], 1)
+    assert (positions.tolist(), scores.tolist()) == ([[1]], [[1 + 2.0**-23]])

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from dsearch.encoder import Backend, Encoder, load_encoder
+from dsearch.encoder.automatic.agreement import documents, queries
+from dsearch.encoder.exported import export
 from dsearch.engine import SearchEngine
 
 
@@ -24,6 +26,15 @@ def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngi
     encoder = Encoder.load()
     with SearchEngine(tmp_path_factory.mktemp("real"), encoder=lambda: encoder) as engine:
         yield engine
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _few_texts_compared() -> Iterator[None]:
+    """Compare an export with torch on a fifth of the texts; these tests compare it on more of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "queries", lambda: queries()[::5])
+        patch.setattr(export, "documents", lambda: documents()[::5])
+        yield
 
 
 @pytest.fixture(scope="session")

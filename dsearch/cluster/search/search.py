@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,7 @@ from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import ShardedAttention, ShardedOutput, ShardQuery, Shards
 from dsearch.cluster.search.hits import HitFields, by_field, hits_of, preview
+from dsearch.cluster.search.query_encoder import QueryEncoder
 from dsearch.cluster.search.second_stage import RerankQuery, may_rerank
 from dsearch.cluster.wire.messages import QueryText
 from dsearch.encoder import TextTokens
@@ -35,9 +37,6 @@ from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.store.filters.parse import Filter
 from dsearch.types import Mode, SearchResult, Stamp
-
-States = Callable[[Sequence[str], Mode, str], Tensor]
-QueryTokenStates = Callable[[Sequence[str]], Sequence[TextTokens]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,7 @@ class ShardedSearch:
         release: release to search.
         shards: its shards.
         head: returns the head of a model.
-        states: encodes queries with the encoder of a model.
-        tokens: gives the token states of queries; without it there is no second stage.
+        encode: encodes queries with the encoder of a model.
     """
 
     def __init__(
@@ -69,15 +67,13 @@ class ShardedSearch:
         release: Release,
         shards: Shards,
         head: Callable[[str], Head],
-        states: States,
-        tokens: QueryTokenStates | None = None,
+        encode: QueryEncoder,
     ):
         self.release = release
         self._shards = shards
         self._attention = ShardedAttention(release, shards)
         self._head = head
-        self._states = states
-        self._tokens = tokens
+        self._encode = encode
         settings = release.tokenizer
         self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
 
@@ -184,24 +180,28 @@ class ShardedSearch:
             groups = [QueryGroup([*range(len(queries))], ParsedQuery(""), "dense", None)]
         else:
             groups = grouped(queries, chosen.mode, self._tokenizer, operators=chosen.operators)
+        head = self._head(stamp.model)
+        by_meaning = chosen.highlight and chosen.highlight_by == "meaning"
+        reranked = [vectors is None and may_rerank(chosen.stages, head, group.mode) for group in groups]
+        tokens: dict[str, TextTokens] = {}
+
+        def encode(texts: Sequence[str], mode: Mode) -> Float[Tensor, "texts encoder_dim"]:
+            encoded = self._encode(texts, mode, stamp.model, by_meaning or any(reranked))
+            tokens.update(zip(texts, encoded.tokens or (), strict=encoded.tokens is not None))
+            return encoded.states
+
         states = vectors
         if states is None:
-            states = torch.as_tensor(
-                states_of(
-                    groups,
-                    lambda texts: self._states(texts, chosen.mode, stamp.model),
-                    self.release.dimension,
-                )
-            )
-        head = self._head(stamp.model)
+            by_mode = partial(encode, mode=chosen.mode)
+            states = torch.as_tensor(states_of(groups, by_mode, self.release.dimension))
+        elif by_meaning:
+            encode([text for group in groups for text in group.texts or ()], "keyword")
         answers: dict[int, SearchResult] = {}
         with torch.inference_mode():
-            for group in groups:
+            for group, again in zip(groups, reranked, strict=True):
                 encoded = None
-                by_meaning = chosen.highlight and chosen.highlight_by == "meaning"
-                reranked = vectors is None and may_rerank(chosen.stages, head, group.mode)
-                if group.texts is not None and (reranked or by_meaning):
-                    encoded = self._encoded(group.texts)
+                if group.texts is not None and (again or by_meaning):
+                    encoded = [QueryText(text, *tokens[text]) for text in group.texts]
                 query = ShardQuery(
                     texts=group.texts,
                     mode=group.mode,
@@ -214,7 +214,7 @@ class ShardedSearch:
                     rerank=RerankQuery(
                         chosen.stages if vectors is None else 1,
                         chosen.rerank_candidates,
-                        encoded if reranked else None,
+                        encoded if again else None,
                     ),
                     collapse=chosen.collapse,
                 )
@@ -223,14 +223,6 @@ class ShardedSearch:
                 results = self._answered(named, states[group.numbers], query, stamp, chosen, lost, meaning)
                 answers.update(zip(group.numbers, results, strict=True))
         return [answers[number] for number in range(len(queries))]
-
-    def _encoded(self, texts: Sequence[str]) -> list[QueryText]:
-        if self._tokens is None:
-            raise InvalidRequest("stages=2 or highlight_by='meaning', and nothing here encodes tokens")
-        return [
-            QueryText(text, tokens.states, tokens.spans)
-            for text, tokens in zip(texts, self._tokens(texts), strict=True)
-        ]
 
     def _answered(
         self,

@@ -60,5 +60,5 @@ class KeptQueryTokens:
         with self._lock:
             named = ((encoder.identity, text) for text in texts)
             self._tokens.update(zip(named, tokens, strict=True))
-            while len(self._tokens) > _MOST:
+            while len(self._tokens) > max(_MOST, len(texts)):  # who asked for them takes them next
                 self._tokens.popitem(last=False)

@@ -78,7 +78,8 @@ class RememberedRows:
             InvalidRequest: there was no such operation.
         """
         with self._writing:
-            if not 0 <= sequence <= (last := self._store.sequence):
+            last = self._store.sequence
+            if not 0 <= sequence <= last:
                 raise InvalidRequest(f"sequence={sequence}; use 0 to {last}, the last operation")
             reached, dropped = self._store.drop_judged(sequence)
             self.catch_up()

@@ -91,6 +91,7 @@ class Worker:
             is refused, unless fewer than eight wait. None: however long.
         finishes: whether a job that was begun is finished and answered whatever the deadline says: a write
             must not be answered with an error and be there all the same.
+        most_together: how many jobs may be computed together now; None: as many as their work takes.
         observer: told of batches and refusals.
 
     Attributes:
@@ -106,6 +107,7 @@ class Worker:
         waiting_characters: int = UNBOUNDED,
         waiting_s: float | None = None,
         finishes: bool = False,
+        most_together: Callable[[], int] | None = None,
         observer: WorkerObserver | None = None,
     ):
         self.name = name
@@ -113,6 +115,7 @@ class Worker:
         self.waiting_characters = waiting_characters
         self.waiting_s = waiting_s
         self._finishes = finishes
+        self.most_together = most_together or (lambda: UNBOUNDED)
         self._paces: deque[float] = deque(maxlen=_LATELY)
         self.pace_s = 0.0
         self._observer = observer
@@ -278,12 +281,13 @@ class Worker:
         """The next batch, out of the queue; empty when there is none."""
         batch: list[_Job] = []
         others: deque[_Job] = deque()
+        most = self.most_together()
         for job in self._queue:
             if job.answer.done():  # given up
                 self._characters -= job.characters
                 continue
             first = batch[0].work if batch else job.work
-            together = not batch or (job.work == first and len(batch) < first.largest_batch)
+            together = not batch or (job.work == first and len(batch) < min(first.largest_batch, most))
             (batch if together else others).append(job)
         self._queue = others
         for job in batch:

@@ -168,11 +168,16 @@ class _Client:
         return message
 
     def forget(self) -> None:
-        """End the watch."""
+        """End the watch, and hold nothing that holds this.
+
+        The task keeps its cancellation, the cancellation its frames, the frames this: a circle of fifty
+        objects a request, which a busy server's garbage collector would stop all threads to find.
+        """
         if self._later is not None:
             self._later.cancel()
         if self._watch is not None:
             self._watch.cancel()
+        self._watch = self._handler = None
 
     def _watching(self) -> asyncio.Task[Message]:
         if self._watch is None:

@@ -79,6 +79,16 @@ class Admission:
         most, least = min(MOST, SHORT_S / pace_s), max(LEAST, LONG_S / pace_s)
         return int(min(max(limit, most), least))
 
+    @property
+    def batch(self) -> int:
+        """Searches to be computed together: any number, but half of those let in while others are refused.
+
+        A batch of all that wait leaves nobody to compute next: what arrives meanwhile finds room for a few,
+        the batch after it is small, and long and short ones alternate. The waits of a long one are twice as
+        long for the same number of answers.
+        """
+        return max(1, self.limit // 2) if self.tight else MAX_IN_FLIGHT
+
     def refuses(self, path: str) -> bool:
         """Return True if a request for `path` is to be rejected."""
         if path in _ALWAYS_ANSWERED:

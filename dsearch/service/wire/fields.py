@@ -50,7 +50,7 @@ def listed(names: Iterable[str]) -> str:
 def repr_of(value: Any) -> str:
     """A given value as a message repeats it: as Python writes it, cut when it is long."""
     if isinstance(value, list | dict) and len(value) > SHOWN:
-        return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)}"
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
     text = repr(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 

@@ -40,7 +40,9 @@ class RunFolder:
 
     Args:
         path: its folder, created if missing.
-        described: everything that determines the run, as JSON: scope, options, digest of the data.
+        described: everything that determines the run, as JSON: scope, options, digest of the data. Its
+            `defaults` are no part of it: an option that is missing, there or here, counts as its default, so
+            that a run goes on under a release that has more options.
         resume: continue the run in the folder.
 
     Raises:
@@ -52,9 +54,10 @@ class RunFolder:
     def __init__(self, path: Path, described: dict[str, Any], *, resume: bool = False):
         self.path = path
         described = json.loads(json.dumps({"format": FORMAT, **described}))
+        defaults = described.pop("defaults", {})
         file = path / _RUN
         if resume:
-            self._require_same(described)
+            self._require_same(described, defaults)
         elif file.exists() or (path.exists() and any(path.iterdir())):
             raise InvalidRequest(
                 f"{path} is not empty; add --resume to go on with the run in it, or give another folder"
@@ -117,7 +120,7 @@ class RunFolder:
         if self._board:
             self._board.close()
 
-    def _require_same(self, described: dict[str, Any]) -> None:
+    def _require_same(self, described: dict[str, Any], defaults: dict[str, Any]) -> None:
         file = self.path / _RUN
         if not file.is_file():
             raise InvalidRequest(f"{self.path} holds no run to go on with; leave --resume out to start one")
@@ -129,6 +132,9 @@ class RunFolder:
             ) from error
         if recorded.pop("finished", False):
             raise InvalidRequest(f"the run in {self.path} is finished; give another folder for a new one")
+        if "options" in recorded and "options" in described:
+            options = recorded["options"], described["options"]
+            recorded["options"], described["options"] = _differing_options(*options, defaults)
         differing = [key for key in {*described, *recorded} if described.get(key) != recorded.get(key)]
         if differing:
             differences = "; ".join(
@@ -145,6 +151,18 @@ class RunFolder:
         sync_file(unfinished)
         os.replace(unfinished, self.path / _RUN)
         sync_folder(self.path)
+
+
+def _differing_options(
+    earlier: Mapping[str, Any], current: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of two runs that differ, a missing one as its default."""
+    earlier, current = {**defaults, **earlier}, {**defaults, **current}
+    names = [name for name in {**earlier, **current} if earlier.get(name, ...) != current.get(name, ...)]
+    return (
+        {name: earlier[name] for name in names if name in earlier},
+        {name: current[name] for name in names if name in current},
+    )
 
 
 class Stage:

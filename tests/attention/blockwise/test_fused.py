@@ -13,6 +13,7 @@ from support.sizes import by_size
 from torch.autograd import gradcheck
 
 from dsearch.attention import ExactAttention, PartialAttention, exact_attention, log_partition, merge
+from dsearch.attention.blockwise import fused as operators
 from dsearch.attention.blockwise.fused import fused_block, fused_block_backward
 from dsearch.attention.blockwise.fused_passes import choose_fused
 
@@ -37,6 +38,21 @@ class TestBlock:
         assert log_z[1] == -math.inf
         assert context[1].tolist() == [0.0] * 4
         assert log_z[[0, 2]].isfinite().all()
+
+    def test_an_operator_that_says_nan_where_nothing_may_be_attended_is_neutral(self, monkeypatch):
+        queries, keys, bias = drawn(0, (3, 4), (20, 4), (3, 20))
+        bias[1] = -math.inf
+        forward = operators._forward
+
+        def with_nan(laid, scale):
+            context, log_z = forward(laid, scale)
+            context = context.clone()
+            context[:, :, 1] = math.nan
+            return context, log_z
+
+        expected = fused_block(queries, keys, keys, bias).finish()
+        monkeypatch.setattr(operators, "_forward", with_nan)
+        compare(fused_block(queries, keys, keys, bias).finish(), expected)
 
     def test_whole_tiles_may_be_masked(self):
         """The operator works in tiles of 512 documents; −inf throughout the first ones leaves no trace."""

@@ -112,3 +112,17 @@ def test_gradients_through_triples_of_logits(draw):
         return merge([PartialAttention.of(x[:, :2], v[:2]), PartialAttention.of(x[:, 2:], v[2:])]).finish()
 
     assert torch.autograd.gradcheck(run, (logits, values))
+
+
+def test_a_finished_result_without_documents_adds_nothing():
+    """Its context is zero and log Z −inf; as one document of weight 1 it would count."""
+    empty = PartialAttention.of(
+        torch.zeros(1, 0, dtype=torch.float64), torch.zeros(0, 2, dtype=torch.float64)
+    )
+    nothing = PartialAttention.of_result(*empty.finish())
+    assert nothing.sum.tolist() == [0.0]
+    assert_equal(nothing.finish(), empty.finish())
+    assert nothing.finish().log_partition.tolist() == [-math.inf]
+    shard = triple([0.5, -1.0])
+    assert_equal(merge([nothing, shard, nothing]).finish(), shard.finish())
+    assert_equal(PartialAttention.of_result(*shard.finish()).finish(), shard.finish())

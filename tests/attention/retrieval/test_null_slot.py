@@ -94,3 +94,14 @@ def test_queries_told_apart_without_a_mistake_have_a_finite_slope() -> None:
     assert 0 < slope < 10
     same = fit_null_slot(torch.ones(6), torch.tensor([True] * 2 + [False] * 4))
     assert np.isfinite(same).all()
+
+
+def test_the_fit_is_the_optimum_of_platts_targets() -> None:
+    """Targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2) (Platt 1999); there the gradient is 0."""
+    evidence = torch.tensor([1.0, 2.0, 4.0, 3.0, 5.0, 7.0, 8.0, 6.0], dtype=torch.float64)
+    wrong = torch.tensor([True, True, True, False, False, False, False, False])
+    level, slope = fit_null_slot(evidence, wrong)
+    target = torch.where(wrong, torch.tensor((3 + 1) / (3 + 2)), torch.tensor(1 / (5 + 2)))
+    away = torch.sigmoid(level - slope * evidence) - target
+    assert away.sum().item() == pytest.approx(0, abs=1e-6)
+    assert (away * evidence).sum().item() == pytest.approx(0, abs=1e-6)

@@ -105,6 +105,10 @@ def test_similar(dsearch: Terminal) -> None:
     assert len(ids) == 5
     assert not {"d0", "d1", "d4"} & set(ids)
     assert "no document 'd99'" in dsearch("similar", "d99")[2]
+    plain = json.loads(dsearch("similar", "d1", "--json")[1])["hits"]
+    worded = json.loads(dsearch("similar", "d1", "--query", "river", "--json")[1])["hits"]
+    assert not any(hit.get("highlights") for hit in plain)
+    assert any(hit.get("highlights") for hit in worded)
 
 
 def test_facets_and_deletion(dsearch: Terminal) -> None:

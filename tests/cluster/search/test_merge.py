@@ -169,7 +169,7 @@ def test_a_lost_shard_fails_or_is_missing_by_choice(food: Collection, split_food
                 raise ShardsLost([2])
             return whole.ask(method, asked)
 
-    lossy = ShardedSearch(search.release, Lossy(), search._head, search._states)
+    lossy = ShardedSearch(search.release, Lossy(), search._head, search._encode)
     with pytest.raises(ShardsMissing, match=r"1 of 5 shards with 20\.0% of the documents"):
         lossy.search(["apple"], "v0", SearchOptions())
     found = lossy.search(["apple bread"], "v0", SearchOptions(partial=True, limit=300))[0]

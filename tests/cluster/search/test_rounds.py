@@ -47,7 +47,7 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
 def counted(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardedSearch]:
     with sharded(food, tmp_path_factory.mktemp("release") / "three", 3) as search:
         shards = Counted(search._shards)
-        yield ShardedSearch(search.release, shards, food.head, food.query_states)
+        yield ShardedSearch(search.release, shards, food.head, search._encode)
 
 
 def asked(search: ShardedSearch) -> list[tuple[str, int]]:

@@ -58,6 +58,16 @@ def test_a_folder_is_loaded_once_by_any_of_its_names(
     assert load_reranker("cross") is not first
 
 
+def test_the_one_that_was_used_last_stays(tmp_path: Path, unloaded: None) -> None:
+    folders = [str(cross_encoder_folder(tmp_path / f"r{number}", seed=number)) for number in range(3)]
+    assert model.MOST_MODELS == 2
+    first, second = map(load_reranker, folders[:2])
+    assert load_reranker(folders[0]) is first
+    load_reranker(folders[2])  # the second goes
+    assert load_reranker(folders[0]) is first
+    assert load_reranker(folders[1]) is not second
+
+
 def test_an_encoder_is_no_reranker() -> None:
     """sentence-transformers would put a class head of random numbers on it."""
     folder = find_weights("all-MiniLM-L6-v2").folder

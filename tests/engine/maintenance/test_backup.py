@@ -18,7 +18,9 @@ from support.paths import SUPPORT
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing.retention import retire
+from dsearch.engine.maintenance.backup import back_up, restore
 from dsearch.engine.maintenance.compact import compact
+from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.errors import (
     CollectionExists,
     CollectionNotFound,
@@ -28,7 +30,9 @@ from dsearch.errors import (
     ModelNotFound,
     Unavailable,
 )
-from dsearch.store import Impression
+from dsearch.evaluation.confidence import Calibration
+from dsearch.evaluation.logistic import Logistic
+from dsearch.store import Impression, Store
 from dsearch.types import Document
 
 PROGRAM = "interrupted_maintenance"
@@ -260,3 +264,16 @@ def test_a_backup_that_is_killed_leaves_nothing_under_its_name(
         assert again.verify("papers").ok
         assert again.backup("papers", target).models == ("v1",)
     assert [path.name for path in target.parent.iterdir()] == ["copy"]  # what the kill left was swept away
+
+
+def test_every_file_beside_the_documents_comes_back(
+    engine: SearchEngine, collection: Collection, tmp_path: Path
+) -> None:
+    """Calibrations of versions among them, without which answers have no confidence."""
+    logistic = Logistic([0.0], [1.0], [1.0], 0.0)
+    calibration = Calibration(logistic, logistic, 0.5, 0.25, "judgements", 7, 9)
+    collection.calibrations.keep("v0", calibration)
+    back_up(collection.store, tmp_path / "copy")
+    restore(tmp_path / "restored", tmp_path / "copy")
+    with Store.open(tmp_path / "restored", readonly=True) as store:
+        assert KeptCalibrations(store).of("v0") == calibration

@@ -11,7 +11,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.attention import AdditiveScore, GeneralScore, KernelScore
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.learned_score import LEARNED_SCORES
+from dsearch.attention.retrieval.learned_score import LEARNED_SCORES, new_score, score_of_tensors
 from dsearch.engine import Collection, SearchEngine, SearchLayer, head_bytes, head_from_bytes
 from dsearch.errors import InvalidRequest, UnsupportedFormat
 from dsearch.jobs import JudgedQueries
@@ -125,3 +125,25 @@ def test_what_no_head_has_is_refused(plane: Collection) -> None:
     plane.store.add_model(version, "v0", {"format": 17, "files": {}})
     with pytest.raises(UnsupportedFormat, match="has format 17; this release reads 1 to 16"):
         plane.promote(version)
+
+
+def test_scores_are_told_from_their_tensors_and_bounded() -> None:
+    assert score_of_tensors([], 4) is None
+    vector = score_of_tensors([("additive.vector", torch.zeros(5))], 4)
+    assert vector is not None
+    assert len(vector["additive"].vector) == 5
+    for odd in (torch.zeros(()), torch.zeros(2, 3)):  # the shape is compared later, in words
+        scored = score_of_tensors([("additive.vector", odd)], 4)
+        assert scored is not None
+        assert len(scored["additive"].vector) == 1
+    with pytest.raises(InvalidRequest, match="learned scores additive, general; a head has one"):
+        score_of_tensors([("general.matrix", torch.zeros(4, 4)), ("additive.vector", torch.zeros(1))], 4)
+    assert len(new_score("additive", 4, 4096)["additive"].vector) == 4096
+    for hidden_dim in (0, 4097):
+        with pytest.raises(InvalidRequest, match=rf"hidden_dim={hidden_dim}; use 1 to 4096"):
+            new_score("additive", 4, hidden_dim)
+    assert len(new_score("additive", 4)["additive"].vector) == 64
+    with pytest.raises(
+        InvalidRequest, match="learned score 'cosine'; use one of additive, general, gaussian, epa"
+    ):
+        new_score("cosine", 4)

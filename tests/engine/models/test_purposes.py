@@ -15,6 +15,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.client import LocalEngine
 from dsearch.engine import Collection, SearchEngine, calls
 from dsearch.errors import Conflict, InvalidRequest
+from dsearch.store.records import AS_SEARCH
 from dsearch.types import Purpose
 
 EXPECTED = json.loads((PURPOSES / "expected.json").read_text())
@@ -171,3 +172,18 @@ def test_local_client_trains_for_predictions_alone(home: Path) -> None:
         assert client.models("replaced").predict == task.result["model"]
         assert client.models("replaced").live == "v1"
         assert client.rollback("replaced", "predict").model == "v1"
+
+
+def test_predictions_that_follow_searches_already_stay_as_they_are(versions: Collection) -> None:
+    """No operation is written, and no way back to the same is added."""
+    before = versions.store.sequence
+    versions.promote(AS_SEARCH, "predict")
+    assert versions.store.sequence == before
+    versions.promote("v2")
+    versions.promote(AS_SEARCH, "predict")
+    after = versions.store.sequence
+    versions.promote(AS_SEARCH, "predict")
+    versions.promote("v1")
+    versions.promote("v1")
+    assert versions.store.sequence == after + 1
+    assert versions.store.model_history("predict")[:2] == [AS_SEARCH, "v2"]

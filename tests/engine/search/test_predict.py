@@ -197,3 +197,21 @@ def test_errors(stock: Collection) -> None:
         InvalidRequest, match="field 'value' is a vector of 1 numbers in document 'odd' and of 2"
     ):
         stock.predict([QUERY], field="value")
+
+
+def test_padding_is_not_a_document_without_the_field(stock: Collection) -> None:
+    """Queries of one call with unequally many candidates."""
+    stock.upsert([Document(id="one", text="zebra", metadata={"price": 7})])
+    few, more = stock.predict(["zebra", QUERY], field="price", mode="keyword").predictions
+    assert (few.candidates, few.without_field) == (1, 0)
+    assert more.candidates + more.without_field > 1
+    alone = stock.predict(["zebra"], field="price", mode="keyword").predictions[0]
+    assert (alone.candidates, alone.without_field, alone.mean) == (1, 0, 7.0)
+
+
+def test_the_evidence_asked_for_is_that_of_the_largest_weights(stock: Collection) -> None:
+    every = stock.predict([QUERY], field="price", evidence=99).predictions[0].evidence
+    assert [one.weight for one in every] == sorted((one.weight for one in every), reverse=True)
+    assert sum(one.weight for one in every) == pytest.approx(1)
+    assert stock.predict([QUERY], field="price", evidence=2).predictions[0].evidence == every[:2]
+    assert stock.predict([QUERY], field="price", evidence=0).predictions[0].evidence == []

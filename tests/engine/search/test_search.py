@@ -8,7 +8,7 @@ import torch
 from support.engine.reference import QUERY, assert_equals_reference, many_documents, reference, turned_head
 from support.fakes import HashingEncoder
 
-from dsearch.engine import Collection, SearchEngine, System, make_run
+from dsearch.engine import Collection, SearchEngine, System, evaluate, make_run
 from dsearch.errors import InvalidRequest, ModelNotFound
 from dsearch.types import Document, Query
 
@@ -159,3 +159,27 @@ def test_the_best_by_keywords_are_proposed_wherever_they_are(collection: Collect
             best = best[every[best] > 0]
             (found,) = state.keyword_candidates([query], k)
             assert found[found >= 0].tolist() == best.tolist()
+
+
+def test_documents_that_are_left_out_of_a_run_are_made_up_for(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The candidates are as many as the depth and the most that one query leaves out."""
+    monkeypatch.setattr(evaluate, "CANDIDATES", 1)
+    queries, dense = [Query("q1", QUERY), Query("q2", "apple")], System("dense")
+    every = make_run(collection, queries, dense, depth=9)
+    left_out = {id for id, _ in every["q1"][:3]}
+    run = make_run(collection, queries, dense, depth=4, exclude={"q1": left_out, "q2": set()})
+    assert [id for id, _ in run["q1"]] == [id for id, _ in every["q1"][3:7]]
+    assert [id for id, _ in run["q2"]] == [id for id, _ in every["q2"][:4]]
+
+
+def test_a_run_tells_its_progress_and_goes_on_behind_each_block(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "_QUERIES_AT_A_TIME", 2)
+    queries = [Query(f"q{n}", text) for n, text in enumerate(["apple", "bread", "honey", "ice", "nut"])]
+    done: list[int] = []
+    run = make_run(collection, queries, depth=3, on_progress=done.append)
+    assert done == [2, 4, 5]
+    assert run == {query.id: make_run(collection, [query], depth=3)[query.id] for query in queries}

@@ -23,6 +23,7 @@ from dsearch.engine import GradientQuery, PassageOptions, SearchLayer, attention
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.ranking.certificate import _inner_products
 from dsearch.engine.ranking.coverage import covered_mass
+from dsearch.engine.snapshot.passages import best_of_documents
 from dsearch.store import Passages
 from dsearch.types import Document
 
@@ -291,3 +292,12 @@ def test_heads_that_took_different_passages_have_keys_and_values_of_their_own(lo
     shares = parts.head_weights * parts.mixture[:, None]
     context = np.einsum("bhc,bhcd->bd", shares, values)
     np.testing.assert_allclose(context, parts.context, atol=1e-9)
+
+
+def test_the_best_passage_counts_and_scores_that_were_given_stay() -> None:
+    scores = np.array([[0.5, -1.0, 2.0], [0.0, 0.0, 0.0]], np.float32)
+    further = np.array([[0.25, 3.0, 1.0], [-1.0, -2.0, 4.0]], np.float32)
+    best = best_of_documents(scores, further, np.array([0, 0, 2]))
+    assert best.tolist() == [[3.0, -1.0, 2.0], [0.0, 0.0, 4.0]]
+    assert scores.tolist() == [[0.5, -1.0, 2.0], [0.0, 0.0, 0.0]]
+    assert best_of_documents(scores, further[:, :0], np.zeros(0, np.int64)).tolist() == scores.tolist()

@@ -11,6 +11,7 @@ import pytest
 
 import dsearch.index.dense.index as dense
 import dsearch.index.dense.kinds as dense_kinds
+import dsearch.index.dense.tuning as dense_tuning
 from dsearch.errors import InvalidRequest
 from dsearch.index import AUTO, DENSE_KINDS, DenseIndex, Generation, Manifest, build_tuned, tuned
 from dsearch.index.dense.tuning import exact_neighbours, recall, sample_queries
@@ -239,3 +240,43 @@ def test_under_a_filter_lists_lose_what_rounding_loses_and_no_more(
     assert walked >= recall(index, asked[1::2], truth, exclude) - 0.002
     candidates = index.search(asked[1::2], 100, exclude)[1]
     assert (candidates[:, :, None] == truth[:, None, :]).any(axis=1).mean() >= 0.999
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_of_kinds_that_all_miss_the_target_the_best_is_kept(
+    keys: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of those that are equally good; one that reaches the target ends the search."""
+
+    def chosen(*recalls: float, target: float = 0.99) -> tuple[str, list[str]]:
+        of, tried = dict(zip(("IVFPQ", "IVF", "HNSW", "SQfp16", "SQ8"), recalls, strict=True)), list[str]()
+
+        def measured(index: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+            tried.append(index)
+            return index, dense_tuning.IndexMeasurement(of[index], 1.0, 1.0, 1, None)
+
+        monkeypatch.setattr(dense_tuning, "candidates_for", lambda *_: list(of))
+        monkeypatch.setattr(dense_tuning.DenseIndex, "build", lambda keys, name, **_: name)
+        monkeypatch.setattr(dense_tuning, "tuned", measured)
+        return build_tuned(keys[:9], target=target)[0], tried  # type: ignore[return-value]
+
+    names = ["IVFPQ", "IVF", "HNSW", "SQfp16", "SQ8"]
+    assert chosen(0.5, 0.7, 0.98, 0.98, 0.6) == ("HNSW", names)
+    assert chosen(0.9, 0.7, 0.8, 0.85, 0.6) == ("IVFPQ", names)
+    assert chosen(0.5, 0.7, 0.99, 1.0, 0.6) == ("HNSW", names[:3])
+
+
+@pytest.mark.parametrize("target", [0.0, -0.1, 1.01, float("nan")])
+def test_a_recall_target_out_of_range_is_refused(keys: np.ndarray, target: float) -> None:
+    with pytest.raises(InvalidRequest, match=rf"recall target {target}; use a number above 0, up to 1"):
+        build_tuned(keys[:9], target=target)
+    assert dense_tuning.RECALL_TARGET == 0.99
+
+
+def test_recall_counts_neighbours_that_are_there(keys: np.ndarray) -> None:
+    """Of four keys the fifth neighbour of a query is none, which nobody can find."""
+    index, queries = DenseIndex.build(keys[:4], "Flat"), keys[:2]
+    truth = np.array([[0, 1, 2, 3, -1], [1, 0, 2, 3, -1]])
+    assert recall(index, queries, truth) == 1.0
+    assert recall(index, queries, np.array([[0, 7, -1, -1, -1], [1, 0, -1, -1, -1]])) == pytest.approx(3 / 4)
+    assert recall(index, queries, truth, np.arange(4) == 2) == pytest.approx(6 / 8)

@@ -96,3 +96,49 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokens.db").write_bytes(b"no database, but long enough to be looked at" * 50)
     with pytest.raises(CorruptData, match="move it away"):
         TokenSpool(tmp_path).codec
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("offsets", [0, 5, 3, 3, 8]),
+        ("offsets", [0, 3, 3, 3, 9]),
+        ("offsets", [0, 3, 3, 8]),
+        ("present", [True, False, True]),
+        ("present", [1, 0, 1, 1]),
+        ("spans", np.zeros((7, 2), np.int32)),
+        ("spans", np.zeros((8, 2), np.int64)),
+        ("codes", np.zeros((8, WIDTH + 1), np.uint8)),
+        ("codes", np.zeros((8, WIDTH), np.int8)),
+    ],
+)
+def test_files_that_do_not_fit_each_other_are_damaged(
+    tmp_path: Path, codec: TokenCodec, name: str, changed: object
+) -> None:
+    folder = tmp_path / "tokens"
+    write_tokens(folder, codec, iter(DOCUMENTS))
+    assert len(TokenTable.load(folder, 4)) == 4
+    np.save(folder / f"{name}.npy", np.array(changed))
+    with pytest.raises(CorruptData, match="its files do not fit each other; build the generation again"):
+        TokenTable.load(folder, 4)
+
+
+def test_tokens_are_gathered_in_order_and_none_at_padding(codec: TokenCodec) -> None:
+    table = TokenTable.of(codec, DOCUMENTS)
+    gathered = table.gather(np.array([3, -1, 1, 0, 2]))
+    assert gathered.counts.tolist() == [5, 0, 0, 3, 0]
+    assert gathered.present.tolist() == [True, False, False, True, True]
+    assert gathered.codes.tolist() == [*tokens(5).codes.tolist(), *tokens(3).codes.tolist()]
+    empty = TokenTable.of(codec, []).gather(np.array([-1, -1]))
+    assert (empty.codes.shape, empty.counts.tolist(), empty.present.tolist()) == (
+        (0, WIDTH),
+        [0, 0],
+        [False, False],
+    )
+
+
+def test_a_table_grows_behind_its_documents(codec: TokenCodec) -> None:
+    grown = TokenTable.of(codec, DOCUMENTS[:2]).extended(DOCUMENTS[2:])
+    whole = TokenTable.of(codec, DOCUMENTS)
+    for name in ("offsets", "codes", "spans", "present"):
+        np.testing.assert_array_equal(getattr(grown, name), getattr(whole, name), err_msg=name)

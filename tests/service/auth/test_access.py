@@ -100,6 +100,13 @@ def test_what_is_no_key_opens_nothing(client: TestClient, keys: ApiKeys, given: 
     assert client.get("/v1/collections", headers=bearer(key)).status_code == 200
 
 
+@pytest.mark.parametrize("given", ["bearer {key}", "BEARER {key}", "Bearer   {key} "])
+def test_the_scheme_is_told_without_its_case_or_blanks(client: TestClient, keys: ApiKeys, given: str) -> None:
+    key, _ = keys.create("somebody", "read")
+    headers = {"Authorization": given.format(key=key)}
+    assert client.get("/v1/collections", headers=headers).status_code == 200
+
+
 def test_a_revoked_key_opens_nothing_at_once_and_keys_stay_required(
     client: TestClient, keys: ApiKeys
 ) -> None:

@@ -99,6 +99,9 @@ def test_an_id_whose_line_was_refused_may_come_again(
         ({"candidates": 256}, 64),
         ({"candidates": 1024}, 16),
         ({"limit": 1000}, 16),
+        ({"limit": 24, "offset": 1000}, 16),
+        ({"limit": 1000, "offset": 1000, "candidates": 8192}, 2),
+        ({"limit": 1000, "candidates": 20_000}, 1),
         ({"cursor": "x"}, 1),
     ],
 )

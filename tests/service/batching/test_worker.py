@@ -59,6 +59,20 @@ def test_what_waits_is_computed_together_and_nothing_else() -> None:
     with_worker(scenario)
 
 
+def test_a_crowded_service_computes_fewer_together() -> None:
+    """The bound is asked for at each batch; a work's own bound stays."""
+    work = Double(largest_batch=4)
+
+    async def scenario(worker: Worker) -> None:
+        _, release = await held(worker)
+        tasks = await soon([worker.submit(work, i) for i in range(9)])
+        release.set()
+        assert await asyncio.gather(*tasks) == [2 * item for item in range(9)]
+        assert work.batches == [[0, 1, 2], [3, 4], [5, 6, 7, 8]]
+
+    with_worker(scenario, most_together=lambda: {0: 3, 1: 2}.get(len(work.batches), 100))
+
+
 def test_the_queue_is_changed_under_its_lock_alone() -> None:
     """A queue that tells whether the lock is held, while the worker's thread is busy elsewhere."""
 

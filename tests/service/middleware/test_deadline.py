@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import selectors
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 from support.patience import LATEST_S
+from support.service.overload import nothing
 from support.service.service_fakes import ORIGIN, WordEncoder
 from support.service.workers import Double, held, hold_encoder, soon, with_worker
 
@@ -316,6 +320,44 @@ def test_the_work_of_a_client_that_leaves_is_dropped(
 
 
 # ---- a server that is late before any queue
+
+
+def test_a_watched_request_leaves_nothing_for_the_garbage_collector() -> None:
+    """A watch is cancelled with its frames, which must not hold what holds the watch."""
+    watched: list[weakref.ref[Any]] = []
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await asyncio.sleep(2 * deadline._WATCHED_AFTER_S)
+        watched.append(weakref.ref(receive.__self__))  # pyright: ignore[reportFunctionMemberAccess]
+
+    async def request(answering: deadline.Deadline) -> None:
+        messages = [{"type": "http.request", "body": b"{}", "more_body": False}]
+        silent = asyncio.Event()
+
+        async def receive() -> Message:
+            if not messages:
+                await silent.wait()
+            return messages.pop()
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": f"{URL}/search",
+            "headers": [(b"content-length", b"2")],
+        }
+        await answering(scope, receive, nothing)
+
+    async def requests() -> None:
+        await asyncio.gather(*(request(deadline.Deadline(answer)) for _ in range(3)))
+        await asyncio.sleep(0.01)  # for the cancelled ones to end
+
+    gc.disable()
+    try:
+        asyncio.run(requests())
+        assert [reference() for reference in watched] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_of_late_requests_a_share_is_refused_and_never_all() -> None:

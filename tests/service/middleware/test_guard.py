@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
 from dsearch.guide import guide
 from dsearch.service import create_app
+from dsearch.service.middleware.guard import Guard
 from dsearch.service.wire.problems import error_table, kinds
 
 PATHS = (
@@ -47,6 +49,25 @@ def test_other_hosts_are_refused_everywhere(client: TestClient, host: str) -> No
 )
 def test_this_machine_has_these_names(client: TestClient, host: str) -> None:
     assert client.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+def test_ways_to_write_a_host_are_answered_and_not_all_remembered(engine: SearchEngine) -> None:
+    answered: list[str] = []
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        answered.append(dict(scope["headers"])[b"host"].decode())
+
+    async def ask_all(guard: Guard, hosts: list[str]) -> None:
+        for host in hosts:
+            scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", host.encode())]}
+            await guard(scope, None, None)  # type: ignore[arg-type]
+
+    guard = Guard(answering)
+    hosts = [f"localhost:{port}" for port in range(1, 500)]
+    asyncio.run(ask_all(guard, hosts * 2))
+    assert answered == hosts * 2
+    remembered = [value for value in vars(guard).values() if isinstance(value, set)]
+    assert all(len(value) <= 64 for value in remembered), "a client decides how much memory is taken"
 
 
 def test_other_names_can_be_given(engine: SearchEngine) -> None:

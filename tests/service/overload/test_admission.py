@@ -95,6 +95,24 @@ def test_every_refusal_keeps_it_tight_but_not_for_ever() -> None:
     assert door.limit == TWO_BATCHES
 
 
+def test_while_others_are_refused_a_batch_is_half_of_those_let_in() -> None:
+    clock = Clock()
+    for pace_s, half in ((0.005, TWO_BATCHES // 2), (SHORT_S / 100, 50), (LONG_S, LEAST // 2)):
+        door = admission(pace_s, clock)
+        assert door.batch >= MOST
+        fill(door)
+        assert door.batch == half
+        clock.now += 1.1 * CALM_S
+        assert door.batch >= MOST
+
+
+def test_the_worker_of_searches_asks_how_many_belong_together(app: FastAPI) -> None:
+    service = app.state.service
+    assert service.searching.most_together() >= MOST
+    fill(service.admission)
+    assert service.searching.most_together() == service.admission.batch == TWO_BATCHES // 2
+
+
 @pytest.mark.parametrize(
     ("pace_s", "limit"),
     [

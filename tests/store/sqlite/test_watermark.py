@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 
 import pytest
 from support.store.store_trials import flips_in_the_log
 
-from dsearch.errors import CorruptData, Unavailable
+from dsearch.errors import CorruptData, InsufficientStorage, Unavailable
 from dsearch.store import Store
-from dsearch.store.sqlite.watermark import SLOT_BYTES, Watermark, WatermarkEntry, read_watermark
+from dsearch.store.sqlite.watermark import (
+    SLOT_BYTES,
+    Watermark,
+    WatermarkEntry,
+    create_watermark,
+    read_watermark,
+    unwritable,
+)
 from dsearch.types import Document
 
 
@@ -198,3 +207,44 @@ def test_a_failed_sync_is_never_acknowledged_and_stops_writing_but_not_reading(s
         ]  # an unacknowledged write may stay, whole
         write(store, "c")
         assert store.verify().ok
+
+
+@pytest.mark.parametrize("at_a_time", [1, 100, SLOT_BYTES - 1])
+def test_a_mark_that_is_written_in_pieces_is_the_same(tmp_path, monkeypatch, at_a_time):
+    """The system may write less than it was given."""
+    create_watermark(tmp_path, WatermarkEntry(0, bytes(32)))
+    watermark, whole = Watermark(tmp_path), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, content, at: whole(file, content[:at_a_time], at))
+    marks = [WatermarkEntry(number, bytes([number]) * 32) for number in (1, 2, 3)]
+    for mark in marks:
+        watermark.write(mark)
+        slots = read_watermark(tmp_path)
+        assert (slots.newest, slots.other_is_whole) == (mark, True)
+    watermark.close()
+
+
+def test_a_write_that_writes_nothing_ends(tmp_path, monkeypatch):
+    create_watermark(tmp_path, WatermarkEntry(0, bytes(32)))
+    watermark = Watermark(tmp_path)
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with pytest.raises(OSError, match="nothing was written"):
+        watermark.write(WatermarkEntry(1, bytes(32)))
+    watermark.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOSPC, InsufficientStorage), (errno.EDQUOT, InsufficientStorage), (errno.EIO, Unavailable)],
+)
+def test_errors_of_the_disk_say_what_to_do(tmp_path, monkeypatch, number, kind):
+    create_watermark(tmp_path, WatermarkEntry(0, bytes(32)))
+    watermark = Watermark(tmp_path)
+
+    def failing(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pwrite", failing)
+    with pytest.raises((kind, OSError)):
+        watermark.write(WatermarkEntry(1, bytes(32)))
+    assert type(unwritable(tmp_path, OSError(number, "x"))) is kind
+    watermark.close()

@@ -12,7 +12,7 @@ from dsearch.service.overload.admission import (
 SEARCH = "/v1/collections/papers/search"
 
 
-async def nothing() -> Any:
+async def nothing(*_: Any) -> Any:
     return {"type": "http.disconnect"}
 
 

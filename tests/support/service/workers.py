@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +32,8 @@ class Double:
         return [2 * item for item in items]
 
 
-def with_worker(scenario: Any, waiting: int = 100) -> Any:
-    worker = Worker("test", waiting=waiting)
+def with_worker(scenario: Any, waiting: int = 100, most_together: Callable[[], int] | None = None) -> Any:
+    worker = Worker("test", waiting=waiting, most_together=most_together)
     worker.start()
     try:
         return asyncio.run(asyncio.wait_for(scenario(worker), LATEST_S))

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,8 @@ from dsearch.types import Document
 PAIRS = 60
 SCRIPT = SUPPORT / "training" / "interrupted_training.py"
 OPTIONS = TrainingOptions(epochs=4, batch_size=8, folds=2)
+PLAIN = replace(OPTIONS, memory=False, tune=False)
+ONE_COURSE = replace(PLAIN, batch_size=20, folds=0)
 
 
 @pytest.fixture
@@ -136,7 +139,7 @@ def test_a_cancelled_run_goes_on_to_the_same_end(examples: Examples, tmp_path: P
 def test_a_line_an_epoch(examples: Examples, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run", {})
     observer = Recorder()
-    trained = finetune(examples, OPTIONS, run=run, observer=observer)
+    trained = finetune(examples, PLAIN, run=run, observer=observer)
     lines = run.metrics()
     assert [(line["stage"], line["epoch"]) for line in lines[:5]] == [
         *(("fold-0", epoch) for epoch in (1, 2, 3, 4)),
@@ -190,7 +193,7 @@ def test_a_damaged_checkpoint_is_refused(examples: Examples, tmp_path: Path) -> 
     stage = run.stage("train")
     (stage.folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
     with pytest.raises(CorruptData, match=r"checkpoint\.safetensors: cannot be read"):
-        finetune(examples, TrainingOptions(epochs=1, folds=0), run=run)
+        finetune(examples, ONE_COURSE, run=run)
 
 
 # ---- NaN
@@ -199,8 +202,7 @@ def test_a_damaged_checkpoint_is_refused(examples: Examples, tmp_path: Path) -> 
 def test_nan_stops_and_the_last_good_head_stays(
     examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = TrainingOptions(epochs=4, batch_size=20, folds=0)
-    good = finetune(examples, TrainingOptions(epochs=4, batch_size=20, folds=0))
+    good = finetune(examples, ONE_COURSE)
     kept: list[dict[str, torch.Tensor]] = []
     plain = loop._Run._one_step
 
@@ -217,7 +219,7 @@ def test_nan_stops_and_the_last_good_head_stays(
         TrainingDiverged,
         match=r"nan in epoch 3, step 2 \(stage train\); it is as it was after epoch 2",
     ) as caught:
-        finetune(examples, options, run=run)
+        finetune(examples, ONE_COURSE, run=run)
     error = caught.value
     assert (error.epoch, error.step, error.good_epoch) == (3, 2, 2)
     assert "last-good.safetensors" in error.__notes__[0]
@@ -241,5 +243,5 @@ def test_a_weight_that_overflows_is_noticed(examples: Examples, monkeypatch: pyt
 
     monkeypatch.setattr(loop._Run, "_one_step", last_step_overflows)
     with pytest.raises(TrainingDiverged, match="a weight is NaN or infinite in epoch 2, step 3") as caught:
-        finetune(examples, TrainingOptions(epochs=4, batch_size=20, folds=0))
+        finetune(examples, ONE_COURSE)
     assert torch.isfinite(caught.value.student.head.log_temperature)

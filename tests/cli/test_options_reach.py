@@ -1,0 +1,227 @@
+"""Each option of each command reaches what does the work, in this process and through a server.
+
+Everything outside the command line is replaced by a recorder: a command with the option must call something
+else than the command without it, and these calls must have the value that was given.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import DEFAULT
+
+import pytest
+import typer
+from support.cli.recorder import MADE_UP, Recorder, holds
+from support.cli.terminal import Terminal
+
+from dsearch.cli.app import app
+from dsearch.declared import options_of
+from dsearch.jobs import TrainingJob, TuningJob
+
+COMMANDS = {
+    "index": "SOURCE -c papers",
+    "watch": "FOLDER -c papers",
+    "search": "river -c papers",
+    "similar": "d1 -c papers",
+    "attend": "river -c papers",
+    "predict": "river --field year -c papers",
+    "facets": "year -c papers",
+    "update": "d1 '{\"n\":1}' -c papers",
+    "delete": "d1 -c papers",
+    "judge": "river d1 -c papers",
+    "tune": "--data judged -c papers",
+    "train": "--data judged -c papers",
+    "synthesize": "out.jsonl -c papers",
+    "evaluate": "--data judged -c papers",
+    "compare": "v0 v1 --data judged -c papers",
+    "run": "--queries queries.jsonl --out run.trec -c papers",
+    "promote": "v1 -c papers",
+    "rollback": "-c papers",
+    "remember": "river d1 -c papers",
+    "refresh": "-c papers",
+    "create": "papers",
+    "drop": "papers --yes",
+    "alias": "today papers",
+    "recover": "papers",
+    "backup": "folder -c papers",
+    "restore": "folder",
+    "export": "-c papers",
+    "compact": "-c papers",
+    "purge": "-c papers",
+    "migrate": "--encoder new -c papers",
+    "show": "d1 -c papers",
+    "stats": "-c papers",
+    "verify": "papers",
+    "serve": "",
+    "mcp": "",
+    "models": "-c papers",
+    "models delete": "v1 -c papers",
+    "judgements": "-c papers",
+    "judgements export": "-c papers",
+    "judgements import": "judged.csv -c papers",
+    "judgements next": "-c papers",
+    "feedback stats": "-c papers",
+    "feedback export": "-c papers",
+    "feedback clear": "--all -c papers",
+    "keys create": "--name web",
+    "keys list": "",
+    "keys revoke": "3f9a",
+    "keys clear": "",
+    "cluster start": "-c papers",
+    "cluster status": "",
+    "cluster stop": "",
+}
+"""Each command as it is called without the option."""
+OTHERWISE = {
+    "index --workers": "SOURCE -c papers --ray auto",
+    "attend --id": "-c papers",
+    "attend --vectors": "-c papers",
+    "predict --id": "--field year -c papers",
+    "predict --vectors": "--field year -c papers",
+    "delete --filter": "-c papers",
+    "alias --remove": "today",
+    "train --teacher": "--data judged -c papers --objective teacher",
+    "train --trusted-keys": "-c papers --from feedback",
+    "synthesize --teacher-documents": "out.jsonl -c papers --teacher scores.tsv",
+    "evaluate --hop-strength": "--data judged -c papers --hops 2",
+    "evaluate --fail-if-worse": "--data judged -c papers --baseline before.json",
+    "remember --data": "-c papers",
+    "remember --split": "-c papers --data judged",
+    "feedback clear --key": "-c papers --client web",
+    "feedback clear --client": "-c papers --key 3f9a",
+    "feedback clear --older-than": "-c papers --key 3f9a",
+    "feedback clear --damaged": "-c papers",
+    "feedback clear --all": "-c papers",
+    "drop --yes": "papers",
+}
+"""Some options go only with others, or in place of others."""
+VALUES: dict[str, tuple[str, object]] = {
+    "filter": ('{"year": 1937}', 1937),
+    "vector": ("[0.25, 0.75]", 0.25),
+    "vectors": ("[[0.25, 0.75]]", 0.25),
+    "mode": ("dense", "dense"),
+    "purpose": ("predict", "predict"),
+    "device": ("cuda:1", "cuda:1"),
+    "backend": ("onnx", "onnx"),
+    "grade": ("2", 2.0),
+    "host": ("127.0.0.2", "127.0.0.2"),
+    "older_than": ("7", None),  # a time, not the number of days
+}
+"""What is given, and what must arrive; None: only a difference."""
+SHOWN = {"--json", "--help", "--heatmap", "--show", "--home", "attend --limit"}
+"""Options that say what is printed, and `--home`, which every test of a command gives."""
+ELSEWHERE = {
+    "serve --ray": "cli/test_service.py",
+    "index --keep by server": "cli/test_remote.py: what is deleted",
+    "index --yes by server": "cli/test_remote.py: what is deleted",
+    "index --workers by server": "goes with --ray, which a server refuses",
+    "watch --keep by server": "as index",
+    "watch --yes by server": "as index",
+}
+"""Options whose effect is no argument of a call, and the test that they have."""
+DERIVED = {"train": options_of(TrainingJob), "tune": options_of(TuningJob)}
+
+
+@pytest.fixture(params=["here", "by server"])
+def recorder(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Recorder:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FOLDER").mkdir()
+    recorder = Recorder(
+        Terminal(tmp_path / "home", capsys, monkeypatch), monkeypatch, by_server=request.param == "by server"
+    )
+    outside = recorder.outside
+    outside.asked_for.return_value = False  # torchrun
+    outside.run_training.side_effect = _run
+    outside.optional.return_value.watch.return_value = [()]
+    outside.checked_judgements.return_value.report.counts = {}
+    outside.checked_judgements.return_value.qrels = {"q": {"d1": 1.0}}
+    outside.own_judgements.return_value.judgements = {"q": {"d1": 1.0}}
+    outside.store_documents.return_value = (1, 0, 0)
+    outside.write_opinions.return_value.unchanged = 0
+    collection = outside.engine.collection.return_value
+    collection.name, collection.stale, collection.store.path = "papers", False, tmp_path
+    collection.snapshot.generation.number = 1
+    collection.snapshot.generation.manifest.digest = "0" * 64
+    return recorder
+
+
+def _run(*arguments: Any, open_run: Any, make_task: Any, **options: Any) -> Any:
+    """A training opens its run, and makes its task."""
+    open_run({}, False)
+    if make_task is not None:
+        make_task("options")
+    return DEFAULT
+
+
+def _command(name: str) -> Any:
+    command: Any = typer.main.get_command(app)
+    for part in name.split():
+        command = command.commands[part]
+    return command
+
+
+def _options(name: str) -> Iterator[tuple[str, list[str], object]]:
+    """Of each option its flag, its arguments, and the value that must arrive."""
+    for parameter in _command(name).params:
+        flag = next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0])
+        derived = DERIVED.get(name, {})
+        if not flag.startswith("-") or not SHOWN.isdisjoint((flag, f"{name} {flag}")):
+            continue
+        if parameter.name in derived and parameter.name != "seed":
+            continue  # TrainingJob(**chosen): all or none
+        if parameter.is_flag:
+            yield flag, [parameter.secondary_opts[0] if parameter.default else flag], None
+            continue
+        text, value = VALUES.get(parameter.name) or _value(parameter)
+        yield flag, [flag, text], value
+
+
+def _value(parameter: Any) -> tuple[str, object]:
+    kind = str(parameter.type_descriptor.annotation)
+    if "int" in kind:
+        return "7", 7
+    if "float" in kind:
+        return "0.375", 0.375
+    return f"{MADE_UP}{parameter.name}", f"{MADE_UP}{parameter.name}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_option_reaches_what_does_the_work(recorder: Recorder, name: str) -> None:
+    lost = []
+    plainly = recorder.calls(*name.split(), *shlex.split(COMMANDS[name]))
+    if recorder.way == "by server" and not any(call[0].startswith("client.") for call in plainly):
+        return  # no server does it
+    for flag, arguments, value in _options(name):
+        place = f"{name} {flag}"
+        if place in ELSEWHERE or f"{place} {recorder.way}" in ELSEWHERE:
+            continue
+        base = [*name.split(), *shlex.split(OTHERWISE.get(place, COMMANDS[name]))]
+        without = recorder.calls(*base) if place in OTHERWISE else plainly
+        having = recorder.calls(*base, *arguments)
+        if recorder.way == "by server" and "server" in recorder.refusal and flag[2:] in recorder.refusal:
+            continue  # a server has no such option, and the command says so
+        if isinstance(value, str) and Path(value).exists():
+            continue  # a file that the command writes itself
+        if having == without or (value is not None and (holds(without, value) or not holds(having, value))):
+            lost.append(f"{shlex.join(arguments)}: {recorder.refusal} {having}")
+    assert not lost, "\n".join(lost)
+
+
+def test_no_command_is_forgotten() -> None:
+    def names(group: Any, path: str = "") -> Iterator[str]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from names(command, f"{path}{name} ")
+            if not hasattr(command, "commands") or command.invoke_without_command:
+                yield f"{path}{name}"
+
+    alone = {"demo", "collections", "config", "backends", "doctor", "guide"}  # of this installation
+    assert {*COMMANDS} | alone == {*names(typer.main.get_command(app))}

@@ -1,0 +1,73 @@
+"""Which id a document of a folder gets where another one has its name, and folders that are gone."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from dsearch.corpus import Mirror, Problems, read_sources
+from dsearch.corpus.files import FIELD, key_of
+from dsearch.types import Document
+
+
+def from_folder(root: Path, path: str, text: str = "text") -> Document:
+    return Document(path, text, metadata={FIELD: {"root": str(root), "path": path}})
+
+
+def test_a_name_that_is_taken_is_qualified_by_ever_more_folders_and_then_numbered(tmp_path: Path) -> None:
+    here = tmp_path / "near" / "here"
+    here.mkdir(parents=True)
+    mirror = Mirror()
+    taken = [Document("a.txt", "1"), Document("here/a.txt", "2")]
+    mirror.learn([from_folder(tmp_path / "gone", one.id, one.text) for one in taken])
+    named = [mirror.identify(from_folder(here, "a.txt", f"text {number}")).id for number in range(2)]
+    assert named[0] == "a.txt"  # of a folder that is gone
+    mirror = Mirror()
+    mirror.learn([from_folder(tmp_path, one.id, one.text) for one in taken])
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "a.txt").touch()
+    mirror.learn([from_folder(tmp_path, one.id, one.text) for one in taken])
+    assert mirror.identify(from_folder(here, "a.txt")).id == "near/here/a.txt"
+    assert mirror.qualified == ["near/here/a.txt"]
+
+
+def test_folders_that_are_gone_are_counted_by_their_documents(tmp_path: Path) -> None:
+    here, gone = tmp_path / "here", tmp_path / "gone"
+    for folder in (here, gone):
+        folder.mkdir()
+        (folder / "a.txt").write_text(f"in {folder.name}")
+        (folder / "b.txt").write_text(f"also in {folder.name}")
+    kept = [from_folder(folder, name) for folder in (here, gone) for name in ("a.txt", "b.txt")]
+    kept[2:] = [replace(one, id=f"gone/{one.id}") for one in kept[2:]]
+    kept.append(Document("alone", "from no folder"))
+    shutil.rmtree(gone)
+    mirror = Mirror()
+    mirror.learn(kept)
+    assert mirror.elsewhere() == {str(gone): 2}
+    list(read_sources([str(here)], problems=Problems(), mirror=mirror))
+    assert mirror.elsewhere() == {str(gone): 2}
+
+
+def test_a_folder_around_another_covers_it(tmp_path: Path) -> None:
+    mirror = Mirror()
+    mirror.learn([from_folder(tmp_path / "notes", "a.txt")])
+    covered = {name: mirror.covers(str(tmp_path / name)) for name in ("notes", "notes/sub", "notes2", ".")}
+    assert covered == {"notes": True, "notes/sub": True, "notes2": False, ".": False}
+
+
+def test_keys_come_from_whole_metadata_alone(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    assert key_of({FIELD: {"root": root, "path": "a/b.txt"}}) == (root, (f"{root}/a/b.txt", "part 1"))
+    assert key_of({FIELD: {"root": root, "path": "b", "part": 3}}) == (root, (f"{root}/b", "part 3"))
+    assert key_of({FIELD: {"root": root, "path": "b", "record": "7"}}) == (root, (f"{root}/b", "record 7"))
+    for own in (
+        None,
+        "text",
+        {"root": root},
+        {"path": "b"},
+        {"root": "", "path": "b"},
+        {"root": 1, "path": "b"},
+    ):
+        assert key_of({FIELD: own}) is None, own

@@ -1,0 +1,187 @@
+"""Unusual contents of files: what is read of them, and how their problems are worded."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import date, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsearch.corpus import Problems, RecordFields, read
+from dsearch.corpus.columns import typed
+from dsearch.corpus.definitions import definition_starts
+from dsearch.corpus.formats.decoding import decoded
+from dsearch.corpus.formats.front_matter import MOST, split_front_matter
+from dsearch.corpus.formats.jsonl import documents_of_array, read_jsonl
+from dsearch.corpus.formats.mail import read_mbox
+from dsearch.corpus.formats.notebooks import read_notebook
+from dsearch.corpus.records import BadRecord, plain_json
+from dsearch.types import Document
+
+
+def notebook(content: dict[str, Any]) -> Document:
+    return read_notebook(io.BytesIO(json.dumps(content).encode()), "a/b.ipynb")
+
+
+def test_a_notebook_of_format_3_has_its_code_in_other_fields() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["words\n", "and more"]},
+        {"cell_type": "code", "input": ["x = 1\n", "y = 2"], "language": "python"},
+    ]
+    read = notebook({"worksheets": [{"cells": cells}], "metadata": {"kernelspec": {"language": "julia"}}})
+    assert (read.title, read.text) == ("b", "words\nand more\n\n```julia\nx = 1\ny = 2\n```")
+    assert read.metadata == {"language": "julia"}
+    assert notebook({"cells": [{"cell_type": "code", "source": "x"}]}).metadata == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            '{"text": NaN}',
+            "malformed JSON at column 10: unexpected character (JSON has no NaN and no Infinity",
+        ),
+        ("[1, 2", "malformed JSON at column 1"),
+        ("[1]", "a JSON array; each line must be an object"),
+        ("true", "a JSON true or false; each line"),
+        ("1.5", "a JSON number; each line"),
+        ("null", "a JSON null; each line"),
+        ('"text"', "a JSON string; each line"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named(line: str, problem: str) -> None:
+    problems = Problems()
+    stream = io.BytesIO(f'{{"text": "one"}}\n\n{line}\n{{"text": "two"}}\n'.encode())
+    read = list(read_jsonl(stream, "f.jsonl", problems, RecordFields()))
+    assert [(number, document.text) for number, document in read] == [(1, "one"), (4, "two")]
+    (first,) = problems.first
+    if problem.startswith("malformed JSON at column 1"):
+        assert "malformed JSON at column" in str(first)
+    else:
+        assert problem in str(first)
+    assert str(first).startswith("f.jsonl:3: ")
+
+
+@pytest.mark.parametrize(
+    ("raw", "number"),
+    [
+        ("{}", None),
+        ("[]", None),
+        ("[1]", None),
+        ('[{"text": "a"}, 1]', None),
+        ('[{"name": "no text"}]', None),
+        ("[", None),
+        ('[{"name": "no text"}, {"text": "a"}]', 1),
+        ('[{"text": "a"}, {"text": "b"}]', 2),
+    ],
+)
+def test_an_array_is_documents_if_one_of_its_objects_is(raw: str, number: int | None) -> None:
+    read = documents_of_array(raw.encode(), "f.json", Problems(), RecordFields())
+    assert (None if read is None else len(list(read))) == number
+
+
+def test_a_mark_that_lies_is_a_problem_and_an_encoding_is_named() -> None:
+    assert decoded("ä".encode()) == ("ä", None)
+    assert decoded(b"\xef\xbb\xbf" + "ä".encode()) == ("ä", None)
+    assert decoded(b"\xff\xfe" + "ä".encode("utf-16-le")) == ("ä", "utf-16-le")
+    with pytest.raises(BadRecord, match="begins with the mark of utf-16-le and is not"):
+        decoded(b"\xff\xfea")
+
+
+def test_messages_without_an_id_are_named_by_their_content_and_quotes_are_taken_off() -> None:
+    raw = b"From a\nSubject: one\n\n>From here\n\nFrom b\nSubject: two\n\nwords\nFrom the middle\n"
+    problems = Problems()
+    read = list(read_mbox(io.BytesIO(raw), "m.mbox", problems, RecordFields()))
+    assert [(line, one.title, one.text) for line, one in read] == [
+        (1, "one", "From here"),
+        (6, "two", "words\nFrom the middle"),
+    ]
+    assert all(one.id.startswith("sha256-") for _, one in read)
+    assert problems.count == 0
+    list(read_mbox(io.BytesIO(b"From a\n\n\n\nFrom b\nSubject: x\n\n\n"), "m.mbox", problems, RecordFields()))
+    assert [str(one) for one in problems.first] == ["m.mbox:1: an e-mail with neither subject nor text"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        (7, "text", "7"),
+        (True, "text", True),
+        (None, "text", None),
+        (" Yes ", "text", " Yes "),
+        (" TRUE ", "boolean", True),
+        ("maybe", "boolean", "maybe"),
+        (" 12 ", "number", 12),
+        ("1.50", "number", 1.5),
+        ("twelve", "number", "twelve"),
+        ("  ", "number", None),
+        ([1], "number", [1]),
+        (str(2**63), "number", str(2**63)),
+        (str(-(2**63)), "number", -(2**63)),
+        ("1e999", "number", "1e999"),
+    ],
+)
+def test_a_cell_becomes_its_declared_type_or_stays(value: Any, kind: Any, expected: Any) -> None:
+    converted = typed(value, kind)
+    assert (converted, type(converted)) == (expected, type(expected))
+
+
+def test_values_of_richer_formats_become_json() -> None:
+    rich = {
+        "day": date(2024, 5, 6),
+        "time": time(7, 8),
+        "while": timedelta(minutes=2),
+        "price": Decimal("1.5"),
+        "none": float("inf"),
+        "raw": b"bytes",
+        "set": {3},
+        7: (1, b"x", float("nan")),
+        "other": 1 + 2j,
+    }
+    assert plain_json(rich) == {
+        "day": "2024-05-06",
+        "time": "07:08:00",
+        "while": 120.0,
+        "price": 1.5,
+        "none": None,
+        "set": [3],
+        "7": [1, None],
+        "other": "(1+2j)",
+    }
+
+
+def test_front_matter_is_looked_for_in_the_beginning_alone() -> None:
+    def text(length: int) -> str:
+        """A text whose front matter is so long, with its marks."""
+        frame = len("---\na: \n---\n")
+        return f"---\na: {'x' * (length - frame)}\n---\nbody"
+
+    fields, rest = split_front_matter(text(MOST))
+    assert ([*fields], rest) == (["a"], "body")
+    assert split_front_matter(text(MOST + 1)) == ({}, text(MOST + 1))
+
+
+def test_groups_tables_and_notes_of_slides_are_read(tmp_path: Path) -> None:
+    pptx = pytest.importorskip("pptx")
+    slides = pptx.Presentation()
+    slide = slides.slides.add_slide(slides.slide_layouts[6])
+    inches = pptx.util.Inches(1)
+    cells = slide.shapes.add_table(1, 2, inches, inches, inches, inches).table.rows[0].cells
+    cells[0].text, cells[1].text = "left", "right"
+    group = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(inches, inches, inches, inches).text_frame.text = "in a group"
+    slides.save(str(tmp_path / "a.pptx"))
+    (document,) = read(tmp_path / "a.pptx")
+    assert document.text == "left | right\nin a group"
+
+
+def test_a_form_feed_does_not_move_the_definitions_of_python() -> None:
+    text = "import a\n\f\ndef one():\n    return 1\n\n\nclass Two:\n    pass\n"
+    assert [text[at:].split("\n")[0] for at in definition_starts(text, "python")] == [
+        "def one():",
+        "class Two:",
+    ]

@@ -1,0 +1,136 @@
+"""Calibrations of versions on disk: which one counts, and that one does not replace another."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dsearch.engine.models import confidence
+from dsearch.engine.models.confidence import FILE_NAME, KeptCalibrations
+from dsearch.errors import ModelNotFound
+from dsearch.evaluation.confidence import Calibration
+from dsearch.evaluation.logistic import Logistic
+from dsearch.store import ModelRecord
+
+
+def calibration(threshold: float, source: Any = "judgements") -> Calibration:
+    logistic = Logistic([0.0], [1.0], [1.0], 0.0)
+    return Calibration(logistic, logistic, threshold, 0.25, source, 7, 9)
+
+
+RECORDS = {
+    "v1": ModelRecord("v1", "v0", {"confidence": calibration(0.1).to_dict()}),
+    "v2": ModelRecord("v2", "v1", {"scope": "head"}),
+    "v3": ModelRecord("v3", "v1", {"scope": "remember"}),
+    "v4": ModelRecord("v4", "v1", {"confidence": {"format": 0}}),
+}
+
+
+def kept(folder: Path) -> KeptCalibrations:
+    """Calibrations of a collection in a folder with the models of `RECORDS`."""
+
+    def model(version: str) -> ModelRecord:
+        if version not in RECORDS:
+            raise ModelNotFound(version)
+        return RECORDS[version]
+
+    return KeptCalibrations(SimpleNamespace(path=folder, name="food", model=model))  # type: ignore[arg-type]
+
+
+def thresholds(calibrations: KeptCalibrations) -> dict[str, float | None]:
+    versions = {version: calibrations.of(version) for version in ("v0", *RECORDS, "v9")}
+    return {version: None if one is None else one.threshold for version, one in versions.items()}
+
+
+def test_at_first_versions_have_what_their_training_recorded(tmp_path: Path) -> None:
+    """A version that only remembers answers as its parent does; a damaged record is none."""
+    expected = {"v0": None, "v1": 0.1, "v2": None, "v3": 0.1, "v4": None, "v9": None}
+    assert thresholds(kept(tmp_path)) == expected
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_calibrations_of_several_versions_stand_beside_each_other(tmp_path: Path) -> None:
+    calibrations = kept(tmp_path)
+    calibrations.keep("v0", calibration(0.5))
+    calibrations.keep("v2", calibration(0.6))
+    calibrations.keep("v0", calibration(0.7))
+    for reader in (calibrations, kept(tmp_path)):
+        assert thresholds(reader) == {"v0": 0.7, "v1": 0.1, "v2": 0.6, "v3": 0.1, "v4": None, "v9": None}
+    assert calibrations.of("v0") == calibration(0.7)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_judgements_count_before_what_training_recorded_and_made_queries_do_not(tmp_path: Path) -> None:
+    calibrations = kept(tmp_path)
+    calibrations.keep("v1", calibration(0.8, "documents"))
+    assert thresholds(calibrations)["v1"] == 0.1
+    assert thresholds(calibrations)["v3"] == 0.1
+    calibrations.keep("v1", calibration(0.9))
+    assert thresholds(calibrations)["v1"] == 0.9
+    assert thresholds(calibrations)["v3"] == 0.9
+
+
+def test_what_another_process_wrote_is_read_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = kept(tmp_path)
+    assert reader.of("v0") is None
+    kept(tmp_path).keep("v0", calibration(0.5))
+    first = reader.of("v0")
+    assert first is not None
+    assert first.threshold == 0.5
+    monkeypatch.setattr(reader, "_entries", lambda: pytest.fail("it was read again"))
+    assert reader.of("v0") is first
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"format": 1}',
+        '{"format": 1, "versions": []}',
+        '{"format": 2, "versions": {"v0": 1}}',
+    ],
+)
+def test_a_file_that_is_none_gives_no_confidence(tmp_path: Path, content: str) -> None:
+    (tmp_path / FILE_NAME).write_text(content)
+    assert kept(tmp_path).of("v0") is None
+    assert kept(tmp_path).of("v1") == calibration(0.1)
+
+
+def test_a_calibration_is_synced_before_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File first, then its place, then the folder that names it."""
+    order: list[tuple[str, bool]] = []
+
+    def file_synced(path: Path) -> None:
+        assert json.loads(path.read_text())["format"] == 1
+        order.append(("file", (tmp_path / FILE_NAME).exists()))
+
+    def folder_synced(path: Path) -> None:
+        assert path == tmp_path
+        order.append(("folder", (tmp_path / FILE_NAME).exists()))
+
+    monkeypatch.setattr(confidence, "sync_file", file_synced)
+    monkeypatch.setattr(confidence, "sync_folder", folder_synced)
+    kept(tmp_path).keep("v0", calibration(0.5))
+    assert order == [("file", False), ("folder", True)]
+
+
+def test_an_interrupted_write_leaves_the_last_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrations = kept(tmp_path)
+    calibrations.keep("v0", calibration(0.5))
+
+    def full(path: Path) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(confidence, "sync_file", full)
+    with pytest.raises(OSError, match="No space"):
+        calibrations.keep("v0", calibration(0.9))
+    assert thresholds(kept(tmp_path))["v0"] == 0.5

@@ -1,0 +1,148 @@
+"""Fields of rows that are kept, and what a match of a field needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsearch.engine import Collection
+from dsearch.engine.state import fields
+from dsearch.engine.state.fields import KeptFields, with_match
+from dsearch.errors import InvalidRequest
+from dsearch.types import Document
+
+pytestmark = pytest.mark.usefixtures("unchecked")  # the store is a stand-in
+
+
+class Rows:
+    """A store in which the document of row n has the year n, and a place; it notes which rows are read."""
+
+    def __init__(self) -> None:
+        self.read: list[list[int]] = []
+
+    def documents(self, rows: np.ndarray) -> list[Document]:
+        self.read.append(rows.tolist())
+        return [
+            Document(
+                f"d{n}",
+                f"text {n}",
+                f"title {n}",
+                {"year": int(n), "at": {"x": int(n)}, "all": [1, 2]},
+                float(n),
+            )
+            for n in rows
+        ]
+
+    def field_values(self, rows: np.ndarray, field: str) -> list[Any]:
+        return [document.metadata.get(field) for document in self.documents(rows)]
+
+    def values(self, rows: np.ndarray) -> list[Any]:
+        return [document.value for document in self.documents(rows)]
+
+
+def kept() -> tuple[Rows, KeptFields]:
+    rows = Rows()
+    return rows, KeptFields(rows)  # type: ignore[arg-type]
+
+
+def of(fields_: KeptFields, field: str, *rows: int, own: bool = False) -> list[Any]:
+    return fields_.of(np.array(rows, np.int64), field, own=own)
+
+
+def test_values_come_in_the_order_of_rows_and_each_row_is_read_once() -> None:
+    rows, values = kept()
+    assert of(values, "year", 5, 3, 4) == [5, 3, 4]
+    assert of(values, "year", 3, 6, 5) == [3, 6, 5]
+    assert of(values, "year", 4) == [4]
+    assert rows.read == [[5, 3, 4], [6]]
+
+
+def test_the_own_fields_of_documents_and_the_value_have_names() -> None:
+    _, values = kept()
+    assert of(values, "title", 1, 2, own=True) == ["title 1", "title 2"]
+    assert of(values, "text", 1, own=True) == ["text 1"]
+    assert of(values, "id", 1, own=True) == ["d1"]
+    assert of(values, "value", 3) == [3.0]
+    assert of(values, "at.x", 7, own=True) == [7]
+    assert of(values, "all", 7, own=True) == [[1, 2]]
+    assert of(values, "at", 7, own=True) == [None]  # an object is no value
+    assert of(values, "at.x.y", 7, own=True) == [None]
+    assert of(values, "title", 1) == [None]  # of the metadata
+
+
+def test_rows_that_were_replaced_are_thrown_away_when_they_are_most() -> None:
+    rows, values = kept()
+    of(values, "year", *range(10))
+    of(values, "year", 10, 11, 12, 13, 14, 15)  # sixteen, more than twice of six
+    rows.read.clear()
+    of(values, "year", 15, 10)
+    assert rows.read == []
+    of(values, "year", 1)
+    assert rows.read == [[1]]
+
+
+def test_the_least_recent_field_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "MAX_FIELDS", 2)
+    rows, values = kept()
+    for field in ("a", "b", "c"):
+        of(values, field, 1)
+    rows.read.clear()
+    of(values, "b", 1)
+    of(values, "c", 1)
+    assert rows.read == []
+    of(values, "a", 1)
+    assert rows.read == [[1]]
+    values.forget()
+    of(values, "a", 1)
+    assert rows.read == [[1], [1]]
+
+
+def test_a_large_field_is_read_each_time_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "MAX_BYTES", 10)
+    monkeypatch.setattr(fields, "_READ_AT_ONCE", 2)
+    rows, values = kept()
+    for _ in range(2):
+        assert of(values, "year", 1, 2, 3, 4, 5) == [1, 2, 3, 4, 5]
+        assert rows.read == [[1, 2], [3, 4], [5]]
+        rows.read.clear()
+
+
+def matched(collection: Collection, **options: Any) -> dict[str, Any]:
+    return with_match(collection.kept_fields, collection.snapshot, options)
+
+
+def test_a_match_of_a_field_is_a_score_of_its_own(collection: Collection) -> None:
+    plain = matched(collection, score="exact_match", match_field="title", mode="hybrid", candidates=5)
+    assert (plain["score"].name, plain["score"].field) == ("exact_match", "title")
+    assert (plain["mode"], plain["candidates"]) == ("dense", 5)
+    assert "match_field" not in plain
+    assert "ignore_case" not in plain
+
+
+def test_options_without_a_field_stay(collection: Collection) -> None:
+    options = {"score": "gaussian", "mode": "hybrid", "ignore_case": False}
+    assert matched(collection, **options) == {"score": "gaussian", "mode": "hybrid"}
+    assert matched(collection, score="exact_match") == {"score": "exact_match"}  # of vectors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"score": "gausian"}, r"score='gausian'; use one of .*did you mean gaussian"),
+        ({"match_field": "title"}, r"match_field='title' with score='dot'; only .* compare a field"),
+        ({"match_field": "title", "score": "gaussian"}, "only .* compare a field"),
+        ({"score": "fuzzy"}, "score='fuzzy' without a field; give match_field"),
+        ({"ignore_case": True}, "ignore_case without match_field"),
+        (
+            {"score": "fuzzy", "match_field": "nubmer"},
+            "match_field='nubmer': no document .*did you mean number",
+        ),
+    ],
+)
+def test_matches_that_cannot_be_are_refused(
+    collection: Collection, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        matched(collection, **options)

@@ -1,0 +1,65 @@
+"""Results and documents as they are sent: members that are left out, names, and defaults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dsearch.types import Document, Explanation, Highlight, Hit, Passage, query_name
+
+HIT = Hit(2, "d1", 0.25, 1.5, "a title", "a text", {"n": 1})
+PLAIN = {
+    "rank": 2,
+    "id": "d1",
+    "weight": 0.25,
+    "score": 1.5,
+    "title": "a title",
+    "text": "a text",
+    "metadata": {"n": 1},
+}
+
+
+def test_a_hit_leaves_out_what_was_not_asked_for() -> None:
+    assert HIT.to_dict() == PLAIN
+    assert list(HIT.to_dict()) == list(PLAIN)
+
+
+def test_a_hit_has_what_was_asked_for_though_it_is_empty() -> None:
+    explain = Explanation([1.0], [0.0], [1.0])
+    piece = Highlight("text", 0, "a text", [(2, 6)])
+    whole = replace(
+        HIT, explain=explain, highlights=[piece], passage=Passage(1, 0, 6, "a text"), duplicates=3
+    )
+    assert whole.to_dict() == PLAIN | {
+        "explain": explain,
+        "highlights": [piece],
+        "passage": Passage(1, 0, 6, "a text"),
+        "duplicates": 3,
+    }
+    assert replace(HIT, highlights=[]).to_dict() == PLAIN | {"highlights": []}
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "content"),
+    [("t", "x", "t x"), ("", "x", "x"), ("t", "", "t"), (" t ", " x ", "t   x"), ("", "", "")],
+)
+def test_the_content_of_a_document_is_title_and_text(title: str, text: str, content: str) -> None:
+    assert Document("d", text, title).content == content
+
+
+def test_queries_that_differ_in_case_and_blanks_are_one() -> None:
+    assert query_name("  Straße\tnach  ROM ") == query_name("STRASSE nach rom") == "strasse nach rom"
+    assert query_name("a b") != query_name("ab")
+
+
+def test_parts_of_an_explanation_that_a_model_has_not_are_neutral() -> None:
+    explain = Explanation([1.0], [0.0], [1.0])
+    assert (explain.shares, explain.mixing, explain.memory, explain.second_stage, explain.reranker) == (
+        [1.0],
+        0,
+        0,
+        0,
+        0,
+    )
+    assert (explain.terms, explain.null_weight, explain.learned, explain.past_queries) == ({}, None, None, [])
