@@ -2,7 +2,8 @@
 
 const KEPT = 50; // requests that the console shows
 const KEY = "dsearch-key";
-const TRIES = 4; // of a request that a busy server refuses before it does anything
+const TRIES = 4; // of a request that a busy server ends before it does anything
+const AGAIN = ["overloaded", "deadline_passed"];
 
 export const sent = []; // the last requests, newest first
 export const told = new EventTarget(); // "sent" after each request
@@ -104,7 +105,7 @@ async function ask(url, options = {}, tries = TRIES) {
   note(url, options, response.status, performance.now() - started);
   if (response.ok) return isJson(response) ? response.json() : {};
   const error = await asError(response);
-  if (error.code !== "overloaded" || tries <= 1) throw error;
+  if (!AGAIN.includes(error.code) || tries <= 1) throw error;
   await pause(1000 * (Number(response.headers.get("Retry-After")) || 1), options.signal);
   return ask(url, options, tries - 1);
 }

@@ -81,3 +81,22 @@ def test_views_of_an_empty_home_say_what_is_missing(page: Any) -> None:
     page.get_by_role("link", name="Search", exact=True).click()
     page.get_by_role("heading", name="No collection yet").wait_for()
     assert page.locator("#hint h2").count() == 1
+
+
+def test_a_search_that_ran_out_of_time_is_asked_again(page: Any) -> None:
+    statuses = []
+
+    def late_at_first(route: Any) -> None:
+        statuses.append(504 if not statuses else 200)
+        if statuses == [504]:
+            problem = {"code": "deadline_passed", "detail": "the time for this search is over"}
+            route.fulfill(status=504, json=problem)
+        else:
+            route.continue_()
+
+    page.route("**/v1/collections/papers/search", late_at_first)
+    page.goto("/#c=papers&q=river")
+    page.locator(".hit").first.wait_for()
+    expect(page.locator("#problem")).to_be_hidden()
+    assert statuses[:2] == [504, 200]
+    page.wrong[:] = [one for one in page.wrong if "504" not in one]
