@@ -335,3 +335,36 @@ def test_what_passes_is_not_called_damage(name):
     with pytest.raises(sqlite3.OperationalError, match="its message"):
         proof.verify(connection, pace=lambda: None)
     assert len(proof.verify(connection).damage) > 1
+
+
+def test_after_a_write_damage_is_looked_for_again_before_anything_is_answered(filled, monkeypatch):
+    """The write may have ended it; until that is known, answers wait."""
+    change(filled, "DELETE FROM document WHERE row = 9")
+    known = StoreProof(filled)
+    with pytest.raises(CorruptData):
+        known.require()
+    held, verify = threading.Event(), proof.verify
+
+    def waiting(*given: Any, **named: Any) -> Any:
+        held.wait(LATEST_S)
+        return verify(*given, **named)
+
+    monkeypatch.setattr(proof, "verify", waiting)
+    known.again()
+    answered = threading.Event()
+    failures: list[Exception] = []
+
+    def answer() -> None:
+        try:
+            known.require()
+        except CorruptData as error:
+            failures.append(error)
+        answered.set()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert not answered.wait(0.05)
+    held.set()
+    thread.join()
+    assert len(failures) == 1  # found again
+    known.close()

@@ -152,8 +152,9 @@ class LocalSearch:
     def _remember(self, collection: str, pages: Sequence[SearchResult], options: FindOptions) -> None:
         if episode := options.get("episode"):
             for result in pages:
-                page = impression_of(result, uuid.uuid4().hex)
-                self.episodes.add_page("", episode, collection, page)
+                if result.query:  # as in the service: without words there is nothing to learn from
+                    page = impression_of(result, uuid.uuid4().hex)
+                    self.episodes.add_page("", episode, collection, page)
 
     # ---- attention
 

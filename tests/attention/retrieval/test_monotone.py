@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -54,3 +56,26 @@ def test_other_lists_are_refused(text: str) -> None:
 def test_what_orders_nothing_is_refused(values: list[object]) -> None:
     with pytest.raises(InvalidRequest, match="do not differ"):
         MonotoneField("year", 1).scaled(values)
+
+
+def test_a_date_without_a_zone_is_in_universal_time_wherever_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert number_of("1970-01-02") == 1.0
+        assert number_of("1970-01-01T12:00:00") == 0.5
+        assert number_of("1970-01-01T12:00:00-12:00") == 1.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_feature_is_its_place_between_both_quantiles() -> None:
+    field = MonotoneField("price", -1, low=10.0, high=30.0)
+    assert field.of([10, 20, 30, 0, 99, None, float("nan")]).tolist() == [-0.5, 0.0, 0.5, -0.5, 0.5, 0.0, 0.0]
+    scaled = MonotoneField("price", -1).scaled([*range(101), float("inf"), None])
+    assert (scaled.name, scaled.sign, scaled.low, scaled.high) == ("price", -1, 5.0, 95.0)
+    narrow = MonotoneField("price", 1).scaled([0.0] * 50 + [1.0])  # both quantiles are 0
+    assert (narrow.low, narrow.high) == (0.0, 1.0)

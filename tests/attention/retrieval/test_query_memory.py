@@ -135,3 +135,12 @@ def test_wrong_parts_are_refused() -> None:
         QueryMemory(one, one, zero, zero, np.array([1]), grade)
     with pytest.raises(InvalidRequest, match="temperature"):
         QueryMemory(one, one, zero, zero, zero, grade, temperature=0.0)
+
+
+def test_a_past_query_exactly_at_the_bound_is_left_out() -> None:
+    """It counts as the same query, however few its numbers."""
+    memory = small(temperature=0.5, null_level=0.4)
+    query = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    nearest = float((memory.states @ query[0])[0])
+    assert memory.attention(query, above=nearest)[1][0, 0] == 0
+    assert memory.attention(query, above=nearest + 1e-6)[1][0, 0] > 0

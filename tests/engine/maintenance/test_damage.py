@@ -10,9 +10,10 @@ import shutil
 
 import pytest
 from support.engine.damage_trials import damages, documents, encoder
+from support.fakes import HashingEncoder
 from support.sizes import by_size
 
-from dsearch.engine import SearchEngine
+from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CollectionExists, CorruptData
 from dsearch.index import Manifest
 from dsearch.store import Event, Impression, store
@@ -113,3 +114,20 @@ def test_a_lost_generation_that_was_built_again_is_no_damage_any_more(tmp_path, 
         papers.refresh()
         assert engine.verify("papers").ok
         assert papers.search("apple", limit=3).hits
+
+
+def test_a_refresh_strikes_the_damaged_generation_from_the_register(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    """It would be among those that are kept for a way back, and a backup or a compaction would meet it."""
+    damaged, home = collection.snapshot.generation.number, engine.home.path
+    folder = collection.store.path / "generations" / f"{damaged:06d}"
+    engine.close()
+    with (folder / "keys.faiss").open("ab") as file:
+        file.write(b"x")
+    with SearchEngine(home, encoder=HashingEncoder) as other:
+        opened = other.collection("food")
+        opened.refresh()
+        assert damaged not in [one.number for one in opened.store.generations()]
+        assert not folder.exists()
+        assert opened.search("apple").hits

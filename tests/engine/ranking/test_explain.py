@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from support.engine.explained_parts import checked_parts
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
+from dsearch.engine.ranking.explain import _past_queries
 from dsearch.types import Document, Mode
 
 
@@ -72,3 +77,34 @@ def test_a_term_counts_as_much_as_leaving_it_out_costs(collection: Collection) -
     ratios = {term: hit.explain.terms[term][0] / one.score for term, one in alone.items() if one is not None}
     assert set(ratios) == set(hit.explain.terms)
     assert sum(ratios.values()) <= 1.0 + 1e-6  # a term alone divides by its own idf, here by that of both
+
+
+@pytest.mark.usefixtures("unchecked")  # layer and output are stand-ins
+def test_past_queries_are_those_with_a_part_and_the_largest_first() -> None:
+    """Five of them; a query whose words are not kept is None."""
+    parts = np.array([0.0, 0.5, -2.0, 0.1, 0.0, 0.3, 1.0, -0.2], np.float32)
+    memory = SimpleNamespace(texts=[f"q{row}" if row else "" for row in range(8)])
+    asked: list[tuple[int, int]] = []
+
+    def sources(recalled: object, query: int, position: int) -> tuple[np.ndarray, np.ndarray]:
+        asked.append((query, position))
+        return np.arange(8)[::-1], parts
+
+    layer: Any = SimpleNamespace(memory=SimpleNamespace(sources=sources, memory=memory))
+    output: Any = SimpleNamespace(recalled=object(), positions=np.array([[3, 9], [4, 7]]))
+    past = _past_queries(output, layer)
+    assert past is not None
+    assert [(one.query, round(one.part, 4)) for one in past(1, 0)] == [
+        ("q5", -2.0),
+        ("q1", 1.0),
+        ("q6", 0.5),
+        ("q2", 0.3),
+        (None, -0.2),
+    ]
+    assert asked == [(1, 4)]
+    parts[:] = [0, 0, 0, 0.5, 0, 0, 0, 0]
+    assert [one.query for one in past(0, 1) or []] == ["q4"]
+    memory.texts = None
+    assert [one.query for one in past(0, 1) or []] == [None]
+    output.recalled = None
+    assert _past_queries(output, layer) is None

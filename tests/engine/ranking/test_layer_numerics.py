@@ -323,3 +323,13 @@ def test_what_always_holds(
     for query in range(batch):
         alone = layer(states_of(encoder, texts[query : query + 1]), texts[query : query + 1], values=values)
         torch.testing.assert_close(found.context[query], alone.context[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_queries_of_half_precision_are_searched_in_single(collection: Collection, dtype: torch.dtype) -> None:
+    layer = SearchLayer(collection.snapshot, Head(32), mode="dense")
+    states = torch.nn.functional.normalize(torch.randn(2, 32), dim=-1).to(dtype)
+    half, single = layer(states), layer(states.float())
+    assert half.scores.dtype == torch.float32
+    assert half.positions.tolist() == single.positions.tolist()
+    assert torch.equal(half.scores, single.scores)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -374,3 +376,20 @@ def test_documents_unlike_any_judged_one_borrow_little(papers: Collection) -> No
     assert parts[0] == parts.max() > 0.9
     assert (parts[alike < LENDING_LEVEL - 0.15] < 0.01).all()
     assert (alike < LENDING_LEVEL - 0.15).any()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_memories_of_the_same_rows_lend_alike() -> None:
+    """What was computed for one serves another version only where both lend the same."""
+    rows, of_query = np.arange(3), np.zeros(3, np.int64)
+    known = SnapshotMemory.__new__(SnapshotMemory)
+    known.memory = SimpleNamespace(rows=rows, of_query=of_query, lending=0.5)  # type: ignore[assignment]
+
+    def same(**more: Any) -> bool:
+        parts: Any = SimpleNamespace(**{"rows": rows, "of_query": of_query, "lending": 0.5, **more})
+        return known.same_rows(parts)
+
+    assert same()
+    assert not same(lending=1.0)
+    assert not same(rows=rows.copy())
+    assert not same(of_query=of_query.copy())

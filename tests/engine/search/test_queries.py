@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsearch.attention.retrieval.head import Head
+from dsearch.engine import Collection
 from dsearch.engine.search.queries import grouped, states_of
 from dsearch.index import ParsedQuery, Tokenizer
 
@@ -54,3 +57,21 @@ def test_states_stand_in_the_order_of_the_batch(queries: list[str]) -> None:
         for at, number in enumerate(group.numbers):
             expected = [0.0, 0.0] if group.texts is None else [float(len(group.texts[at])), 1.0]
             assert states[number].tolist() == expected
+
+
+def test_only_queries_of_the_live_version_with_an_embedding_count_for_its_drift(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[tuple[str, int]] = []
+    monkeypatch.setattr(collection.drift, "note", lambda model, states: noted.append((model, len(states))))
+    for _ in range(2):
+        collection.add_model(Head(32), {})
+    collection.promote("v1")
+    collection.search("apple")
+    collection.search_batch(["apple", "bread"])
+    collection.search("apple", model="v1", mode="dense")
+    assert noted == [("v1", 1), ("v1", 2), ("v1", 1)]
+    collection.search("apple", model="v2")
+    collection.search("apple", mode="keyword")
+    collection.search(vector=[1.0, *[0.0] * 31])
+    assert len(noted) == 3

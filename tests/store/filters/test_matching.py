@@ -98,3 +98,13 @@ def test_fields_that_a_filter_compares_are_those_whose_value_counts() -> None:
     )
     assert [*compared_fields(tree)] == [("a",), ("b",), ("c", "d")]
     assert [*compared_fields(parse_filter({"not": {"a": {"eq": 1}}}))] == []
+
+
+def test_a_text_with_a_zero_character_is_no_other_text(store: Store, embed: Any) -> None:
+    """SQLite ends a text at one, so that it would stand for what is before."""
+    store.upsert(
+        [Document("a", "a", metadata={"y": "x"}), Document("b", "b", metadata={"y": "x\0z"})], embed("a", "b")
+    )
+    assert store.matching_rows({"y": {"eq": "x\0z"}}).tolist() == []
+    assert store.matching_rows({"y": {"in": ["x\0z", "other"]}}).tolist() == []
+    assert len(store.matching_rows({"y": {"in": ["x\0z", "x"]}})) >= 1
