@@ -231,6 +231,14 @@ class RemoteSearch(nn.Module):
             self.client, self.collection, model=version, encoder=self._frozen[0], **self.options
         )
 
+    def as_version(self, version: str) -> RemoteSearch:
+        """The same search by the version that this layer became, with the encoder that learned here."""
+        layer = RemoteSearch(
+            self.client, self.collection, model=version, encoder=self._frozen[0], **self.options
+        )
+        layer.encoder = self.encoder
+        return layer
+
     def sync(self) -> None:
         """Hand the head in, so that from now on the server answers this layer by it; call it after a step.
 

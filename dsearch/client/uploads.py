@@ -15,14 +15,15 @@ from dsearch.errors import InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from dsearch.attention.retrieval.head import Head
     from dsearch.encoder import EncoderChange, LearningEncoder
 
 TrainedLayer: TypeAlias = "nn.Module | Mapping[str, Any]"  # SearchLayer, RemoteSearch, Head, tensors
 TrainedEncoder: TypeAlias = "LearningEncoder | EncoderChange | None"
-AnyEvidence: TypeAlias = JudgedQueries | ExampleScores | Callable[[Any], Sequence[float]] | None
+Score: TypeAlias = "Callable[[Any], Sequence[float] | Tensor]"
+AnyEvidence: TypeAlias = "JudgedQueries | ExampleScores | Score | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,6 @@ def evidence_by(
     evidence: AnyEvidence,
     measure: str | None,
     live: Callable[[], str],
-    options: Mapping[str, Any],
 ) -> JudgedQueries | ExampleScores | None:
     """Evidence as data: a function scores the held-out examples by the live version's layer and by this one.
 
@@ -82,13 +82,12 @@ def evidence_by(
         evidence: of `save_model`.
         measure: name of the function's score.
         live: gives the version that answers now.
-        options: of `save_model`.
 
     Raises:
         InvalidRequest: a function, but no layer that can be opened for another version; scores that are not
             one number for each example.
     """
-    from dsearch.training.gate.functions import refuse_old_documents, scores_by
+    from dsearch.training import scores_by
 
     if not callable(evidence):
         if measure is not None:
@@ -98,12 +97,65 @@ def evidence_by(
         raise InvalidRequest(
             "a function as evidence scores layers; give a layer of dsearch.open_layer or a RemoteSearch"
         )
-    refuse_old_documents(options)
     trained: Any = layer
     if hasattr(trained, "sync"):
         trained.sync()
     before = scores_by(evidence, trained.with_model(live()))
     return ExampleScores(before, scores_by(evidence, trained), measure or "score")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVersion:
+    """A version that is kept while the server encodes its documents, then scored by a function and judged.
+
+    Attributes:
+        layer: a `RemoteSearch`.
+        evidence: the function.
+        measure: name of its score.
+    """
+
+    layer: Any
+    evidence: Score
+    measure: str
+
+    def scores_of_live(self, version: str) -> list[float]:
+        """Score of each example by the version that answers now."""
+        from dsearch.training import scores_by
+
+        return scores_by(self.evidence, self.layer.with_model(version))
+
+    def scores(self, version: str) -> list[float]:
+        """Score of each by the version that the layer became."""
+        from dsearch.training import scores_by
+
+        return scores_by(self.evidence, self.layer.as_version(version))
+
+
+def kept_version(
+    layer: TrainedLayer, evidence: AnyEvidence, measure: str | None, options: Mapping[str, Any]
+) -> KeptVersion | None:
+    """The version to be judged once it is kept; None where evidence is at hand before.
+
+    Raises:
+        InvalidRequest: no `RemoteSearch`: a layer of this process has the documents of before.
+    """
+    if not callable(evidence) or not options.get("encode_documents"):
+        return None
+    if not hasattr(layer, "as_version"):
+        raise InvalidRequest(
+            "encode_documents with a function as evidence, over a server, needs a RemoteSearch: by it the "
+            "function sees the documents that the server encodes; give one, or JudgedQueries, or "
+            "ExampleScores, or save a layer of dsearch.open_layer by dsearch.save_model"
+        )
+    return KeptVersion(layer, evidence, measure or "score")
+
+
+GATE_OPTIONS = ("seed", "promote", "accept", "risk", "alpha", "margin")  # of a verdict on scores
+
+
+def verdict_options(options: Mapping[str, Any]) -> Any:
+    """Those of the options of `save_model` that `judge_model` takes."""
+    return {name: options[name] for name in GATE_OPTIONS if name in options}
 
 
 def clean_up(layer: TrainedLayer) -> None:

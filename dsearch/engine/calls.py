@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
+from typing import Any
 
 from dsearch.engine.collection import Collection
 from dsearch.engine.models.drafts import EXPIRY_S
@@ -143,6 +144,27 @@ def list_models(collection: Searchable) -> Models:
             Model(model.version, model.parent, answers, model.record, retired_part(model.record), purpose)
         )
     return Models(live["search"], models, live["predict"])
+
+
+def require_unjudged(collection: Searchable, version: str) -> None:
+    """Refuse a version that answers, or that evidence has judged: a version has one verdict.
+
+    Raises:
+        ModelNotFound.
+        Conflict: what to do instead.
+    """
+    record, models = collection.store.model(version).record, list_models(collection)
+    if version in (UNTRAINED, models.live, models.predict):
+        raise Conflict(
+            f"{version} answers, or is always there, so that evidence decides nothing; name a version that "
+            "was kept without a verdict"
+        )
+    gate: Any = record.get("gate") or {}
+    if gate.get("p_value") is not None:
+        raise Conflict(
+            f"{version} was judged already ({record.get('verdict')}); save it again with fresh evidence, or "
+            "promote it"
+        )
 
 
 def promote(collection: Collection, version: str, purpose: Purpose | None = None) -> PromotionResult:

@@ -59,6 +59,17 @@ class CollectionModels(CollectionState):
                 lessons=lessons,
             )
 
+    def add_to_record(self, version: str, fields: dict[str, Any]) -> None:
+        """Put members into the record of a version: what is known of it since it was added, as JSON.
+
+        The file that was written with its model stays as it is.
+
+        Raises:
+            ModelNotFound.
+        """
+        with self._writing:
+            self.store.add_to_record(version, fields)
+
     def promote(self, version: str, purpose: Purpose | None = None, *, after: str | None = None) -> Purpose:
         """Make a version live by one committed row, with `after` only in place of that one; no rebuild.
 

@@ -35,7 +35,7 @@ class Section:
 
     @property
     def snippet(self) -> str:
-        """The beginning of its prose, without Markdown, on one line; of its code if there is no prose."""
+        """The beginning of its prose on one line, without signs of Markdown; code if there is no prose."""
         prose = _FENCE.sub(" ", self.text)
         text = " ".join(_SIGNS.sub(r"\1", prose if prose.strip() else self.text.replace("```", " ")).split())
         return text if len(text) <= _SNIPPET else f"{text[: text.rfind(' ', 0, _SNIPPET)]} …"

@@ -226,6 +226,13 @@ class Store(Reader):
         with self._operation() as operation:
             return registry.add_model(operation, version, parent, record)
 
+    def add_to_record(self, version: str, fields: dict[str, Any]) -> int:
+        """Put members into a trained model's record; returns the operation's number. Raises ModelNotFound."""
+        with self._operation() as operation:
+            model = registry.model(operation.connection, version)
+            record = {**model.record, **fields}
+            return registry.rewrite_model(operation, model, model.parent or registry.UNTRAINED, record)
+
     def promote(self, version: str, purpose: Purpose = "search") -> int:
         """Let a registered model (or v0, the untrained one) answer for a purpose.
 

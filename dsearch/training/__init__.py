@@ -45,6 +45,7 @@ from dsearch.training.registry import (
     register,
     register_outcomes,
     register_trained,
+    register_verdict,
     starting_version,
 )
 from dsearch.training.remember import remember
@@ -54,8 +55,11 @@ from dsearch.training.saving import (
     JudgedLayer,
     evidence_fields,
     judge_layer,
+    judge_scores,
+    judge_version,
     save_model,
     scores_by,
+    verdict_of,
 )
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.scopes.head import train_head, train_student
@@ -117,12 +121,15 @@ __all__ = [
     "judge",
     "judge_layer",
     "judge_regression",
+    "judge_scores",
+    "judge_version",
     "learn_null_slot",
     "propensities_from_pages",
     "query_options",
     "register",
     "register_outcomes",
     "register_trained",
+    "register_verdict",
     "remember",
     "run_evaluation",
     "run_training",
@@ -140,5 +147,6 @@ __all__ = [
     "tune",
     "unanswerable_queries",
     "value_examples",
+    "verdict_of",
     "with_null_slot",
 ]

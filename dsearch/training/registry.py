@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange
-from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
+from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.store import MemoryRow
@@ -161,6 +161,39 @@ def register(
     collection.promote(live)
     sentence = sentence_of(tuned["gate"], "tuned")
     return Registration(version, live, parent, f"{reason}; {why}", sentence)
+
+
+def register_verdict(
+    collection: Collection,
+    version: str,
+    record: Mapping[str, Any],
+    *,
+    passed: bool,
+    reason: str,
+    promote: bool = True,
+    accept: bool = False,
+) -> Registration:
+    """Write the verdict on a version that nobody had judged into its record; let it answer if it may.
+
+    Args:
+        collection: collection of the version.
+        version: its name.
+        record: what was judged, and the gate's report under `gate`, as JSON.
+        passed, reason, promote, accept: as of `register`.
+
+    Raises:
+        ModelNotFound.
+        Conflict: as `calls.require_unjudged`.
+    """
+    calls.require_unjudged(collection, version)
+    collection.add_to_record(version, {**record, "verdict": reason, "accepted": accept})
+    live = accept or (promote and passed)
+    if live:
+        collection.promote(version)
+    outcome: Outcome = "kept" if not live else "live" if passed else "accepted"
+    parent = collection.store.model(version).parent or UNTRAINED
+    sentence = sentence_of(record["gate"], outcome)
+    return Registration(version, version if live else None, parent, reason, sentence)
 
 
 def register_outcomes(

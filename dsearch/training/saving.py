@@ -29,6 +29,7 @@ from dsearch.engine import (
     EncodedDocuments,
     SearchLayer,
     Snapshot,
+    calls,
     require_head_alone,
 )
 from dsearch.engine.models.files import UNTRAINED
@@ -40,7 +41,7 @@ from dsearch.training.gate.functions import Score, scores_by, scores_over
 from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers, HeldOut
 from dsearch.training.loop.observer import Observer
-from dsearch.training.registry import Registration, register
+from dsearch.training.registry import Registration, register, register_verdict
 from dsearch.training.run import judged_examples
 from dsearch.types import Progress, Purpose
 
@@ -258,9 +259,8 @@ def judge_layer(
     if examples is not None:
         report = _by_judgements(collection, head, served, examples, job, gate, steps, documents)
         left_out = dict(examples.left_out)
-    elif job.before is not None and job.after is not None:
-        before, after = _answers_of(job.before), _answers_of(job.after)
-        report = judge(before, after, gate, measure=job.measure, seed=job.seed)
+    elif job.before is not None:
+        report = judge_scores(job)
     else:
         report = judge(None, None, gate)
     steps.reach(_STEPS)
@@ -268,11 +268,54 @@ def judge_layer(
         "scope": SCOPE,
         "purpose": job.purpose,
         "uploaded": dict(record or {}),
-        "examples": report.slice("all").queries,
         "left_out": left_out,
-        "gate": report.to_dict(),
+        **verdict_of(report),
     }
     return JudgedLayer(head, report, encodings, encoder, documents)
+
+
+def judge_version(collection: Collection, version: str, job: SavingJob) -> Registration:
+    """Judge a version that was kept without a verdict by scores of examples; let it answer if it may.
+
+    Args:
+        collection: opened for writing.
+        version: its name.
+        job: `before` and `after`, and the options of the gate.
+
+    Raises:
+        ModelNotFound.
+        InvalidRequest: as `judge_scores`.
+        Conflict: as `calls.require_unjudged`.
+    """
+    calls.require_unjudged(collection, version)
+    report = judge_scores(job)
+    return register_verdict(
+        collection,
+        version,
+        verdict_of(report),
+        passed=report.passed,
+        reason=report.reason,
+        promote=job.promote,
+        accept=job.accept,
+    )
+
+
+def judge_scores(job: SavingJob) -> GateReport:
+    """The gate's report on scores by the live version and by another one.
+
+    Raises:
+        InvalidRequest: scores that are no pairs, options that exclude each other.
+    """
+    job.check()
+    if job.before is None or job.after is None:
+        raise InvalidRequest("no scores to judge by; give before and after")
+    gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
+    return judge(_answers_of(job.before), _answers_of(job.after), gate, measure=job.measure, seed=job.seed)
+
+
+def verdict_of(report: GateReport) -> dict[str, Any]:
+    """Members of a version's record: what a verdict says."""
+    return {"examples": report.slice("all").queries, "gate": report.to_dict()}
 
 
 class _Steps:

@@ -286,3 +286,14 @@ def test_keys_and_values_have_the_length_of_queries_unless_it_is_said() -> None:
 def test_heads_that_do_not_divide_the_length_are_refused(heads: int) -> None:
     with pytest.raises(InvalidRequest, match=rf"heads={heads} does not divide dim=6; use one of 1, 2, 3, 6"):
         MultiHeadAttention(6, heads)
+
+
+@pytest.mark.parametrize(("value_dim", "hidden"), [(1, 1), (3, 1), (4, 1), (8, 2), (9, 2)])
+def test_values_are_squeezed_to_a_quarter_and_to_one_at_least(value_dim: int, hidden: int) -> None:
+    module = SqueezeExcite(value_dim, 5)
+    assert module.reduce.out_features == module.expand.in_features == hidden
+    values = torch.ones(2, 3, value_dim)
+    gated = module(torch.ones(2, 5), values)
+    assert torch.equal(gated.values, values)  # at the start every gate is 1
+    assert torch.equal(gated.gate, torch.ones(2, value_dim))
+    assert SqueezeExcite(8, 5, reduction=2).reduce.out_features == 4

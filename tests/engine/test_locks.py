@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from support.locks import WatchedLock, waiting
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
+from dsearch.engine.home import Home
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.models.files import save_model
+from dsearch.errors import HomeLocked
 from dsearch.types import Document
 
 WRITES: dict[str, Callable[[Collection], object]] = {
@@ -79,3 +84,38 @@ def test_compaction_waits_for_a_build(collection: Collection, building: WatchedL
     with waiting(building, lambda: compact(collection)):
         assert being_built.is_dir()
     assert not being_built.exists()
+
+
+@pytest.mark.parametrize(
+    ("holder", "url"),
+    [
+        ({"host": socket.gethostname(), "url": "http://127.0.0.1:1"}, "http://127.0.0.1:1"),
+        ({"host": "elsewhere", "url": "http://127.0.0.1:1"}, None),
+        ({"host": socket.gethostname(), "url": None}, None),
+        ({"host": socket.gethostname(), "url": 7}, None),
+    ],
+)
+def test_a_home_that_is_written_names_its_server_on_this_machine_alone(
+    tmp_path: Path, holder: dict[str, object], url: str | None
+) -> None:
+    """An address of another machine's loopback would lead to whatever listens here."""
+    first, second = Home(tmp_path), Home(tmp_path)
+    first.lock()
+    (tmp_path / "LOCK.holder").write_text(json.dumps({"pid": 42, "command": "dsearch serve", **holder}))
+    with pytest.raises(HomeLocked) as locked:
+        second.lock()
+    assert f"process 42 on {holder['host']} (dsearch serve)" in str(locked.value)
+    assert locked.value.url == url
+    assert ("which serves it at" in str(locked.value)) == (url is not None)
+    (tmp_path / "LOCK.holder").write_text("{")
+    with pytest.raises(HomeLocked, match="is being written by another process; wait"):
+        second.lock()
+    first.announce("http://127.0.0.1:8")
+    with pytest.raises(HomeLocked) as locked:
+        second.lock()
+    assert locked.value.url == "http://127.0.0.1:8"
+    first.unlock()
+    assert not (tmp_path / "LOCK.holder").exists()
+    second.lock()
+    assert second.locked
+    second.unlock()

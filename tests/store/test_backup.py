@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
-from dsearch.store import Store
+from dsearch.store import Store, backup, folders
 from dsearch.store.records import BackupReport
 from dsearch.types import Document
 
@@ -207,3 +207,47 @@ def test_an_export_is_of_one_state_and_may_be_left(store):
     assert len(list(store.export({"even": {"eq": True}}))) == 49
     next(store.export())  # and no more
     store.upsert([Document("a", "x")])
+
+
+def test_a_restored_collection_is_synced_before_it_takes_its_name(store, tmp_path, monkeypatch):
+    store.backup(tmp_path / "copy")
+    synced: list[tuple[str, bool]] = []
+    target = tmp_path / "restored"
+    monkeypatch.setattr(backup, "sync_all", lambda folder: synced.append((folder.name[:7], target.exists())))
+    Store.restore(target, tmp_path / "copy")
+    assert synced == [(".aside-", False)]
+    assert target.is_dir()
+
+
+def test_everything_is_synced_each_file_before_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("x", "a/y", "a/b/z"):
+        (tmp_path / name).write_text(name)
+    order: list[str] = []
+    files = {os.stat(path).st_ino: path.name for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr(backup, "sync_file", lambda file: order.append(files[os.fstat(file).st_ino]))
+    monkeypatch.setattr(backup, "sync_folder", lambda folder: order.append(folder.name))
+    backup.sync_all(tmp_path)
+    assert sorted(order) == sorted(["x", "y", "z", "a", "b", tmp_path.name])
+    assert order.index("z") < order.index("b") < order.index("a") < order.index(tmp_path.name)
+    assert order.index("y") < order.index("a")
+    assert order[-1] == tmp_path.name
+
+
+def test_creating_and_deleting_a_collection_sync_the_home(tmp_path, monkeypatch):
+    """A removed collection must not be there again after a power cut, nor a new one be gone."""
+    synced: list[tuple[str, bool]] = []
+    path, sync = tmp_path / "home" / "papers", folders.sync_folder
+
+    def noted(folder):
+        synced.append((folder.name, path.exists()))
+        sync(folder)
+
+    monkeypatch.setattr(folders, "sync_folder", noted)
+    Store.create(path, name="papers", encoder={}, dimension=8).close()
+    assert synced[-1] == ("home", True)
+    assert synced[0][1] is False  # the folder itself, before it has its name
+    synced.clear()
+    folders.delete_collection(path)
+    assert synced == [("home", False)]
+    assert list(path.parent.iterdir()) == []

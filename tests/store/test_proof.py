@@ -307,3 +307,31 @@ def test_the_first_of_the_findings_is_named_and_the_others_are_counted(tmp_path)
     assert one.hint.arguments == ("papers",)
     more = proof.damaged(tmp_path / "papers", ["x" * 400, "second", "third"])
     assert f"({'x' * 300} and 2 more findings)" in str(more)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SQLITE_BUSY",
+        "SQLITE_CANTOPEN",
+        "SQLITE_FULL",
+        "SQLITE_INTERRUPT",
+        "SQLITE_IOERR_READ",
+        "SQLITE_LOCKED",
+        "SQLITE_NOMEM",
+        "SQLITE_PROTOCOL",
+    ],
+)
+def test_what_passes_is_not_called_damage(name):
+    """Of the database it says nothing, so that the verification has no outcome."""
+
+    class Failing:
+        def execute(self, *given: Any) -> Any:
+            error = sqlite3.OperationalError("its message")
+            error.sqlite_errorname = name
+            raise error
+
+    connection: Any = Failing()
+    with pytest.raises(sqlite3.OperationalError, match="its message"):
+        proof.verify(connection, pace=lambda: None)
+    assert len(proof.verify(connection).damage) > 1

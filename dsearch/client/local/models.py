@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
@@ -15,15 +16,27 @@ from dsearch.client.uploads import (
     clean_up,
     evidence_by,
     is_search_layer,
+    kept_version,
     layer_head,
     upload_of,
+    verdict_options,
 )
 from dsearch.client.wire import head_file
 from dsearch.engine import Collection, SearchEngine, calls
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
-from dsearch.jobs import EvaluationJob, SaveOptions, TrainingJob, TrainOptions, TuneOptions, TuningJob
+from dsearch.jobs import (
+    EvaluationJob,
+    ExampleScores,
+    LearningOptions,
+    SaveOptions,
+    SavingJob,
+    TrainingJob,
+    TrainOptions,
+    TuneOptions,
+    TuningJob,
+)
 from dsearch.results import Task, TaskPage
 from dsearch.types import Purpose, RowSource, TaskState
 
@@ -99,11 +112,25 @@ class LocalUpkeep:
         purpose = options.get("purpose", "search")
         # A function scores the documents that are encoded in the same call.
         alone = callable(evidence) and bool(options.get("encode_documents")) and is_search_layer(layer)
+        pending = None if alone else kept_version(layer, evidence, measure, options)
+        if pending is not None:
+            before = pending.scores_of_live(opened.answering(purpose))
+            without: SaveOptions = {**options, "promote": False, "accept": False}
+            task = self.save_model(
+                collection, layer, encoder=encoder, parent=parent, record=record, **without
+            )
+            if task.result is None:
+                return task
+            version = task.result["model"]
+            try:
+                scores = ExampleScores(before, pending.scores(version), pending.measure)
+            except BaseException:  # nobody else knows of the version
+                self.engine.collection(collection).delete_model(version)
+                raise
+            return self.judge_model(collection, version, scores, **verdict_options(options))
         evidence_report: Any = evidence
         if not alone:
-            evidence_report = evidence_by(
-                layer, evidence, measure, lambda: opened.answering(purpose), options
-            )
+            evidence_report = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose))
         trained: Any = layer if alone else layer_head(layer, upload.head)
 
         def work(opened: Collection) -> dict[str, Any]:
@@ -124,6 +151,21 @@ class LocalUpkeep:
         task = self._done("save", collection, work)
         clean_up(layer)
         return task
+
+    def judge_model(
+        self, collection: str, version: str, evidence: ExampleScores, **options: Unpack[LearningOptions]
+    ) -> Task:
+        """Judge a version that was kept without a verdict."""
+        from dsearch.training import judge_version, summary
+
+        job = SavingJob(**asdict(evidence), **options)
+        job.check()
+
+        def work(opened: Collection) -> dict[str, Any]:
+            judged = judge_version(opened, version, job)
+            return summary(judged, opened.store.model(version).record, {})
+
+        return self._done("save", collection, work)
 
     def evaluate(
         self,

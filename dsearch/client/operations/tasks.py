@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from math import inf
 from typing import Any, Unpack
 
 from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Pause, Request, operation
+from dsearch.client.operations.models import ModelOperations
 from dsearch.client.uploads import (
     AnyEvidence,
     TrainedEncoder,
     TrainedLayer,
     clean_up,
     evidence_by,
+    kept_version,
     model_file,
     upload_of,
+    verdict_options,
 )
 from dsearch.client.wire import path_of, question, quoted
 from dsearch.errors import Unavailable
-from dsearch.jobs import SaveOptions, TrainOptions, TuneOptions
+from dsearch.jobs import ExampleScores, LearningOptions, SaveOptions, TrainOptions, TuneOptions
 from dsearch.results import Models, Task, TaskPage
 
 
@@ -176,8 +180,9 @@ class TaskOperations:
             layer: a trained layer, its head, or the head's tensors.
             evidence: held-out judged queries (`JudgedQueries`), scores by both versions (`ExampleScores`), or
                 a function that scores held-out examples by a layer, one number each, more is better: it is
-                called here, with the live version's layer and with this one. None: the version is kept and
-                does not answer.
+                called here, with the live version's layer and with this one. With encode_documents the call
+                waits until the server has encoded them, and then scores and `judge_model` decide. None: the
+                version is kept and does not answer.
             measure: name of the function's score, for the report.
             encoder: query encoder that learned with it; that of the layer when None.
             parent: version that it was trained from; that of the layer, else the live one, when None.
@@ -189,7 +194,25 @@ class TaskOperations:
             answer = yield Request("GET", path_of(collection, "models"))
             models = wire.parse(Models, wire.content_of(answer))
             live = models.predict if options.get("purpose") == "predict" else models.live
-        evidence_report = evidence_by(layer, evidence, measure, lambda: live, options)
+        pending = kept_version(layer, evidence, measure, options)
+        if pending is not None:
+            before = pending.scores_of_live(live)
+            without: SaveOptions = {**options, "promote": False, "accept": False}
+            task = yield from TaskOperations.save_model(
+                self, collection, layer, encoder=encoder, parent=parent, record=record, **without
+            )
+            task = yield from TaskOperations.wait_for_task(self, task.id, timeout_s=inf)
+            if task.state != "done" or task.result is None:
+                return task
+            version = task.result["model"]
+            try:
+                scores = ExampleScores(before, pending.scores(version), pending.measure)
+            except BaseException:  # nobody else knows of the version
+                yield from ModelOperations.delete_model(self, collection, version)
+                raise
+            gate = verdict_options(options)
+            return (yield from TaskOperations.judge_model(self, collection, version, scores, **gate))
+        evidence_report = evidence_by(layer, evidence, measure, lambda: live)
         answer = yield Request(
             "POST",
             path_of(collection, "models", "save"),
@@ -201,6 +224,22 @@ class TaskOperations:
         )
         clean_up(layer)
         return wire.parse(Task, wire.content_of(answer))
+
+    @operation
+    def judge_model(
+        self, collection: str, version: str, evidence: ExampleScores, **options: Unpack[LearningOptions]
+    ) -> Flow[Task]:
+        """Judge a version that was kept without a verdict. `POST …/models/{version}/judge`
+
+        Args:
+            collection: its name.
+            version: one that does not answer and was not judged before.
+            evidence: scores of held-out examples by the live version and by this one.
+            options: promote, accept, risk, alpha, margin and seed: see `dsearch.jobs.SavingJob`.
+        """
+        return (
+            yield from begun(collection, f"models/{quoted(version)}/judge", {**asdict(evidence), **options})
+        )
 
     @operation
     def evaluate(

@@ -24,5 +24,5 @@ def optional(module: str, *, extra: str, what: str) -> ModuleType:
     except ImportError as error:
         raise MissingExtra(
             f"{what} need {module.partition('.')[0]}, which is not installed or not whole ({error}); "
-            f"run pip install 'dsearch[{extra}]'"
+            f"run pip install 'dsearch[{extra}]', or in a checkout pip install '.[{extra}]'"
         ) from error

@@ -158,10 +158,8 @@ class TokenKeeper:
             return
         self._built = None
         beside = self.spool.rows()
-        _, built, table = self._generation()
+        built = self._generation()[1]  # no rows where the generation has no tokens
         built_rows = beside[np.isin(beside, rows) & np.isin(beside, built)]
-        if table is None:
-            built_rows = built_rows[:0]
         gone = beside[~np.isin(beside, rows) & ~np.isin(beside, fresh)]
         self.spool.forget([*built_rows.tolist(), *gone.tolist()])
 

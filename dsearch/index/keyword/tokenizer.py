@@ -32,6 +32,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import Stemmer
@@ -298,10 +299,16 @@ class Tokenizer:
 
     def probe(self) -> str:
         """SHA-256 of the terms of a fixed sentence, in hex; of several languages each line is a text."""
-        texts = PROBE.split("\n") if self.languages else [PROBE]
-        terms = [term for text in self.terms(texts) for term in text]
-        digest = [detector_digest()] if self.languages else []
-        return hashlib.sha256("\n".join([*digest, *terms]).encode()).hexdigest()
+        return _probe(self, detector_digest() if self.languages else None, Stemmer.Stemmer)
+
+
+@lru_cache(maxsize=64)
+def _probe(tokenizer: Tokenizer, detector: str | None, stemmer: type) -> str:
+    """Take the probe; building and opening a generation ask for the same one several times."""
+    texts = [PROBE] if detector is None else PROBE.split("\n")
+    terms = [term for text in tokenizer.terms(texts) for term in text]
+    digest = [] if detector is None else [detector]
+    return hashlib.sha256("\n".join([*digest, *terms]).encode()).hexdigest()
 
 
 class TokenizerCaches:

@@ -26,7 +26,7 @@ from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, Unsupp
 from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 from dsearch.service.schemas.search import Version
-from dsearch.service.schemas.tasks import RememberRequest, RowsRequest, SaveRequest
+from dsearch.service.schemas.tasks import JudgeRequest, RememberRequest, RowsRequest, SaveRequest
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
@@ -229,6 +229,32 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
             with service.catalogue.using(collection) as opened:
                 opened.store.model(fields["parent"])
         return {**fields, "content": base64.b64encode(body).decode()}
+
+    task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
+    return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
+
+
+@router.post(
+    "/{version}/judge",
+    status_code=202,
+    response_model=Task,
+    responses=documented(
+        CollectionNotFound, ModelNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData
+    )
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded)
+    | {202: {"model": Task, "description": "It was taken on; `Location` leads to it."}},
+)
+async def judge_model(collection: str, version: str, body: JudgeRequest, service: TheService) -> Response:
+    """Judge a version that was kept without a verdict, and promote it if the scores show that it is better.
+
+    The scores are of held-out examples, by the live version and by this one, served by its name
+    (`"model": "v3"`). A version is judged once.
+    """
+
+    def read() -> dict[str, Any]:
+        with service.catalogue.using(collection) as opened:
+            calls.require_unjudged(opened, version)
+        return {**body.model_dump(by_alias=True), "version": version}
 
     task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})

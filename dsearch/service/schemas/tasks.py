@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
-from dsearch.jobs import EvaluationJob, SavingJob, TrainingJob, TuningJob
+from dsearch.jobs import EvaluationJob, LearningJob, SavingJob, TrainingJob, TuningJob
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, KeyKind, Limit, SearchMode, Version
 from dsearch.service.wire.declared_fields import options_from, plain_errors
 from dsearch.service.wire.fields import RequestModel, allowed, listed
@@ -168,6 +168,30 @@ class SaveRequest(Learning):
     parent: Version | None = Field(None, description="version that it was trained from; the live one if none")
     record: dict[str, Any] | None = Field(None, description="what should be known of it later")
     encoder: EncoderMethod | None = Field(None, description="of the tensors under query_encoder/")
+
+
+@options_from(LearningJob)
+class JudgeRequest(RequestModel):
+    """Scores of examples by the live version and by a kept one, and what the gate asks."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"before": [0.1, 0.4, 0.2], "after": [0.3, 0.5, 0.2], "measure": "log-likelihood"}]
+        },
+    )
+
+    before: _Scores = Field(description="score of each held-out example by the live version")
+    after: _Scores = Field(description="score of each by the version of the path; more is better")
+    measure: Annotated[str, Field(min_length=1, max_length=100), allowed("1 to 100 characters")] = Field(
+        "score", description="name of the score of an example, for the report"
+    )
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Self:
+        with plain_errors():
+            SavingJob(before=self.before, after=self.after, measure=self.measure).check()
+        return self
 
 
 class RefreshRequest(RequestModel):

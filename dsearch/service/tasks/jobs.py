@@ -116,6 +116,16 @@ def save_job(
     }
 
 
+def judge_job(report: Report, request: dict[str, Any]) -> dict[str, Any]:
+    """Judge scores of examples; errors as those of `train_job`."""
+    be_first_to_go()
+    from dsearch.jobs import SavingJob
+    from dsearch.training import judge_scores, verdict_of
+
+    judged = judge_scores(job_from_request(SavingJob, request))
+    return {"record": verdict_of(judged), "passed": judged.passed, "reason": judged.reason}
+
+
 def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:
     """The job of a task's request; fields that an earlier version wrote and this one lacks are ignored."""
     names = {field.name for field in dataclasses.fields(job)}

@@ -28,7 +28,15 @@ from dsearch.errors import Cancelled, Conflict, CorruptData, DsearchError, Unsup
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
-from dsearch.service.tasks.jobs import TaskNote, evaluate_job, prepare_job, save_job, train_job, tune_job
+from dsearch.service.tasks.jobs import (
+    TaskNote,
+    evaluate_job,
+    judge_job,
+    prepare_job,
+    save_job,
+    train_job,
+    tune_job,
+)
 from dsearch.service.tasks.readonly import OpenEngine
 from dsearch.service.tasks.results import register_made
 from dsearch.service.tasks.store import StoredTask, TaskEvent, TaskKind, TaskStore
@@ -313,7 +321,21 @@ class TaskWork:
         return self._learned(job, tune_job)
 
     def _save(self, job: Job) -> dict[str, Any]:
-        return self._learned(job, save_job)
+        if "version" not in job.request:
+            return self._learned(job, save_job)
+        from dsearch.training import register_verdict, summary
+
+        request = job.request
+        outcome = self._spawned(job, judge_job, request)
+        with self._catalogue.writing(job.collection) as collection:
+            registered = register_verdict(
+                collection,
+                request["version"],
+                **outcome,
+                promote=request["promote"],
+                accept=request["accept"],
+            )
+        return summary(registered, outcome["record"], {})
 
     def _learned(self, job: Job, compute: Any) -> dict[str, Any]:
         """Have a head made, keep it, and let it answer if it may."""

@@ -35,10 +35,15 @@ async function show() {
   view = fresh;
   view.hidden = name === "search";
   if (name === "search") {
-    await showSearch();
+    if (!chosen.disabled) await showSearch();
     return;
   }
   at("stamp").textContent = "";
+  if (chosen.disabled && !["jobs", "console"].includes(name)) {
+    view.append(element("h1", "", link(name).textContent), element("p", "quiet",
+      "There is no collection yet. Make one of files, under Search."));
+    return;
+  }
   const mine = leave.signal;
   try {
     const [module] = await Promise.all([import(`./${name}.js`).catch((error) => {
@@ -49,6 +54,8 @@ async function show() {
     if (!mine.aborted && error.name !== "AbortError") view.append(problemElement(error));
   }
 }
+
+const link = (name) => document.querySelector(`#views a[data-view="${name}"]`);
 
 // The style of the views, once.
 function dressed() {
@@ -111,7 +118,8 @@ async function load() {
     if (found.length === 0) {
       chosen.disabled = true;
       chosen.append(element("option", "", "none yet"));
-      noCollection();
+      await noCollection();
+      await show();
       return;
     }
     await show();

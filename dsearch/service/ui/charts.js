@@ -2,7 +2,7 @@
 
 import { drawn, element } from "./dom.js";
 
-const WIDTH = 560, HEIGHT = 200, LEFT = 46, BOTTOM = 26;
+const WIDTH = 560, HEIGHT = 200, LEFT = 54, BOTTOM = 26;
 
 // Curves over the same axes: [{name, points: [[x, y], …]}]. `low` and `high` bound the scale from inside, so that
 // charts of one measure have one scale.

@@ -134,8 +134,8 @@ function spanned({ text, spans, start: first, by }, query) {
     const alike = by === "meaning" && !pieces(word, query).some((piece) => piece.marked);
     const mark = element("mark", alike ? "alike" : "", word);
     if (alike) mark.title = "of like meaning";
-    made.push(letters.slice(from, start - first).join(""), mark);
+    made.push(letters.slice(from, start - first).join("").replace(/\s+/g, " "), mark);
     from = end - first;
   }
-  return [...made, letters.slice(from).join("")];
+  return [...made, letters.slice(from).join("").replace(/\s+/g, " ")];
 }

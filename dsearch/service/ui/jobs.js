@@ -2,10 +2,16 @@
 
 import { cancel, follow, task, tasks } from "./api.js";
 import { curves } from "./charts.js";
-import { button, element, problemElement } from "./dom.js";
+import { button, element, problemElement, worded } from "./dom.js";
 import { headroomInWords } from "./words.js";
 
 const STAGES = { validate: "some held out", train: "all examples" };
+const STEPS = { // of a task, as it names them
+  read: "Reading", tokens: "Cutting into tokens", encode: "Encoding", embeddings: "Writing embeddings",
+  keys: "Building keys", keyword: "Building the index of words", digests: "Checking", settings: "Trying settings",
+  validate: "Learning, with some queries held out", train: "Learning from all", search: "Searching",
+  evaluate: "Answering the queries", judge: "Judging", purge: "Writing the database anew",
+};
 const RUNNING = new Set(["queued", "running"]);
 
 export async function show(view, { signal }) {
@@ -64,8 +70,8 @@ export async function outcome(holder, id, signal, finish) {
     await follow(id, (kind, data) => {
       if (kind === "progress" && data.total) {
         bar.value = data.done / data.total;
-        const left = data.eta_s === null || data.eta_s === undefined ? "" : `, ${Math.ceil(data.eta_s)} s left`;
-        said.textContent = `${data.stage}: ${data.done} of ${data.total}${left}`;
+        const left = data.done < data.total && typeof data.eta_s === "number" ? `, ${Math.ceil(data.eta_s)} s left` : "";
+        said.textContent = `${STEPS[data.stage] ?? data.stage}: ${data.done} of ${data.total}${left}`;
       }
       told(kind, data);
     }, signal);
@@ -94,7 +100,7 @@ function figures(holder) {
   };
   return (kind, data) => {
     if (kind === "headroom") {
-      room.textContent = headroomInWords(data);
+      room.replaceChildren(...worded(headroomInWords(data)));
       holder.prepend(room);
     }
     if (kind !== "metric") return;
@@ -119,6 +125,6 @@ function taskElements({ kind, collection, state, created, problem, result }, ver
     element("p", "quiet", new Date(created).toLocaleString())];
   if (problem) made.push(problemElement(new Error(problem.detail)));
   if (result?.verdict && verdict) made.push(element("p", "", element("strong", "", result.verdict)));
-  if (result?.reason) made.push(element("p", result.verdict ? "quiet" : "", result.reason));
+  if (result?.reason) made.push(element("p", result.verdict ? "quiet" : "", ...worded(result.reason)));
   return made;
 }

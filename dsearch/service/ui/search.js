@@ -42,6 +42,7 @@ export function startSearch() {
 }
 
 export async function showSearch() {
+  document.body.classList.add("busy"); // hits of before are replaced soon: nobody judges them meanwhile
   readAddress();
   await Promise.all([offerModels(), offerLook()]);
   await searchNow();
@@ -281,7 +282,7 @@ async function showCollection() {
       found.documents ? "" : await filler(),
       found.pending ? element("p", "", ...worded(waitingInWords({ waiting: {
         documents: found.pending, hint: { name: "index", arguments: ["-c", chosen.value] } } }))) : "",
-      added && element("p", "", added),
+      added && element("p", "", ...worded(added)),
       element("p", "",
         "Each hit shows its share of the attention: how it divides among the hits. How likely the first is right " +
         "is said above them. Meaning compares embeddings, Words compares the words themselves, Hybrid adds the two."));

@@ -1,7 +1,7 @@
 // Files that somebody drops: text, Markdown, HTML, code, CSV and JSON lines become documents in the browser.
 
 import { createCollection, write } from "./api.js";
-import { button, element, input } from "./dom.js";
+import { button, element, input, worded } from "./dom.js";
 import { frontMatter } from "./front.js";
 import { count } from "./words.js";
 
@@ -20,8 +20,7 @@ export function newCollection() {
     const called = name.value.trim();
     if (!NAME.test(called)) throw new Error("A name has small letters, digits, - and _, and begins with a letter or digit.");
     await createCollection(called);
-    await add(called, files, said);
-    sessionStorage.setItem(ADDED, said.textContent);
+    sessionStorage.setItem(ADDED, await add(called, files, said));
     history.replaceState(null, "", `#c=${called}`); // a changed hash would draw a collection not yet listed
     location.reload();
   }, element("label", "field", element("span", "", "Name"), name));
@@ -49,7 +48,7 @@ function dropZone(use, ...controls) {
       if (chosen.length === 0) throw new Error("Choose or drop files first.");
       await use(chosen, said);
     } catch (error) {
-      said.textContent = error.message;
+      said.replaceChildren(...worded(error.message));
     } finally {
       start.disabled = false;
     }
@@ -95,13 +94,15 @@ async function add(collection, files, said) {
     done += part.length;
     sent += part.reduce((sum, one) => sum + one.text.length, 0);
   }
-  said.textContent = [`${sums.inserted} new, ${sums.updated} changed, ${sums.unchanged} unchanged.`,
+  const text = [`${sums.inserted} new, ${sums.updated} changed, ${sums.unchanged} unchanged.`,
     skipped.length ? leftOut(skipped, collection) : ""].filter(Boolean).join(" ");
+  said.replaceChildren(...worded(text));
+  return text;
 }
 
 function leftOut(skipped, collection) {
   const more = skipped.length > NAMED ? ` and ${skipped.length - NAMED} more` : "";
-  return `Left out: ${skipped.slice(0, NAMED).join(", ")}${more}. In a terminal, dsearch index FOLDER -c ${collection} ` +
+  return `Left out: ${skipped.slice(0, NAMED).join(", ")}${more}. In a terminal, \`dsearch index FOLDER -c ${collection}\` ` +
     "reads PDF, Office files, mail and files above 1 MB too.";
 }
 

@@ -126,19 +126,9 @@ def delete_model(operation: Operation, version: str) -> int:
 
 
 def _hand_over(operation: Operation, child: ModelRecord, parent: str) -> None:
-    """Give a model another parent."""
-    connection, number = operation.connection, registry.version_number(child.version)
-    record = {**child.record, "purpose": purpose_of(connection, number)}
-    before = (
-        number,
-        registry.version_number(child.parent or registry.UNTRAINED),
-        canonical_json(child.record),
-        child.written,
-    )
-    after = (number, registry.version_number(parent), canonical_json(record), child.written)
-    connection.execute("UPDATE model SET parent = ?, record = ? WHERE number = ?", (*after[1:3], number))
-    operation.take_fact(record_fact(b"model", *before))
-    operation.add_fact(record_fact(b"model", *after))
+    """Give a model another parent; it keeps its purpose in its record."""
+    purpose = purpose_of(operation.connection, registry.version_number(child.version))
+    registry.rewrite_model(operation, child, parent, {**child.record, "purpose": purpose})
 
 
 def _read(

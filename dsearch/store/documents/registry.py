@@ -149,6 +149,20 @@ def model(connection: sqlite3.Connection, version: str) -> ModelRecord:
     raise ModelNotFound(f"no model {version[:80]!r}; this collection has {versions}")
 
 
+def rewrite_model(operation: Operation, before: ModelRecord, parent: str, record: dict[str, Any]) -> int:
+    """Give a registered model another parent or record. Returns the operation's number."""
+    number, old_parent = version_number(before.version), version_number(before.parent or UNTRAINED)
+    fields = (version_number(parent), _record_json(record))
+    operation.connection.execute(
+        "UPDATE model SET parent = ?, record = ? WHERE number = ?", (*fields, number)
+    )
+    operation.take_fact(
+        record_fact(b"model", number, old_parent, canonical_json(before.record), before.written)
+    )
+    operation.add_fact(record_fact(b"model", number, *fields, before.written))
+    return operation.reached
+
+
 def next_number(connection: sqlite3.Connection, kind: Kind, folder: Path) -> int:
     """Return an unused number; folders count too, since a killed build leaves one."""
     (highest,) = connection.execute(f"SELECT coalesce(max(number), 0) FROM {kind}").fetchone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -69,17 +69,3 @@ def scores_over(
         over = copy.copy(layer)
         over.snapshot = state
         return scores_by(score, over)
-
-
-def refuse_old_documents(options: Mapping[str, Any]) -> None:
-    """Refuse a function as evidence of documents that another process encodes when the version is saved.
-
-    Raises:
-        InvalidRequest: naming the other kinds of evidence.
-    """
-    if options.get("encode_documents"):
-        raise InvalidRequest(
-            "encode_documents with a function as evidence, over a server: its documents are encoded there, "
-            "and the function is here; give JudgedQueries or ExampleScores, or save a layer of "
-            "dsearch.open_layer by dsearch.save_model"
-        )

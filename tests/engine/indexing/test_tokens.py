@@ -198,7 +198,13 @@ def test_an_encoder_without_token_states_is_refused(engine: SearchEngine) -> Non
 
 @pytest.mark.parametrize(
     ("text", "start", "end", "of_word"),
-    [("the oat", 0, 3, False), ("theory", 0, 3, True), ("oat!", 3, 4, False), ("oat", 0, 3, True)],
+    [
+        ("the oat", 0, 3, False),
+        ("theory", 0, 3, True),
+        ("oat!", 3, 4, False),
+        ("oat", 0, 3, True),
+        ("The oat", 0, 3, False),
+    ],
 )
 def test_stop_words_and_signs_are_left_out(text: str, start: int, end: int, of_word: bool) -> None:
     assert is_of_word(text, start, end, frozenset(["the"])) is of_word
@@ -215,3 +221,21 @@ def test_a_token_is_left_out_if_one_like_it_was_kept_among_the_last() -> None:
             kept.append(token)
     assert 100 < len(kept) < 600
     assert np.flatnonzero(distinct_tokens(tokens.astype(np.float32))).tolist() == kept
+
+
+def test_a_generation_without_tokens_leaves_those_beside_it(staged: Collection) -> None:
+    """What was published knows the rows, and the only tokens of them are beside."""
+    staged.upsert([Document(id="new", text="oat")])
+    keeper = staged.tokens
+    rows = staged.store.rows()
+    spool = keeper.spool
+    spool.put({row: of for row, of in keeper.of_rows(rows.tolist()).items() if of is not None})
+    folder = staged.store.path / "generations" / f"{staged.snapshot.generation.number:06d}" / "tokens"
+    folder.rename(folder.with_name("elsewhere"))
+    keeper.published(rows, rows[:0])
+    assert spool.rows().tolist() == rows.tolist()
+    assert keeper.missing().tolist() == []
+    folder.with_name("elsewhere").rename(folder)
+    keeper.published(rows, rows[:0])
+    new = staged.store.rows_of(["new"])["new"]
+    assert spool.rows().tolist() == [new]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -99,8 +100,7 @@ def compare(
         close(asdict(one), asdict(other))
 
 
-@pytest.mark.parametrize("shape", HEADS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("shape", "seed"), [*product(HEADS, (1, 2)), ("two", 0)])
 def test_random_heads_answer_as_in_torch(
     collection: Collection, shape: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,11 +141,11 @@ def test_vectors_in_place_of_texts(collection: Collection, monkeypatch: pytest.M
             close(asdict(one), asdict(same))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("slot", [False, True])
 def test_shares_of_heads_by_the_query(
-    collection: Collection, seed: int, monkeypatch: pytest.MonkeyPatch
+    collection: Collection, slot: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = random_head(seed, slot=seed == 1, weighting=False, heads=3)
+    head = random_head(int(slot), slot=slot, weighting=False, heads=3)
     moved_from_the_start(head.open_excitation(4))
     version = collection.add_model(head, {})
     for options in SEARCHES.values():

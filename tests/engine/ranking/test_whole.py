@@ -156,3 +156,14 @@ def test_an_empty_collection_gives_zeros(engine: SearchEngine) -> None:
         found = SearchLayer(snapshot, opened_head(1), over="all", **way)(torch.ones(2, 32), TEXTS)
         assert not found.context.any()
         assert found.weights.shape == (2, 0)
+
+
+def test_of_equal_scores_in_several_blocks_the_first_documents_are_kept() -> None:
+    """Wherever the blocks end, and in whichever order they come."""
+    first = np.array([3.0, 1.0, 1.0], np.float32), np.array([10, 11, 12])
+    other = np.array([1.0, 3.0], np.float32), np.array([2, 30])
+    for pair in ((first, other), (other, first)):
+        scores, positions = whole._merged(*pair, 4)
+        assert (scores.tolist(), positions.tolist()) == ([3, 3, 1, 1], [10, 30, 2, 11])
+    many = np.zeros(400, np.float32), np.arange(400)[::-1].copy()
+    assert whole._merged(many, first, 5)[1].tolist() == [10, 11, 12, 0, 1]

@@ -15,6 +15,7 @@ from dsearch.engine.search.field_values import (
     kind_of_all,
     pooled_rows,
     texts_at,
+    with_field,
     without_padding,
 )
 from dsearch.errors import InvalidRequest
@@ -124,3 +125,15 @@ def test_texts_of_candidates_leave_padding_out(priced: Collection) -> None:
     at = np.concatenate([places(priced, "b", "a", ""), places(priced, "", "", "b")])
     assert texts_at(priced, priced.snapshot, at) == [["two", "first one"], ["two"]]
     assert without_padding([["a", "", "b"], ["", ""]]) == [["a", "b"], []]
+
+
+def test_values_of_documents_that_are_gone_are_not_read(priced: Collection) -> None:
+    """Over all documents each position has a row, and one of a deleted document counts for nothing."""
+    priced.delete([f"d{number}" for number in range(16)])
+    layer, _ = priced.layer_and_stamp(over="all")
+    given: list[Any] = []
+    with_field(priced, layer, "price", lambda values: given.append(values))  # type: ignore[arg-type, func-returns-value]
+    (values,) = given
+    assert len(values) == layer.snapshot.positions
+    assert sorted(values.flatten().tolist())[-2:] == [3.0, 5.5]
+    assert values.sum().item() == 8.5

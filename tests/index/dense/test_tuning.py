@@ -37,7 +37,7 @@ def built(request: pytest.FixtureRequest, keys: np.ndarray) -> DenseIndex:
     index, measured = tuned(DenseIndex.build(keys, request.param), keys, target=0.97)
     assert measured is not None
     assert measured.target == (0.97 if index.parameters else None)
-    assert measured.queries == (40 if request.param == "Flat" else 400)
+    assert measured.queries == (20 if request.param == "Flat" else 400)
     return index
 
 

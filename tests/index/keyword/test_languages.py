@@ -124,3 +124,31 @@ def test_without_the_extra_one_language_works(monkeypatch: pytest.MonkeyPatch) -
         assert Tokenizer.for_language("german").stemmer == "german"
     finally:
         languages._detector.cache_clear()
+
+
+def test_variants_of_stemmers_are_no_languages() -> None:
+    named = languages.languages()
+    assert {"english", "german", "none", "auto"} <= {*named}
+    assert {"porter", "dutch_porter", "lovins"}.isdisjoint(named)
+    assert list(named) == sorted(named)
+    for name in ("porter", "auto", "klingon"):
+        with pytest.raises(InvalidRequest, match=rf"language='{name}'; use one of arabic, "):
+            languages.stemmer_and_stop_words(name)
+    assert languages.stemmer_and_stop_words("none") == (None, ())
+    assert languages.stemmer_and_stop_words("english") == ("english", languages.ENGLISH_STOP_WORDS)
+    assert languages.named_languages("english") == ()
+    assert languages.named_languages(" german, english,german ") == ("german", "english")
+    assert {"estonian", "irish"}.isdisjoint(languages.named_languages("auto"))
+
+
+def test_readings_of_a_query_that_are_the_same_are_one() -> None:
+    """In the order of their probabilities; a word has no variant that is its own term."""
+    tokenizer = Tokenizer.for_language("english,german,french")
+    for query in ("casa haus maison houses", "tests", "the houses", "zzz"):
+        readings = tokenizer.readings(query)
+        assert 1 <= len(readings) <= 3
+        assert all(readings.index(reading) == place for place, reading in enumerate(readings))
+        for word in tokenizer.query_words(query):
+            assert set(word.variants).isdisjoint(word.terms)
+            assert len(set(word.variants)) == len(word.variants)
+    assert len(tokenizer.readings("zzz")) == 1

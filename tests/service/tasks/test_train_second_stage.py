@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.responses import Response
 from starlette.testclient import TestClient
+from support.fakes import HashingEncoder
 from support.training.second_stages import judged_collection
 
 from dsearch.engine import SearchEngine
@@ -17,15 +18,27 @@ from dsearch.service.app import create_app
 from dsearch.service.routes import tasks
 from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
 from dsearch.service.tasks.results import register_made
-from dsearch.training import run_training, summary
+from dsearch.training import JobResult, run_training, summary
+from dsearch.training.finetune import second_stage
 
 
-def test_a_stage_that_passed_goes_live_behind_what_answers(engine: SearchEngine, tmp_path: Path) -> None:
-    collection, queries, judgements = judged_collection(engine)
-    job = TrainingJob(queries=queries, judgements=judgements, epochs=2, memory=False, tune=False)
-    learned = run_training(collection, job)
-    assert learned.second_stage is not None
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    """Result of a training in an equal collection; how a stage is fitted is not chosen by trials here."""
+    home = tmp_path_factory.mktemp("learned") / "home"
+    with pytest.MonkeyPatch.context() as patch, SearchEngine(home, encoder=HashingEncoder) as engine:
+        patch.setattr(second_stage, "chosen_way", lambda *_: second_stage.WAYS[1])
+        collection, queries, judgements = judged_collection(engine)
+        job = TrainingJob(queries=queries, judgements=judgements, epochs=2, memory=False, tune=False)
+        return run_training(collection, job)
+
+
+def test_a_stage_that_passed_goes_live_behind_what_answers(
+    engine: SearchEngine, learned: JobResult, tmp_path: Path
+) -> None:
+    collection, _, _ = judged_collection(engine)
     stage = learned.second_stage
+    assert stage is not None
     gate = dataclasses.replace(stage.gate, verdict="passed")
     passing = dataclasses.replace(stage, gate=gate, record={**stage.record, "gate": gate.to_dict()})
     learned = dataclasses.replace(learned, second_stage=passing)
@@ -40,13 +53,13 @@ def test_a_stage_that_passed_goes_live_behind_what_answers(engine: SearchEngine,
     assert kept.live is None
 
 
-def test_a_stage_that_failed_is_named_with_its_figures(engine: SearchEngine, tmp_path: Path) -> None:
+def test_a_stage_that_failed_is_named_with_its_figures(
+    engine: SearchEngine, learned: JobResult, tmp_path: Path
+) -> None:
     """In the result of the task, as in that of the library; it does not go live."""
-    collection, queries, judgements = judged_collection(engine)
-    job = TrainingJob(queries=queries, judgements=judgements, epochs=2, memory=False, tune=False)
-    learned = run_training(collection, job)
-    assert learned.second_stage is not None
+    collection, _, _ = judged_collection(engine)
     stage = learned.second_stage
+    assert stage is not None
     gate = dataclasses.replace(stage.gate, verdict="refused", reason="nDCG@10 fell")
     record = {**stage.record, "gate": gate.to_dict()}
     learned = dataclasses.replace(learned, second_stage=dataclasses.replace(stage, gate=gate, record=record))

@@ -66,3 +66,18 @@ def test_an_empty_home_has_no_choices_yet(page: Any) -> None:
         chosen = page.get_by_label(name, exact=True)
         expect(chosen).to_be_disabled()
         assert chosen.inner_text() == "none yet"
+
+
+def test_views_of_an_empty_home_say_what_is_missing(page: Any) -> None:
+    page.route(
+        "**/v1/collections",
+        lambda route: route.fulfill(content_type="application/json", body='{"collections": []}'),
+    )
+    page.goto("/#v=train")
+    for name in ("Train", "Compare", "Collection", "Attend"):
+        page.get_by_role("link", name=name, exact=True).click()
+        page.get_by_role("heading", name=name, exact=True).wait_for()
+        page.get_by_text("There is no collection yet. Make one of files, under Search.").wait_for()
+    page.get_by_role("link", name="Search", exact=True).click()
+    page.get_by_role("heading", name="No collection yet").wait_for()
+    assert page.locator("#hint h2").count() == 1

@@ -143,3 +143,13 @@ def test_a_collection_of_format_1_can_have_rows(tmp_path: Path) -> None:
         assert [document.id for document in store.list()] == before
         assert store.cutting is None
         assert store.verify().ok
+
+
+@pytest.mark.parametrize("grades", [{}, {1: 0.0}, {1: -1.0}, {1: 1.0, 2: float("inf")}, {1: float("nan")}])
+def test_a_row_has_finite_grades_and_one_above_zero(store: Store, grades: dict[int, float]) -> None:
+    state = np.zeros(store.dimension, np.float32)
+    before = store.sequence
+    with pytest.raises(InvalidRequest, match="a judged query needs finite grades, one above 0"):
+        store.add_judged([MemoryRow("fine", state, {1: 0.1}), MemoryRow("query", state, grades)])
+    assert (store.sequence, list(store.judged())) == (before, [])
+    assert store.add_judged([]) == before

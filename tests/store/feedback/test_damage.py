@@ -19,6 +19,7 @@ from support.store.feedback_trials import events_of, faults, flips_in_the_log, f
 from dsearch.errors import CorruptData, InsufficientStorage, Unavailable, UnsupportedFormat
 from dsearch.store import FeedbackStore, Impression
 from dsearch.store.feedback import file as feedback_file
+from dsearch.store.feedback import rows
 from dsearch.store.feedback.file import FeedbackFile, copy_feedback
 from dsearch.store.feedback.rows import FEEDBACK
 from dsearch.store.sqlite import watermark
@@ -336,3 +337,27 @@ def test_acknowledged_events_survive_a_kill(tmp_path: Path) -> None:
         assert set(acknowledged) <= set(found)
         assert len(found) % 3 == 0  # a batch is there whole or not at all
         assert 0 <= len(found) - len(acknowledged) <= 3  # the kill may fall between two printed ids
+
+
+def test_an_event_whose_page_is_gone_is_damage(tmp_path: Path) -> None:
+    """Its count is right, and what it is about is not there any more."""
+    connection = sqlite3.connect(tmp_path / "feedback.db")
+    connection.executescript(rows.TABLES)
+    rows.insert_impression(connection, PAGE)
+    rows.insert_event(connection, click())
+    connection.execute("INSERT INTO contributor VALUES ('site', 1)")
+    rows.require_complete(connection)
+    connection.execute("DELETE FROM impression")
+    with pytest.raises(
+        CorruptData, match="holds 1 events where 1 were written, 1 of them without their page"
+    ):
+        rows.require_complete(connection)
+    rows.insert_impression(connection, PAGE)
+    connection.execute("UPDATE contributor SET events = 2")
+    with pytest.raises(
+        CorruptData, match="holds 1 events where 2 were written, 0 of them without their page"
+    ):
+        rows.require_complete(connection)
+    assert rows.count_again(connection) == 0
+    rows.require_complete(connection)
+    connection.close()

@@ -180,3 +180,20 @@ def test_two_processes_write_in_turn(tmp_path: Path) -> None:
         thread.join()
     assert len(events_of(one)) == 31
     assert one.damage() == other.damage() == ()
+
+
+def test_clearing_names_events_by_all_that_is_given(tmp_path: Path) -> None:
+    """Those received before a time, not at it; and pages without an event go with them."""
+    store = FeedbackStore(tmp_path)
+    store.record(
+        [PAGE],
+        [click("e1", received_s=10.0), click("e2", received_s=20.0), click("e3", key="k", received_s=5.0)],
+    )
+    assert store.clear(before_s=10.0, key="site") == 0
+    assert store.clear(before_s=20.0, key="site") == 1
+    assert [event.event_id for page in store.pages() for event in page.events] == ["e2", "e3"]
+    assert store.clear(client_id="browser", key="k") == 1
+    assert store.clear(client_id="other", key="site") == 0
+    assert store.impression("q1") == PAGE
+    assert store.clear(client_id="browser") == 1
+    assert store.impression("q1") is None

@@ -12,8 +12,16 @@ from support.sizes import by_size
 from dsearch.store.sqlite.digest import (
     add_facts,
     canonical_json,
+    content_fact,
     document_digest,
     document_fact,
+    embedding_digest,
+    embedding_fact,
+    judged_digest,
+    judged_fact,
+    passages_digest,
+    passages_fact,
+    record_fact,
     tombstone_fact,
 )
 from dsearch.store.sqlite.watermark import read_watermark
@@ -89,3 +97,38 @@ def test_the_order_of_facts_does_not_matter_and_what_was_added_can_be_taken_away
 
 def test_equal_values_have_equal_json():
     assert canonical_json({"b": 1, "a": {"d": "é", "c": []}}) == '{"a":{"c":[],"d":"é"},"b":1}'
+
+
+def test_every_digest_is_of_its_parts_with_their_lengths():
+    """Bytes that move from one part to the next give another digest."""
+    assert embedding_digest(b"vector") == sha256(b"vector")
+    assert passages_digest(b"spans", b"vectors") == sha256(u64(5), b"spans", b"vectors")
+    assert passages_digest(b"span", b"svectors") != passages_digest(b"spans", b"vectors")
+    assert judged_digest([b"text", b"", b"key"]) == sha256(u64(4), b"text", u64(0), u64(3), b"key")
+    lengths = b"".join(map(u64, (1, 2, 3, 4, 5)))
+    assert document_digest(b"i", b"tt", b"xxx", b"mmmm", b"vvvvv") == sha256(lengths, b"ittxxxmmmmvvvvv")
+
+
+def test_every_fact_names_its_kind_row_and_operation():
+    digest = bytes(range(32))
+    facts = {
+        b"document": document_fact(7, 9, digest),
+        b"embedding": embedding_fact(7, 9, digest),
+        b"passages": passages_fact(7, 9, digest),
+        b"judged": judged_fact(7, 9, digest),
+    }
+    for kind, fact in facts.items():
+        assert fact == number(sha256(kind.ljust(16, b"\0"), u64(7), u64(9), digest)), kind
+    assert tombstone_fact(7, 9) == number(sha256(b"tombstone".ljust(16, b"\0"), u64(7), u64(9)))
+    assert content_fact(b"event", digest) == number(sha256(b"event".ljust(16, b"\0"), digest))
+    assert record_fact(b"live", 3, "model", None) == number(
+        sha256(b"live".ljust(16, b"\0"), b'[3,"model",null]')
+    )
+
+
+def test_facts_are_taken_away_as_they_were_added():
+    start = bytes(range(32))
+    fact = tombstone_fact(1, 2)
+    assert add_facts(add_facts(start, fact), -fact) == start
+    assert add_facts(b"\xff" * 32, 1) == bytes(32)
+    assert len(add_facts(bytes(32), -1)) == 32

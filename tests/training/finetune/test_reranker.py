@@ -28,6 +28,7 @@ from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivate
 from dsearch.service.tasks.results import register_made
 from dsearch.training import JobResult, run_training
 from dsearch.training.data.examples import examples_from_judgements
+from dsearch.training.finetune import second_stage
 from dsearch.training.finetune.lists import CandidateLists, lists_of
 from dsearch.training.finetune.second_stage import RERANKED_WAYS, WAYS, FitMethod, chosen_way, fitted
 from dsearch.types import Document
@@ -66,9 +67,11 @@ def by_reranker(opened: SearchEngine, folder: Path) -> tuple[Collection, Trainin
 
 @pytest.fixture(scope="module")
 def trained(by_reranker: tuple[Collection, TrainingJob]) -> tuple[Collection, TrainingJob, JobResult]:
-    """Trained once and registered once."""
+    """Trained once and registered once; chosen_way has tests of its own, and each choice is fifty fits."""
     collection, job = by_reranker
-    learned = run_training(collection, job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(second_stage, "chosen_way", lambda *_: RERANKED_WAYS[1])
+        learned = run_training(collection, job)
     learned.register(collection, job)
     return collection, job, learned
 

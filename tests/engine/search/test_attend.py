@@ -1,0 +1,62 @@
+"""The note on coverage, and which inputs attention takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from dsearch.engine import Collection
+from dsearch.engine.search.attend import coverage_note, require_field
+from dsearch.errors import InvalidRequest
+
+pytestmark = pytest.mark.usefixtures("unchecked")  # layer and output are stand-ins
+
+
+def note(*covered: float, documents: int = 500) -> str | None:
+    layer: Any = SimpleNamespace(snapshot=SimpleNamespace(documents=documents))
+    output: Any = SimpleNamespace(
+        covered_mass=torch.tensor(covered, dtype=torch.float64) if covered else None
+    )
+    return coverage_note(layer, output)
+
+
+def test_the_query_that_is_covered_least_decides() -> None:
+    assert note() is None
+    assert note(0.95, 1.0) is None
+    assert note(0.99, 0.9, 0.999) == (
+        "the candidates hold 90.0% of the attention over all 500 documents; use over='all' for all of it, or "
+        "more candidates"
+    )
+    layer: Any = SimpleNamespace(snapshot=SimpleNamespace(documents=5))
+    nothing: Any = SimpleNamespace(covered_mass=torch.zeros(0))
+    assert coverage_note(layer, nothing) is None
+
+
+def test_in_large_collections_it_is_an_estimate() -> None:
+    assert "hold 50.0% of" in str(note(0.5, documents=20_000))
+    assert "hold about 50.0% of" in str(note(0.5, documents=20_001))
+
+
+def test_texts_are_compared_in_a_field() -> None:
+    with pytest.raises(
+        InvalidRequest, match="score='exact_match' of texts compares a field; give match_field"
+    ):
+        require_field({"score": "exact_match"})
+    require_field({"score": "exact_match", "match_field": "title"})  # type: ignore[typeddict-unknown-key]
+    require_field({"score": "dot"})
+
+
+def test_vectors_make_a_dense_layer_and_texts_keep_their_mode(collection: Collection) -> None:
+    vectors = torch.nn.functional.normalize(torch.randn(2, 32), dim=-1)
+    assert collection.attend(vectors).output.keyword.abs().sum() == 0
+    assert collection.attend(["apple"]).output.keyword.abs().sum() > 0
+    for certify in (0, -1):
+        with pytest.raises(
+            InvalidRequest, match=rf"certify={certify}; use 1 or more places, or leave it out"
+        ):
+            collection.attend(["apple"], certify=certify)
+    assert collection.attend(["apple"], certify=1).certificate is not None
+    assert collection.attend(["apple"]).certificate is None

@@ -1,0 +1,69 @@
+"""Files on disk: digests, identities, and the order in which a folder is synced and published."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from dsearch.index import durable
+
+
+def test_a_digest_is_of_the_whole_file_and_ends_when_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"abcdefgh")
+    whole = (8, hashlib.sha256(b"abcdefgh").hexdigest())
+    assert durable.file_digest(path) == whole
+    monkeypatch.setattr(durable, "_AT_A_TIME", 3)
+    assert durable.file_digest(path, lambda: False) == whole
+    asked = iter([False, True])
+    assert durable.file_digest(path, lambda: next(asked)) == (3, hashlib.sha256(b"abc").hexdigest())
+
+
+def test_an_identity_changes_with_the_file_and_is_of_a_link_itself(tmp_path: Path) -> None:
+    path, link = tmp_path / "x", tmp_path / "link"
+    path.write_text("one")
+    link.symlink_to(path)
+    before, of_link = durable.file_identity(path), durable.file_identity(link)
+    assert before[0] == 3
+    assert of_link[:2] != before[:2]
+    os.utime(path, (1, 1))
+    assert durable.file_identity(path) != before
+
+
+def test_a_folder_is_published_when_all_of_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files, then the folders from below, the new name, and the folder that has it with its own parent."""
+    unfinished, final = tmp_path / "a" / "unfinished", tmp_path / "a" / "final"
+    (unfinished / "in" / "deep").mkdir(parents=True)
+    for name in ("x", "in/y", "in/deep/z"):
+        (unfinished / name).write_text(name)
+    order: list[str] = []
+    monkeypatch.setattr(durable, "sync_file", lambda path: order.append(path.name))
+    monkeypatch.setattr(durable, "sync_folder", lambda path: order.append(f"{path.name}/{final.exists()}"))
+    durable.publish_folder(unfinished, final)
+    assert sorted(order[:3]) == ["x", "y", "z"]
+    assert order[3:] == ["deep/False", "in/False", "unfinished/False", "a/True", f"{tmp_path.name}/True"]
+    assert [path.relative_to(final).as_posix() for path in durable.files_below(final)] == [
+        "in/deep/z",
+        "in/y",
+        "x",
+    ]
+    assert not unfinished.exists()
+
+
+def test_syncs_reach_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
+    path = tmp_path / "x"
+    path.write_text("x")
+    durable.sync_file(path)
+    durable.sync_folder(tmp_path)
+    assert synced == [path.stat().st_ino, tmp_path.stat().st_ino]
+    with pytest.raises(NotADirectoryError):
+        durable.sync_folder(path)
