@@ -92,14 +92,14 @@ def test_an_outcome_is_a_sentence_or_json(capsys: pytest.CaptureFixture[str]) ->
     ("steps", "lines"),
     [
         ([Progress("encode", 5, 10, 9.9)], []),
-        ([Progress("encode", 5, 10, 10.0)], ["encoding: 5/10 0 documents/s, ETA 10 s"]),
+        ([Progress("encode", 5, 10, 10.0)], ["encoding: 5/10 0.5 documents/s, ETA 10 s"]),
         ([Progress("encode", 10, 10, 0.9)], []),  # over at once
-        ([Progress("encode", 10, 10, 2.0)], ["encoding: 10/10 5 documents/s, ETA 0 s"]),
+        ([Progress("encode", 10, 10, 2.0)], ["encoding: 10/10 5.0 documents/s"]),
         ([Progress("send", 200, 0, 10.0)], ["sending: 200/? 20 documents/s"]),
         ([Progress("own", 200, 0, 10.0)], ["own: 200/? 20 documents/s"]),
         (
             [Progress("read", 1, 0, 10.0), Progress("read", 2, 0, 19.0), Progress("read", 3, 0, 20.0)],
-            ["reading: 1/? 0 documents/s", "reading: 3/? 0 documents/s"],
+            ["reading: 1/? 0.1 documents/s", "reading: 3/? 0.1 documents/s"],
         ),
         (
             [
@@ -107,7 +107,7 @@ def test_an_outcome_is_a_sentence_or_json(capsys: pytest.CaptureFixture[str]) ->
                 Progress("encode", 100, 200, 1.0),
                 Progress("encode", 110, 200, 11.0),
             ],
-            ["reading: 1/? 0 documents/s", "encoding: 110/200 10 documents/s, ETA 9 s"],
+            ["reading: 1/? 0.1 documents/s", "encoding: 110/200 10 documents/s, ETA 9 s"],
         ),
     ],
 )

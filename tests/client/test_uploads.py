@@ -71,12 +71,12 @@ class Layer(torch.nn.Module):
 def test_a_function_scores_the_live_version_and_then_the_trained_one() -> None:
     layer: Any = Layer()
     scores = {"trained": [0.75, 1.0], "v5": [0.25, 0.5]}
-    evidence = evidence_by(layer, lambda of: scores[of.version], "accuracy", lambda: "v5", {})
+    evidence = evidence_by(layer, lambda of: scores[of.version], "accuracy", lambda: "v5")
     assert isinstance(evidence, ExampleScores)
     assert (list(evidence.before), list(evidence.after)) == (scores["v5"], scores["trained"])
     assert evidence.measure == "accuracy"
     assert layer.synced
-    unnamed = evidence_by(layer, lambda of: scores[of.version], None, lambda: "v5", {})
+    unnamed = evidence_by(layer, lambda of: scores[of.version], None, lambda: "v5")
     assert isinstance(unnamed, ExampleScores)
     assert unnamed.measure == "score"
     clean_up(layer)
@@ -85,8 +85,8 @@ def test_a_function_scores_the_live_version_and_then_the_trained_one() -> None:
 
 
 def test_a_name_for_scores_goes_with_a_function_alone() -> None:
-    assert evidence_by({}, None, None, lambda: "v0", {}) is None
+    assert evidence_by({}, None, None, lambda: "v0") is None
     with pytest.raises(InvalidRequest, match="measure names the score of a function"):
-        evidence_by({}, None, "accuracy", lambda: "v0", {})
+        evidence_by({}, None, "accuracy", lambda: "v0")
     with pytest.raises(InvalidRequest, match="a function as evidence scores layers"):
-        evidence_by({}, lambda _: [1.0], None, lambda: "v0", {})
+        evidence_by({}, lambda _: [1.0], None, lambda: "v0")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,6 +63,49 @@ def test_encoders_do_not_share() -> None:
     first = cache.states(("a", 1), ["cat"], one.encode_queries)
     second = cache.states(("a", 2), ["cat"], other.encode_queries)
     np.testing.assert_array_equal(first, -second)
+
+
+def test_texts_count_by_their_bytes() -> None:
+    cache = QueryCache(2 * (2 + 16 + 256))  # two texts of two bytes
+    asked: list[str] = []
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        asked.extend(texts)
+        return np.ones((len(texts), 4), np.float32)
+
+    for text in ("ab", "cd", "ab"):
+        cache.states("a", [text], encode)
+    assert (asked, len(cache), cache.bytes) == (["ab", "cd"], 2, 2 * (2 + 16 + 256))
+    cache.states("a", ["\N{SNOWMAN}"], encode)  # one character of three bytes takes the room of both
+    assert (len(cache), cache.bytes) == (1, 3 + 16 + 256)
+    cache.clear()
+    assert (len(cache), cache.bytes) == (0, 0)
+
+
+def test_what_is_kept_does_not_hold_its_batch() -> None:
+    cache, batches = QueryCache(10_000), list[weakref.ref[np.ndarray]]()
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        encoded = np.ones((len(texts), 4), np.float32)
+        batches.append(weakref.ref(encoded))
+        return encoded
+
+    cache.states("a", ["x"], encode)
+    cache.states("a", ["x", "y"], encode)
+    gc.collect()
+    assert [batch() for batch in batches] == [None, None]
+
+
+def test_the_encoder_is_timed_when_it_is_asked() -> None:
+    took: list[float] = []
+    cache = QueryCache(10_000, on_encode=took.append)
+    encoder = HashingEncoder(4)
+    for _ in range(3):
+        cache.states("a", ["cat"], encoder.encode_queries)
+    assert len(took) == 1
+    assert took[0] >= 0
+    with pytest.raises(InvalidRequest, match="max_bytes=-1; use a number of at least 0"):
+        QueryCache(-1)
 
 
 def test_many_threads() -> None:
