@@ -17,9 +17,10 @@ answered.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 import numpy as np
 import torch
@@ -30,13 +31,14 @@ from torch.autograd.function import once_differentiable
 from dsearch.attention import POOLINGS, mix, pool, temper, with_zero_gradient
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
-from dsearch.attention.transforms import refuse_transforms
+from dsearch.attention.transforms import check_states
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
 from dsearch.client.remote_output import (
     RemoteOutput,
     Values,
     candidate_mask,
+    empty_output,
     in_sequences,
     pooled_by_head,
     rows_at,
@@ -44,6 +46,7 @@ from dsearch.client.remote_output import (
     tensor_like,
 )
 from dsearch.client.uploads import head_of_arrays, upload_of
+from dsearch.engine.ranking.scores import check_texts, texts_of_steps
 from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.results import Attention
 
@@ -144,16 +147,21 @@ class RemoteSearch(nn.Module):
             Gone: in the backward through `vjp`: the collection was written to too often, or rebuilt, since
                 the forward. Repeat the step.
         """
-        refuse_transforms(query_states)
+        check_states(query_states)
         if embed is not None or tokens is not None:
             raise InvalidRequest(_HERE_ALONE)
         shape = query_states.shape[:-1]
         if len(shape) == 2:
-            if texts is not None:
-                texts = [text for line in texts for text in line]
+            texts = texts_of_steps(texts, *shape)
             flat = self.forward(query_states.flatten(0, 1), texts, values=values, with_texts=with_texts)
             return in_sequences(flat, shape)
         states = query_states if query_states.dtype == torch.float64 else query_states.float()
+        mode: Any = self.options.get("mode", "hybrid")
+        check_texts(len(states), texts, mode, self.options.get("match_field"))
+        if isinstance(values, np.ndarray):
+            values = torch.as_tensor(values)
+        if not len(states):
+            return empty_output(states, self.version)
         field = values if isinstance(values, str) else None
         attention = self._attend(states, texts, field, with_texts)
         assert attention.positions is not None
@@ -214,6 +222,23 @@ class RemoteSearch(nn.Module):
             raise InvalidRequest("query_states() of a layer without an encoder; make it with encoder=…")
         device = None if self.head is None else next(self.head.parameters()).device
         return torch.as_tensor(encoder.encode_queries(list(texts)), device=device)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RemoteSearch:
+        """A layer with parameters of its own by the same client; handed in as this one was."""
+        other = self.__class__.__new__(self.__class__)
+        memo[id(self)] = other
+        other.__dict__ = {**self.__dict__}
+        for kind in ("_parameters", "_buffers", "_modules"):
+            other.__dict__[kind] = copy.deepcopy(self.__dict__[kind], memo)
+        if other._draft is not None:
+            other._hand_in()
+        return other
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a RemoteSearch is not pickled, since a connection is part of it: keep layer.state_dict(), which "
+            "is the head, and open it by dsearch.RemoteSearch(address, collection)"
+        )
 
     def with_model(self, version: str) -> RemoteSearch:
         """The same search by another version of the server, without parameters to train.

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.attention import mix, pool
+from dsearch.attention import mix, pool, with_zero_gradient
+from dsearch.engine import UNTRAINED
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.results import Attention
 from dsearch.types import Stamp
@@ -51,6 +52,16 @@ class RemoteOutput(NamedTuple):
     null_weight: Float[Tensor, " batch"] | None = None
     documents: Int64[np.ndarray, " batch"] | None = None
     covered_mass: Float[Tensor, " batch"] | None = None
+
+
+def empty_output(states: Float[Tensor, "batch encoder_dim"], version: str | None) -> RemoteOutput:
+    """The result of no query at all, for which no state was asked."""
+    stamp = Stamp(0, version or UNTRAINED, 0)
+    nothing = states.new_zeros(0, 0)
+    by_head = states.new_zeros(0, 1, 0)
+    positions = np.zeros((0, 0), np.int64)
+    context = with_zero_gradient(states.new_zeros(states.shape), states)
+    return RemoteOutput(context, nothing, [], nothing, by_head, by_head, by_head, stamp, positions)
 
 
 def tensor_like(array: Any, like: Tensor) -> Tensor:
@@ -95,7 +106,7 @@ def in_sequences(output: RemoteOutput, shape: Sequence[int]) -> RemoteOutput:
         if isinstance(part, Tensor | np.ndarray):
             changed[name] = part.reshape(batch, steps, *part.shape[1:])
         elif isinstance(part, list):
-            changed[name] = [part[start : start + steps] for start in range(0, len(part), steps)]
+            changed[name] = [part[at * steps : (at + 1) * steps] for at in range(batch)]
     return output._replace(**changed)
 
 
@@ -107,6 +118,10 @@ def rows_of_ids(
     Raises:
         InvalidRequest: not a row for each place.
     """
+    if not callable(values):
+        raise InvalidRequest(
+            f"values of type {type(values).__name__}; give a field's name, a function of ids, or a tensor"
+        )
     rows = values(ids)
     if rows.ndim != 3 or rows.shape[:2] != mask.shape:
         raise InvalidRequest(

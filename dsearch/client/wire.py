@@ -193,7 +193,13 @@ SHOWN_PROBLEMS = 100
 
 
 def quoted(part: str) -> str:
-    """A part of a path. One of dots alone would be taken for a step up, so dots are quoted, too."""
+    """A part of a path. One of dots alone would be taken for a step up, so dots are quoted, too.
+
+    Raises:
+        InvalidRequest: no text.
+    """
+    if not isinstance(part, str):
+        raise InvalidRequest(f"{part!r:.80} names one thing of a path; give its name or id as text")
     return quote(part, safe="").replace(".", "%2E")
 
 

@@ -24,23 +24,24 @@ from torch import Tensor
 
 from dsearch.attention import with_zero_gradient
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.attention.transforms import refuse_transforms
+from dsearch.attention.transforms import check_states
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
 from dsearch.engine.indexing.leases import Lease
-from dsearch.engine.options import LayerOptions
+from dsearch.engine.options import LayerOptions, OpenedLayerOptions
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput, in_sequences
 from dsearch.engine.ranking.resident import Resident, ResidentEmbeddings
+from dsearch.engine.ranking.scores import texts_of_steps
 from dsearch.engine.ranking.scoring import EmbedRows
 from dsearch.engine.ranking.second_stage import require_tokens
 from dsearch.engine.search.field_values import Values, pooled_rows, texts_at, with_field, without_padding
 from dsearch.engine.search.queries import tokens_of
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens_in_graph
-from dsearch.errors import Conflict
+from dsearch.errors import Conflict, InvalidRequest
 
 OpenCollection = Callable[[], AbstractContextManager[Collection]]
 EncoderMethod = Literal["lora", "all"]
@@ -55,7 +56,7 @@ class CollectionLayer(SearchLayer):
         encoder_training: None keeps the query encoder; "lora" or "all" adds a copy of it that learns.
         resident: None reads embeddings on the host; "float32" or "bfloat16" keeps them all on the layer's
             device (ranking/resident.py).
-        options: as for `SearchLayer`.
+        options: as for `SearchLayer`, and filter: condition on the documents' metadata.
 
     Attributes:
         version: that version.
@@ -72,14 +73,14 @@ class CollectionLayer(SearchLayer):
         model: str | None = None,
         encoder_training: EncoderMethod | None = None,
         resident: Resident | None = None,
-        **options: Unpack[LayerOptions],
+        **options: Unpack[OpenedLayerOptions],
     ):
         with source() as collection:
             version = collection.live_model if model is None else model
             learning = None
             if encoder_training is not None:
                 learning = _learning_encoder(collection, version, encoder_training)
-            snapshot, own = collection.layer_parts(collection.snapshot_for(version), options)
+            snapshot, own = _layer_parts(collection, collection.snapshot_for(version), options)
             lease = Lease(snapshot.generation.folder)  # the collection's own ends with its engine
             head = copy.deepcopy(collection.head(version)).train()
         if options.get("stages") == 2 and head.second_stage is None and snapshot.token_dims is not None:
@@ -120,11 +121,10 @@ class CollectionLayer(SearchLayer):
         Raises:
             InvalidRequest, DimensionMismatch: as `SearchLayer.forward`; a field that a document lacks.
         """
-        refuse_transforms(query_states)
+        check_states(query_states)
         shape = query_states.shape[:-1]
         if len(shape) == 2:
-            if texts is not None:
-                texts = [text for line in texts for text in line]
+            texts = texts_of_steps(texts, *shape)
             flat = query_states.flatten(0, 1)
             flat_output = self.forward(
                 flat, texts, embed=embed, values=values, tokens=tokens, with_texts=with_texts
@@ -135,13 +135,19 @@ class CollectionLayer(SearchLayer):
         if isinstance(values, str):
             with self._source() as collection:
                 output = with_field(collection, self, values, lambda rows: attend(values=rows))
-        elif values is None or isinstance(values, Tensor):
-            output = attend(values=values)
+        elif values is None or isinstance(values, Tensor | np.ndarray):
+            output = attend(values=None if values is None else torch.as_tensor(values))
         else:
+            if not callable(values):
+                raise InvalidRequest(
+                    f"values of type {type(values).__name__}; give a field's name, a function of ids, or a "
+                    "tensor"
+                )
             output = attend()
             output = pooled_rows(output, values(ids_of(output.positions)))
         output = output._replace(ids_of=ids_of)
-        if self.pooling != "soft" or self.match is not None:
+        nothing = bool((output.positions == NONE).all())  # then no term of the graph has a state in it
+        if self.pooling != "soft" or self.match is not None or nothing:
             output = output._replace(
                 context=with_zero_gradient(output.context, query_states),
                 weights=with_zero_gradient(output.weights, query_states),
@@ -150,6 +156,13 @@ class CollectionLayer(SearchLayer):
             return output
         with self._source() as collection:
             return output._replace(texts=texts_at(collection, self.snapshot, output.positions))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CollectionLayer:
+        """As `SearchLayer`; the copy holds the files of its documents by itself."""
+        other = super().__deepcopy__(memo)
+        lease = Lease(other.snapshot.generation.folder)
+        other._release = finalize(other, lease.release)
+        return other
 
     def query_states(self, texts: Sequence[str]) -> Float[Tensor, "batch encoder_dim"]:
         """Encode queries: by the encoder that learns, in the graph; otherwise without gradients.
@@ -193,7 +206,7 @@ class CollectionLayer(SearchLayer):
         """
         with self._source() as collection:
             collection.catch_up()
-            snapshot, own = collection.layer_parts(collection.snapshot_for(self.version), self._options)
+            snapshot, own = _layer_parts(collection, collection.snapshot_for(self.version), self._options)
             if snapshot.generation is not self.snapshot.generation:
                 lease = Lease(snapshot.generation.folder)
                 self._release()
@@ -209,7 +222,7 @@ class CollectionLayer(SearchLayer):
         other = copy.copy(self)
         other.__dict__["_modules"] = {**self._modules}
         with self._source() as collection:
-            other.snapshot, own = collection.layer_parts(state, self._options)
+            other.snapshot, own = _layer_parts(collection, state, self._options)
         match = own.get("score")
         other.match = match if isinstance(match, FieldMatch) else None
         if self._resident is not None:
@@ -246,7 +259,7 @@ def open_layer(
     model: str | None = None,
     encoder_training: EncoderMethod | None = None,
     resident: Resident | None = None,
-    **options: Unpack[LayerOptions],
+    **options: Unpack[OpenedLayerOptions],
 ) -> CollectionLayer:
     """Open a collection's present state as a layer of a network, with a head of its own to train.
 
@@ -261,7 +274,7 @@ def open_layer(
             not.
         resident: "float32" or "bfloat16" keeps all embeddings on the layer's device, with 4 or 2 bytes a
             number; None reads those of candidates on the host.
-        options: as for `SearchLayer`.
+        options: as for `SearchLayer`, and filter: condition on the documents' metadata.
 
     Raises:
         CollectionNotFound, ModelNotFound, CorruptData.
@@ -271,6 +284,15 @@ def open_layer(
     """
     source = partial(_opened, home, name)
     return CollectionLayer(source, model, encoder_training, resident, **options)
+
+
+def _layer_parts(
+    collection: Collection, snapshot: Snapshot, options: OpenedLayerOptions
+) -> tuple[Snapshot, dict[str, Any]]:
+    """The snapshot of the documents that a layer attends to, and its own options."""
+    own: dict[str, Any] = {**options}
+    snapshot = collection.narrowed(snapshot, own.pop("filter", None))
+    return collection.layer_parts(snapshot, LayerOptions(**own))
 
 
 def _opened(home: Path | str | SearchEngine, name: str) -> AbstractContextManager[Collection]:

@@ -47,6 +47,12 @@ class LayerOptions(AttentionKeywords, SelectionKeywords, total=False):
     rerank_candidates: int
 
 
+class OpenedLayerOptions(LayerOptions, total=False):
+    """`LayerOptions`, and filter: condition on the metadata of the documents that a layer attends to."""
+
+    filter: Mapping[str, Any] | None
+
+
 class SearchArguments(SearchKeywords, total=False):
     """Keyword arguments of `Collection.search`, described by `SearchOptions`, whose defaults hold."""
 

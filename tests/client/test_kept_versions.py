@@ -229,3 +229,11 @@ def test_a_verdict_survives_and_the_store_verifies(engine: SearchEngine, encoder
         record = again.collection("numbers").store.model("v1").record
         assert record["gate"]["verdict"] == "passed"
         assert again.collection("numbers").store.verify().damage == ()
+
+
+def test_weights_that_are_too_large_are_told_the_way_that_works(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsearch.service.routes.models.MAX_SAVED_BYTES", 100)
+    with pytest.raises(dsearch.DsearchError, match=r"at most 100 .*'lora'.*dsearch\.save_model"):
+        client.save_model("numbers", client.head("numbers", "v0"))

@@ -6,9 +6,10 @@ head; the corpus is never part of `state_dict`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ from dsearch.engine.ranking.scoring import EmbedRows, under_autocast_of_now
 from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+from dsearch.errors import InvalidRequest
 
 
 class SearchLayer(Ranker, nn.Module):
@@ -77,6 +79,32 @@ class SearchLayer(Ranker, nn.Module):
             return uncompiled(query_states, texts, embed, values, None, tokens=tokens, shares=True)
         return self._search(query_states, texts, embed, values, None, tokens=tokens, shares=True)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A layer with parameters of its own over the same documents, which are not copied."""
+        other = self.__class__.__new__(self.__class__)
+        memo[id(self)] = other
+        other.__dict__ = {**self.__dict__}
+        for kind in ("_parameters", "_buffers", "_modules"):
+            other.__dict__[kind] = copy.deepcopy(self.__dict__[kind], memo)
+        return other
+
+    def _in_own_precision(self, states: Tensor) -> Tensor:
+        """States in the precision of the layer, where that loses nothing.
+
+        Raises:
+            InvalidRequest: states of float64, and a layer of less.
+        """
+        own = self.head.log_temperature.dtype
+        if states.dtype == own:
+            return states
+        if states.dtype == torch.float64:
+            raise InvalidRequest(
+                f"query states of float64, and a layer of {str(own).removeprefix('torch.')}; call "
+                "layer.double(), or give states.float()"
+            )
+        half = states.dtype in (torch.bfloat16, torch.float16)
+        return states.to(own) if half or own == torch.float64 else states
+
     def whole(self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None) -> Whole:
         """Return the attention over every document, to be read block by block; without gradients."""
         with torch.no_grad():
@@ -102,7 +130,6 @@ class SearchLayer(Ranker, nn.Module):
         kind = query_states.device.type
         if embed is not None:
             embed = under_autocast_of_now(embed, kind)
-        if query_states.dtype in (torch.bfloat16, torch.float16):
-            query_states = query_states.to(self.head.log_temperature.dtype)
+        query_states = self._in_own_precision(query_states)
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             return super()._search(query_states, texts, embed, values, among, pooled, shares, tokens)

@@ -108,12 +108,12 @@ def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:
         elif isinstance(part, np.ndarray):
             changed[name] = part.reshape(batch, steps, *part.shape[1:])  # pyright: ignore
         elif name == "texts" and part is not None:
-            changed[name] = [part[start : start + steps] for start in range(0, len(part), steps)]
+            changed[name] = [part[at * steps : (at + 1) * steps] for at in range(batch)]
     if (ids_of := output.ids_of) is not None:
 
         def ids_of_steps(positions: Int64[np.ndarray, "batch steps candidates"]) -> list[Any]:
             rows = ids_of(positions.reshape(-1, positions.shape[-1]))
-            return [rows[start : start + steps] for start in range(0, len(rows), steps)]
+            return [rows[at * steps : (at + 1) * steps] for at in range(batch)]
 
         changed["ids_of"] = ids_of_steps
     return output._replace(**changed)

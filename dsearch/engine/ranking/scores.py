@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
 
@@ -210,14 +210,33 @@ def chosen_stages(
     return 2
 
 
-def check_texts(queries: int, texts: Sequence[str] | None, mode: Mode, match_field: str | None) -> None:
+def check_texts(queries: int, texts: Sequence[Any] | None, mode: Mode, match_field: str | None) -> None:
     """Raise InvalidRequest for texts that are not one a query, or are missing where they are compared."""
+    if isinstance(texts, str):
+        raise InvalidRequest(f"texts={texts[:80]!r} is one text; give a list with the text of each state")
+    if texts is not None and (wrong := next((t for t in texts if not isinstance(t, str)), "")) != "":
+        raise InvalidRequest(f"{wrong!r} among the texts; give the words of each state, '' for none")
     if texts is not None and len(texts) != queries:
         raise InvalidRequest(f"{len(texts)} texts for {queries} query states; give one each")
     if texts is None and match_field is not None:
         raise InvalidRequest(f"a match of {match_field!r} without texts; give the texts to be compared")
     if texts is None and mode == "keyword":
         raise InvalidRequest("mode='keyword' without texts; give the words of each query")
+
+
+def texts_of_steps(texts: Sequence[Sequence[str]] | None, batch: int, steps: int) -> list[str] | None:
+    """Return the texts of sequences in one list; None without texts.
+
+    Raises:
+        InvalidRequest: not a list of texts for each sequence, one for each step.
+    """
+    if texts is None:
+        return None
+    if len(texts) != batch or any(isinstance(line, str) or len(line) != steps for line in texts):
+        raise InvalidRequest(
+            f"texts that are not {batch} lists of {steps}; give a list of texts for each sequence"
+        )
+    return [text for line in texts for text in line]
 
 
 def check_values(values: Array | None, positions: int) -> None:

@@ -357,7 +357,7 @@ def slopes_of(
             part = slice(start, min(start + _AT_ONCE, pairs))
             of_query = torch.arange(part.start, part.stop) // count
             slopes[part] = _of_pairs(layer, states[of_query], torch.as_tensor(embeddings[part]))
-    slopes = slopes.reshape(batch, count, heads, -1).transpose(1, 2)
+    slopes = slopes.reshape(batch, count, heads, states.shape[1]).transpose(1, 2)
     return slopes.masked_fill(torch.as_tensor(output.positions == NONE)[:, None, :, None], 0.0)
 
 

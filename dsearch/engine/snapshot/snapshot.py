@@ -306,7 +306,9 @@ class Snapshot:
         if len(self.fresh) == 0:
             return built
         fresh = [self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries]
-        return np.concatenate([built, np.array(fresh, np.float32).reshape(len(queries), -1)], axis=1)
+        return np.concatenate(
+            [built, np.array(fresh, np.float32).reshape(len(queries), len(self.fresh))], axis=1
+        )
 
     def keyword_terms(self, query: str, position: int) -> dict[str, float]:
         """Return the part of each term in b(q, d) of the document at `position`; the parts sum to it."""

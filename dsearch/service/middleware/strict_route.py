@@ -63,9 +63,9 @@ async def read_json(request: Request) -> Any:
     return await run_in_threadpool(strict_json.parse, body)
 
 
-async def limited(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
-    """The body part by part, refused as soon as it is seen to be larger than `limit_bytes`."""
-    allowed = f"use at most {limit_bytes} in one request"
+async def limited(request: Request, limit_bytes: int, instead: str = "") -> AsyncIterator[bytes]:
+    """The body part by part, refused as soon as it is seen to be larger; `instead` says what to do then."""
+    allowed = f"use at most {limit_bytes} in one request{instead}"
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit_bytes:
         raise BodyTooLarge(f"a body of {declared[:20]} bytes; {allowed}")

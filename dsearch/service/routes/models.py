@@ -149,6 +149,10 @@ async def delete_model(collection: str, version: str, service: TheService) -> Re
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_SAVED_BYTES = 32 * 1024 * 1024  # kept with the task until it ends
+_LARGER = (
+    "; low-rank factors of an encoder fit (encoder_training='lora'), all of its weights are saved by "
+    "dsearch.save_model in the process that has the collection's folder"
+)
 
 _BYTES: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
 
@@ -216,7 +220,7 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
     """
     require_type(request, (TENSORS,))
     described = await service.read(partial(service.catalogue.describe, collection))
-    body = b"".join([part async for part in limited(request, MAX_SAVED_BYTES)])
+    body = b"".join([part async for part in limited(request, MAX_SAVED_BYTES, _LARGER)])
 
     def read() -> dict[str, Any]:
         try:
