@@ -116,4 +116,5 @@ def test_questions_train_collections_and_are_kept(
     assert rows[0][5] == "1.000"
     assert sorted(one.name for one in out.iterdir()) == ["rivers.jsonl", "rivers.tsv"]
     monkeypatch.delattr(script, "QuestionWriter")  # nothing is left to write
+    monkeypatch.setattr(sys, "argv", ["end_to_end.py", *arguments, "--trainings", "teacher"])
     script.main()

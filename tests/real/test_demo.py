@@ -143,7 +143,8 @@ def test_it_serves_what_was_trained(demo: Demo) -> None:
         assert [hit["id"] for hit in found["hits"]] == [hit["id"] for hit in local["hits"]]
         for one, other in zip(found["hits"], local["hits"], strict=True):
             assert one["weight"] == pytest.approx(other["weight"], abs=1e-5)
-        trained = dsearch("train", "-c", "python", "--self-supervised", "--json", "--home", str(home))
+        trained = dsearch("train", "-c", "python", "--self-supervised", "--epochs", "1", "--json",
+                          "--home", str(home))  # fmt: skip
         # By the server, which holds the lock; a second training may bring nothing, which is exit code 3.
         assert trained.returncode in (0, 3), trained.stderr
         assert json.loads(trained.stdout)["live"] == (trained.returncode == 0)
