@@ -47,4 +47,4 @@ def test_no_file_of_the_home_stays_open(tmp_path: Path, documents: list[Document
         del engine, food
         gc.collect()
         assert open_below(home) == []
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
