@@ -121,6 +121,18 @@ def test_later_calls_are_checked_now_and_then(module: ModuleType) -> None:
     assert noticed == 2
 
 
+def test_a_traced_call_is_not_checked(module: ModuleType) -> None:
+    """A check reads sizes, which become a part of the graph: one graph of eight would differ."""
+
+    def traced(rows: torch.Tensor) -> torch.Tensor:
+        return module.transposed(rows, True)
+
+    rows = torch.zeros(3, 2)
+    assert "aten::size" not in str(torch.jit.trace(traced, (rows,), check_trace=False).graph)
+    with pytest.raises(jaxtyping.TypeCheckError):
+        traced(rows)
+
+
 def test_a_result_is_checked_though_its_arguments_passed_before(module: ModuleType) -> None:
     passed = torch.ones(2, 2)
     assert module.transposed(passed, True) is not None

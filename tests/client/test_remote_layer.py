@@ -263,7 +263,7 @@ def test_a_state_that_went_meanwhile_is_told_in_the_backward(remote: Client) -> 
 def test_what_cannot_be_is_refused(remote: Client) -> None:
     with pytest.raises(DimensionMismatch):
         RemoteSearch(remote, "papers")(torch.randn(2, 5))
-    with pytest.raises(InvalidRequest, match="3 queries and 2 vectors"):
+    with pytest.raises(InvalidRequest, match="3 texts for 2 query states"):
         RemoteSearch(remote, "papers")(torch.randn(2, 32), QUERIES)
     with pytest.raises(ModelNotFound):
         RemoteSearch(remote, "papers", model="v77", train_head=True)

@@ -131,8 +131,9 @@ def _checked_when_called(function: Any, types: dict[str, Any], known: _Known) ->
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         nonlocal wrapper
-        # A traced size that is looked up, or compared, becomes a constant of the graph.
-        if jaxtyping.config.jaxtyping_disable or torch.compiler.is_compiling():
+        # A traced size that is looked up, or compared, becomes a constant of the graph, or a part of it.
+        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if tracing or jaxtyping.config.jaxtyping_disable:
             return function(*arguments, **named)
         number = next(calls)
         if number >= EVERY and number % ONE_OF:

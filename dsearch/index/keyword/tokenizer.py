@@ -304,7 +304,10 @@ class Tokenizer:
 
 @lru_cache(maxsize=64)
 def _probe(tokenizer: Tokenizer, detector: str | None, stemmer: type) -> str:
-    """Take the probe; building and opening a generation ask for the same one several times."""
+    """Take the probe; building and opening a generation ask for the same one several times.
+
+    `stemmer` is part of the key alone: another library's stemmer would give other terms.
+    """
     texts = [PROBE] if detector is None else PROBE.split("\n")
     terms = [term for text in tokenizer.terms(texts) for term in text]
     digest = [] if detector is None else [detector]
