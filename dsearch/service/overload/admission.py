@@ -28,7 +28,7 @@ from collections.abc import Callable
 from starlette.types import Message, Receive
 
 BURST = 64
-TWO_BATCHES = 40  # of twenty, with room for what refusals cost; of fourteen a tenth less was answered
+TWO_BATCHES = 36  # of eighteen, with room for what refusals cost; of fourteen a tenth less was answered
 SHORT_S = 0.04  # of waiting is acceptable: if it exceeds two batches, more are admitted
 LONG_S = 1.0  # of waiting is too long: if a burst takes longer, fewer are admitted
 LEAST, MOST = 8, 256
