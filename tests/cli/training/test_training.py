@@ -46,7 +46,6 @@ def test_an_interrupted_run_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    import os
     import signal
 
     plain, steps = loop._Run._one_step, []
@@ -54,7 +53,7 @@ def test_an_interrupted_run_goes_on(
     def pressed(run: loop._Run, batch: object) -> None:
         steps.append(1)
         if len(steps) == 2:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         plain(run, batch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop._Run, "_one_step", pressed)
