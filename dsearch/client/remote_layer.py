@@ -17,7 +17,6 @@ answered.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
@@ -46,6 +45,7 @@ from dsearch.client.remote_output import (
     tensor_like,
 )
 from dsearch.client.uploads import head_of_arrays, upload_of
+from dsearch.engine.ranking.layer import with_own_parameters
 from dsearch.engine.ranking.scores import check_texts, texts_of_steps
 from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.results import Attention
@@ -225,11 +225,7 @@ class RemoteSearch(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteSearch:
         """A layer with parameters of its own by the same client; handed in as this one was."""
-        other = self.__class__.__new__(self.__class__)
-        memo[id(self)] = other
-        other.__dict__ = {**self.__dict__}
-        for kind in ("_parameters", "_buffers", "_modules"):
-            other.__dict__[kind] = copy.deepcopy(self.__dict__[kind], memo)
+        other = with_own_parameters(self, memo)
         if other._draft is not None:
             other._hand_in()
         return other
@@ -252,17 +248,18 @@ class RemoteSearch(nn.Module):
                 f"model {version} has a query encoder of its own, which only the server has; give judgements "
                 "as evidence"
             )
-        return RemoteSearch(
-            self.client, self.collection, model=version, encoder=self._frozen[0], **self.options
-        )
+        return self._of(version)
 
     def as_version(self, version: str) -> RemoteSearch:
         """The same search by the version that this layer became, with the encoder that learned here."""
-        layer = RemoteSearch(
-            self.client, self.collection, model=version, encoder=self._frozen[0], **self.options
-        )
+        layer = self._of(version)
         layer.encoder = self.encoder
         return layer
+
+    def _of(self, version: str) -> RemoteSearch:
+        return RemoteSearch(
+            self.client, self.collection, model=version, encoder=self._frozen[0], **self.options
+        )
 
     def sync(self) -> None:
         """Hand the head in, so that from now on the server answers this layer by it; call it after a step.

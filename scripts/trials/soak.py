@@ -275,7 +275,7 @@ class Summary:
 
 
 def summary(rounds: list[Round]) -> Summary:
-    """What the promises are about."""
+    """Reduce the rounds to the figures that are promised."""
     shares = [2 * _rate(one.double) / (_rate(one.capacity) + _rate(one.later)) for one in rounds]
     ratios = [_p99(one.double.accepted_ms) / _p99(one.normal.accepted_ms) for one in rounds]
     calm = [

@@ -169,7 +169,7 @@ def _command(name: str) -> Any:
 
 
 def _options(name: str) -> Iterator[tuple[str, list[str], object]]:
-    """Of each option its flag, its arguments, and the value that must arrive."""
+    """List each option: its flag, its arguments, and the value that must arrive."""
     for parameter in _command(name).params:
         flag = next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0])
         derived = DERIVED.get(name, {})

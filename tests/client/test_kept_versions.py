@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-import uvicorn
-from support.patience import LATEST_S
-from support.tiny_encoder import write_tiny_encoder
+from support.service.in_thread import served_in_thread
+from support.tiny_encoder import open_tiny, write_tiny_encoder
 from support.training.numbers import PAIRS, number_documents
 
 import dsearch
@@ -31,11 +28,6 @@ pytestmark = pytest.mark.server
 TEXTS = [f"question {i + PAIRS}" for i in range(PAIRS)]
 ANSWERS = [f"answer {i} red" for i in range(PAIRS)]
 BETTER = ExampleScores([0.1 * i for i in range(12)], [0.1 * i + 1 + 0.01 * i for i in range(12)])
-
-
-def open_tiny(home: Path, encoder: Path) -> SearchEngine:
-    """As a task's process opens this home."""
-    return SearchEngine(home, readonly=True, encoder=lambda: Encoder.load(str(encoder)))
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +51,10 @@ def engine(tmp_path: Path, encoder: Encoder) -> Iterator[SearchEngine]:
 def client(engine: SearchEngine, folder: Path) -> Iterator[Client]:
     app = create_app(engine, query_timeout_s=30, open_engine=partial(open_tiny, engine.home.path, folder))
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, loop="asyncio", log_config=None, lifespan="on"))
-        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-        thread.start()
-        until = time.monotonic() + LATEST_S
-        while not server.started:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        with Client(f"http://127.0.0.1:{listening.getsockname()[1]}") as connected:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with served_in_thread(app, listening), Client(address) as connected:
             connected.ready()
             yield connected
-        server.should_exit = True
-        thread.join(LATEST_S)
 
 
 def learned(api: Client | LocalEngine, encoder: Encoder, *, steps: int = 12) -> RemoteSearch:

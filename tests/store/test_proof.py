@@ -323,7 +323,7 @@ def test_the_first_of_the_findings_is_named_and_the_others_are_counted(tmp_path)
     ],
 )
 def test_what_passes_is_not_called_damage(name):
-    """Of the database it says nothing, so that the verification has no outcome."""
+    """It says nothing of the database, so that the verification has no outcome."""
 
     class Failing:
         def execute(self, *given: Any) -> Any:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import torch
 
+from dsearch.encoder import Encoder
+from dsearch.engine import SearchEngine
+
 SENTENCE = "question answer colour filler asked thing red green blue apple bread cheese honey"
 WORDS = SENTENCE.split()
 NUMBERS = 64
@@ -37,3 +40,8 @@ def write_tiny_encoder(folder: Path, *, seed: int = 0) -> Path:
     layers = Transformer(str(bare), max_seq_length=32)
     SentenceTransformer(modules=[layers, Pooling(16, "mean")], device="cpu").save(str(folder / "model"))
     return folder / "model"
+
+
+def open_tiny(home: Path, encoder: Path) -> SearchEngine:
+    """Open a home with such an encoder as a task's process does."""
+    return SearchEngine(home, readonly=True, encoder=lambda: Encoder.load(str(encoder)))

@@ -218,13 +218,13 @@ def _nothing(collection: str) -> str:
 
 
 def _still_missing(own: OwnJudgements, collection: str) -> str:
-    judged = f"{own.answered} judged {'query has' if own.answered == 1 else 'queries have'} an answer"
+    judged = f"{amount(own.answered, 'judged query has', 'judged queries have')} an answer"
     file = typed("judgements export", "FILE", "-c", collection)
     if not own.missing:
         learn = typed("train", "--data", "FILE", "-c", collection)
         return f"{judged}, enough to tell a gain from chance: {file}, then {learn}"
-    missing = "is missing" if own.missing == 1 else "are missing"
-    said = f"{judged}; {own.missing} {missing} until a training can be told from chance"
+    missing = amount(own.missing, "is missing", "are missing")
+    said = f"{judged}; {missing} until a training can be told from chance"
     if own.answered < ENOUGH_TO_TUNE:
         return said
     tune = typed("tune", "--data", "FILE", "-c", collection)

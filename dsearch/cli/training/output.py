@@ -161,7 +161,7 @@ def epochs_text(epochs: int | str) -> str:
     """Count the epochs; there are none where held-out queries were answered best by what was there before."""
     if epochs == 0:
         return "0 epochs: no amount of training answered held-out queries better"
-    return f"{epochs} {'epoch' if epochs == 1 else 'epochs'}"
+    return amount(epochs, "epoch") if isinstance(epochs, int) else f"{epochs} epochs"
 
 
 def _served(share: float, keyword_factor: float) -> str:

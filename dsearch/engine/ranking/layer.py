@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,8 @@ from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.errors import InvalidRequest
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 
 class SearchLayer(Ranker, nn.Module):
@@ -81,12 +83,7 @@ class SearchLayer(Ranker, nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A layer with parameters of its own over the same documents, which are not copied."""
-        other = self.__class__.__new__(self.__class__)
-        memo[id(self)] = other
-        other.__dict__ = {**self.__dict__}
-        for kind in ("_parameters", "_buffers", "_modules"):
-            other.__dict__[kind] = copy.deepcopy(self.__dict__[kind], memo)
-        return other
+        return with_own_parameters(self, memo)
 
     def _in_own_precision(self, states: Tensor) -> Tensor:
         """States in the precision of the layer, where that loses nothing.
@@ -133,3 +130,13 @@ class SearchLayer(Ranker, nn.Module):
         query_states = self._in_own_precision(query_states)
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             return super()._search(query_states, texts, embed, values, among, pooled, shares, tokens)
+
+
+def with_own_parameters(layer: Layer, memo: dict[int, Any]) -> Layer:
+    """Copy a module for `copy.deepcopy`: its parameters are copied, all else that it holds is shared."""
+    other = layer.__class__.__new__(layer.__class__)
+    memo[id(layer)] = other
+    other.__dict__ = {**layer.__dict__}
+    for kind in ("_parameters", "_buffers", "_modules"):
+        other.__dict__[kind] = copy.deepcopy(layer.__dict__[kind], memo)
+    return other

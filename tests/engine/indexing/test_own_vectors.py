@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")  # the store is a stand-in
 
 
 def store(*known: str, given: bool = True) -> Any:
-    """Of a collection with vectors of two numbers, which has documents already."""
+    """The vectors of a collection of two numbers, which has documents already."""
     encoder = {"name": "given"} if given else {"name": "test"}
 
     def needs_encoding(documents: list[Document]) -> list[int]:

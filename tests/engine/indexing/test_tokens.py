@@ -224,7 +224,7 @@ def test_a_token_is_left_out_if_one_like_it_was_kept_among_the_last() -> None:
 
 
 def test_a_generation_without_tokens_leaves_those_beside_it(staged: Collection) -> None:
-    """What was published knows the rows, and the only tokens of them are beside."""
+    """The generation knows the rows, and their only tokens are beside it."""
     staged.upsert([Document(id="new", text="oat")])
     keeper = staged.tokens
     rows = staged.store.rows()

@@ -28,7 +28,7 @@ def kept(clock: Clock) -> Temporary[str]:
 
 
 def there(kept: Temporary[str], *ids: str, owner: str = "a") -> list[bool]:
-    """Which of these are left, without using them."""
+    """List those that are left, without using them."""
     return [id in kept._entries and kept._entries[id].owner == owner for id in ids]
 
 

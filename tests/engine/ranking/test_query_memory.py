@@ -380,7 +380,7 @@ def test_documents_unlike_any_judged_one_borrow_little(papers: Collection) -> No
 
 @pytest.mark.usefixtures("unchecked")
 def test_memories_of_the_same_rows_lend_alike() -> None:
-    """What was computed for one serves another version only where both lend the same."""
+    """Lent grades of one version serve another only where both lend the same."""
     rows, of_query = np.arange(3), np.zeros(3, np.int64)
     known = SnapshotMemory.__new__(SnapshotMemory)
     known.memory = SimpleNamespace(rows=rows, of_query=of_query, lending=0.5)  # type: ignore[assignment]

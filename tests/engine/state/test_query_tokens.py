@@ -69,7 +69,7 @@ def test_the_least_recently_used_are_thrown_away(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_batch_larger_than_what_is_kept_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asked for it takes its tokens next; the batch after it makes room."""
+    """Its tokens are taken next; the batch after it makes room."""
     monkeypatch.setattr(query_tokens, "_MOST", 2)
     encoder, kept = Noting(), KeptQueryTokens()
     kept.encode(encoder, ["a", "b", "c d"])

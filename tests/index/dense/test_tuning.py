@@ -274,7 +274,7 @@ def test_a_recall_target_out_of_range_is_refused(keys: np.ndarray, target: float
 
 
 def test_recall_counts_neighbours_that_are_there(keys: np.ndarray) -> None:
-    """Of four keys the fifth neighbour of a query is none, which nobody can find."""
+    """A query among four keys has no fifth neighbour that could be found."""
     index, queries = DenseIndex.build(keys[:4], "Flat"), keys[:2]
     truth = np.array([[0, 1, 2, 3, -1], [1, 0, 2, 3, -1]])
     assert recall(index, queries, truth) == 1.0

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -14,12 +13,11 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 from support.patience import LATEST_S
+from support.service.in_thread import served_in_thread
 from support.service.overload import SEARCH, fill
 
 from dsearch.engine import Collection
 from dsearch.service.middleware.slow_clients import SlowClientLimits, patient_protocol
-
-pytestmark = pytest.mark.server
 
 pytestmark = pytest.mark.server
 
@@ -42,17 +40,8 @@ def address(listening: socket.socket, served: uvicorn.Server) -> tuple[str, int]
 @pytest.fixture
 def served(app: FastAPI, papers: Collection, listening: socket.socket) -> Iterator[uvicorn.Server]:
     protocol = patient_protocol(SlowClientLimits(header_bytes=4096))
-    config = uvicorn.Config(app, port=0, http=protocol, loop="asyncio", log_config=None, lifespan="on")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-    thread.start()
-    until = time.monotonic() + LATEST_S
-    while not server.started:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    yield server
-    server.should_exit = True
-    thread.join(LATEST_S)
+    with served_in_thread(app, listening, http=protocol) as server:
+        yield server
 
 
 def ask(

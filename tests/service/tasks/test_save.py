@@ -15,7 +15,7 @@ from safetensors.numpy import save
 from starlette.testclient import TestClient
 from support.service.service_fakes import ORIGIN
 from support.service.tasks import ended
-from support.tiny_encoder import write_tiny_encoder
+from support.tiny_encoder import open_tiny, write_tiny_encoder
 from support.training.numbers import PAIRS, number_documents
 
 import dsearch
@@ -34,11 +34,6 @@ EVIDENCE = JudgedQueries(QUERIES, {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PA
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_encoder(tmp_path_factory.mktemp("tiny"))
-
-
-def open_tiny(home: Path, encoder: Path) -> SearchEngine:
-    """As a task's process opens this home."""
-    return SearchEngine(home, readonly=True, encoder=lambda: Encoder.load(str(encoder)))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN
-from support.tiny_encoder import write_tiny_encoder
+from support.tiny_encoder import open_tiny, write_tiny_encoder
 
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, EncodedDocuments, SearchEngine
@@ -49,11 +49,6 @@ def text(number: int) -> str:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_encoder(tmp_path_factory.mktemp("tiny"))
-
-
-def open_tiny(home: Path, encoder: Path) -> SearchEngine:
-    """As a task's process opens this home."""
-    return SearchEngine(home, readonly=True, encoder=lambda: Encoder.load(str(encoder)))
 
 
 @pytest.fixture

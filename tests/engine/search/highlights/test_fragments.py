@@ -40,7 +40,7 @@ def test_without_a_blank_nearby_it_is_cut_within_a_word() -> None:
 
 
 def test_pieces_with_more_different_terms_come_first_and_all_stand_in_order() -> None:
-    """Of five places the three with most terms, as they follow in the text."""
+    """The three places of five with most terms, as they follow in the text."""
     text = WORDS
     for at, term in (
         (0, "kiwi"),
