@@ -30,7 +30,7 @@ from typing import Any
 
 from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.store.sqlite.digest import canonical_json, record_fact
-from dsearch.store.sqlite.state import MarkedState, read_row
+from dsearch.store.sqlite.watermark import MarkedState, read_row
 
 FILE_NAME = "documents.db"
 FORMAT_WITH_JUDGED = 3
