@@ -16,7 +16,7 @@
 - `pending`    live rows without an embedding, so that reading them does not scan the collection. Derived.
 - `generation`, `model`  what was built; `live` is a log, and the newest entry of a kind is what is live: one
                committed row switches, and a rollback is one more row. An entry of kind `horizon` says up to
-               which operation deletions were purged (retention.py).
+               which operation deletions were purged (registry.py).
 
 Tables carry no foreign keys: `Store.verify` checks the relations together with the digests.
 """

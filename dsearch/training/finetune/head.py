@@ -1,6 +1,7 @@
 """`finetune`: cross-validate a training on held-out queries, train on all, and evaluate the gain.
 
-`lessons_of`: influence of each training query, stored with the model for `explain` (engine/lessons.py).
+`lessons_of`: influence of each training query, stored with the model for `explain`
+(engine/search/training_effect.py).
 """
 
 from __future__ import annotations
