@@ -53,11 +53,11 @@ from dsearch.attention.arrays import (
     repeat,
     softmax,
     totals,
+    unit,
     zeros,
 )
 from dsearch.attention.memory_rows import Indexes, MemoryRows, Setting
 from dsearch.attention.retrieval.contributors import TRUSTED, capped
-from dsearch.attention.vectors import unit
 
 NEAREST = 64  # past queries that share the attention of a query
 NEIGHBOURS = 5
