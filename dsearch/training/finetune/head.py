@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.scores import keyword_part
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
 from dsearch.engine.models.training_record import TrainingInfluences, query_statistics
