@@ -90,7 +90,12 @@ def in_full_precision(device: str) -> AbstractContextManager[object]:
     Args:
         device: kind of the device, such as "cpu".
     """
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    there = torch.amp.is_autocast_available(device)  # not of "meta"
+    return (
+        torch.autocast(device, enabled=False)
+        if there and torch.is_autocast_enabled(device)
+        else nullcontext()
+    )
 
 
 def _blocks(rows: Float[Tensor, "rows dim"]) -> Iterator[slice]:

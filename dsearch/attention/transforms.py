@@ -34,6 +34,11 @@ def checked_states(states: Any) -> Float[Tensor, "*queries encoder_dim"]:
         raise InvalidRequest(
             f"query states of type {type(states).__name__}; give a tensor, such as torch.as_tensor(states)"
         )
+    if states.layout != torch.strided or states.device.type == "meta":
+        raise InvalidRequest(
+            f"query states of layout {states.layout} on device {states.device}; give a dense tensor with "
+            "numbers: states.to_dense()"
+        )
     refuse_transforms(states)
     if not states.is_floating_point():
         raise InvalidRequest(f"query states of {states.dtype}; give floating-point numbers: states.float()")

@@ -107,6 +107,7 @@ class RemoteSearch(nn.Module):
             self.model = model or self.client.models(collection).live
             tensors = self.client.head(collection, self.model)
             self.head = head_of_arrays(tensors).train()
+            self._tensors = {name for name, _ in self.head.named_parameters()}
         self.version = self.model
         self._draft: str | None = None
         self._handed_in: Mapping[str, Any] = {}  # the head of the draft
@@ -176,6 +177,7 @@ class RemoteSearch(nn.Module):
     ) -> RemoteOutput:
         mode: Any = self.options.get("mode", "hybrid")
         check_finite_bias(self.bias)
+        self._require_own_tensors()
         check_texts(len(states), texts, mode, self.options.get("match_field"))
         if isinstance(values, np.ndarray):
             values = torch.as_tensor(values)
@@ -300,6 +302,17 @@ class RemoteSearch(nn.Module):
         draft, self._draft, self._handed_in = self._draft, None, {}
         if draft is not None:
             self.client.drop_draft(self.collection, draft)
+
+    def _require_own_tensors(self) -> None:
+        """Refuse a head with other parameters than those that the server has gradients of."""
+        if self.head is None:
+            return
+        others = {name for name, _ in self.head.named_parameters()} - self._tensors
+        if others:
+            raise InvalidRequest(
+                f"a head with {min(others)!r}, of which a server computes no gradient; remove the "
+                "parametrization (or pruning), or train a layer of dsearch.open_layer"
+            )
 
     def _hand_in(self) -> None:
         """Make a draft of the head of the last `sync`."""

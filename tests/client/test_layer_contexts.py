@@ -195,3 +195,33 @@ def test_a_bias_that_is_not_finite_is_named(open_any: Open, local: LocalEngine) 
 def test_texts_without_vectors_need_words(remote: Client) -> None:
     with pytest.raises(InvalidRequest, match=r"queries\.1 is empty; give at least one word, or vectors"):
         remote.attend("papers", ["river", " "])
+
+
+class Halved(nn.Module):
+    def forward(self, tensor: Tensor) -> Tensor:
+        return tensor * 0.5
+
+
+def test_a_parametrized_head_is_saved_as_it_computes(local: LocalEngine) -> None:
+    layer = dsearch.open_layer(local.engine, "papers", model="v2", mode="dense")
+    plain = layer.head.own_tensors()
+    nn.utils.parametrize.register_parametrization(layer.head, "key_delta", Halved())
+    layer(states_of()).context.square().sum().backward()
+    own = layer.head.own_tensors()
+    assert set(own) == set(plain)
+    torch.testing.assert_close(own["key_delta"], plain["key_delta"] / 2)
+    assert own["query_delta"].equal(plain["query_delta"])
+
+
+def test_a_parametrized_head_of_a_server_is_refused(remote: Client) -> None:
+    layer = RemoteSearch(remote, "papers", model="v2", mode="dense", train_head=True)
+    assert layer.head is not None
+    nn.utils.parametrize.register_parametrization(layer.head, "key_delta", Halved())
+    with pytest.raises(InvalidRequest, match=r"parametrizations\.key_delta\.original.*open_layer"):
+        layer(states_of())
+
+
+@pytest.mark.parametrize("states", [lambda: states_of().detach().to_sparse(), lambda: states_of().to("meta")])
+def test_states_without_dense_numbers_are_refused(open_any: Open, states: Callable[[], Tensor]) -> None:
+    with pytest.raises(InvalidRequest, match=r"give a dense tensor with numbers"):
+        open_any(mode="dense")(states())
