@@ -90,10 +90,10 @@ def in_full_precision(device: str) -> AbstractContextManager[object]:
     Args:
         device: kind of the device, such as "cpu".
     """
-    there = torch.amp.is_autocast_available(device)  # not of "meta"
+    has_autocast = torch.amp.is_autocast_available(device)  # not of "meta"
     return (
         torch.autocast(device, enabled=False)
-        if there and torch.is_autocast_enabled(device)
+        if has_autocast and torch.is_autocast_enabled(device)
         else nullcontext()
     )
 
