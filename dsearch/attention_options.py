@@ -38,6 +38,7 @@ SCORE_NAMES = (
 FIELD_SCORES = ("exact_match", "fuzzy", "prefix")
 KERNELS = ("gaussian", "epanechnikov", "boxcar")
 POOLING_NAMES = ("soft", "hard", "uniform")
+LONGEST_STATE = 1e6  # of a query: scores over the smallest temperature stay finite in float32
 # A smaller share of the exact attention among the candidates is mentioned in answers.
 COVERED_ENOUGH = 0.95
 _POSITIVE = {"low": 0, "high": 1e6, "inside": True, "allowed": "a number above 0, below 1e6"}

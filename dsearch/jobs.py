@@ -370,27 +370,27 @@ class ExampleScores:
         before: scores by the live version.
         after: scores by the new one, of the same examples in the same order.
         measure: name of the score, for the report.
+        live: version of `before`, in whose place alone the gate promotes; that of the call when None.
     """
 
     before: Sequence[float]
     after: Sequence[float]
     measure: str = "score"
+    live: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingJob(LearningJob):
-    """Judge what was trained elsewhere, and keep it as a version.
-
-    Evidence: judgements, or scores of examples by both versions; without any it is kept and does not answer.
+    """Judge what was trained elsewhere, and keep it as a version, which answers by evidence alone.
 
     Attributes:
-        training: judgements that it was trained on.
-        before, after: one score for each held-out example by the live version and by this; more is better.
+        training, before, after, live: see `JudgedQueries` and `ExampleScores`.
     """
 
     training: Grades | None = None
     before: Sequence[float] | None = None
     after: Sequence[float] | None = None
+    live: str | None = None
     measure: str = option("score", "name of the score of an example, for the report", longest=100)
     purpose: Purpose = option(  # noqa: RUF009
         "search", "what the version answers: searches, or predictions and attention alone", choices=PURPOSES

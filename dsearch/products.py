@@ -9,6 +9,7 @@ makers than Intel. oneDNN, which torch uses for convolutions and bfloat16, does:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -81,6 +82,20 @@ class _WithRounded(torch.autograd.Function):
         for part in _blocks(right):
             of_left += linear(gradient[..., part].contiguous(), right[part].to(gradient).T.contiguous())
         return of_left, None
+
+
+def in_full_precision(device: str) -> AbstractContextManager[object]:
+    """Products inside a caller's autocast as outside: scores tie and embeddings differ when they are rounded.
+
+    Args:
+        device: kind of the device, such as "cpu".
+    """
+    has_autocast = torch.amp.is_autocast_available(device)  # not of "meta"
+    return (
+        torch.autocast(device, enabled=False)
+        if has_autocast and torch.is_autocast_enabled(device)
+        else nullcontext()
+    )
 
 
 def _blocks(rows: Float[Tensor, "rows dim"]) -> Iterator[slice]:

@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from dsearch.attention import POOLINGS, mix, pool, temper, with_zero_gradient
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
-from dsearch.attention.transforms import check_states
+from dsearch.attention.transforms import checked_states
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
+from dsearch.client.remote_gradients import AttentionByServer, DenseByServer
 from dsearch.client.remote_output import (
     RemoteOutput,
     Values,
@@ -46,8 +46,10 @@ from dsearch.client.remote_output import (
 )
 from dsearch.client.uploads import head_of_arrays, upload_of
 from dsearch.engine.ranking.layer import with_own_parameters
-from dsearch.engine.ranking.scores import check_texts, texts_of_steps
+from dsearch.engine.ranking.scores import check_finite_bias, check_texts, texts_of_steps
+from dsearch.engine.ranking.scoring import under_autocast_of_now
 from dsearch.errors import Conflict, Gone, InvalidRequest
+from dsearch.products import in_full_precision
 from dsearch.results import Attention
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class RemoteSearch(nn.Module):
         InvalidRequest: `encoder_training` without an encoder, or of one that cannot be trained.
     """
 
+    @torch.inference_mode(False)  # tensors of inference never learn
     def __init__(
         self,
         server: str | Client | LocalEngine,
@@ -104,6 +107,7 @@ class RemoteSearch(nn.Module):
             self.model = model or self.client.models(collection).live
             tensors = self.client.head(collection, self.model)
             self.head = head_of_arrays(tensors).train()
+            self._tensors = {name for name, _ in self.head.named_parameters()}
         self.version = self.model
         self._draft: str | None = None
         self._handed_in: Mapping[str, Any] = {}  # the head of the draft
@@ -128,9 +132,10 @@ class RemoteSearch(nn.Module):
 
         Args:
             query_states: what the encoder gives for a query, or what another network gives in its place;
-                [batch, encoder_dim], or sequences of them, [batch, steps, encoder_dim].
-            texts: the words of each query; without them the keyword leg finds and adds nothing. Lists of them
-                for sequences.
+                [batch, encoder_dim], or sequences of them, [batch, steps, encoder_dim]; zeros for padding,
+                which then scores 0 with every document.
+            texts: the words of each query, "" for none; without them the keyword leg finds and adds nothing.
+                Lists of them for sequences.
             values: what is pooled; W_V e_d when None. A field of the documents by name; a function of the
                 candidates' ids, whose result is [queries, candidates, value_dim], of which the rows behind a
                 query's last candidate do not count; or a row for each position of the state that answers.
@@ -142,12 +147,13 @@ class RemoteSearch(nn.Module):
         Raises:
             DimensionMismatch: states of another length than the embeddings; fewer values than positions; a
                 bias of another length.
-            InvalidRequest: another number of texts than states; mode "keyword" without texts; `embed` or
+            InvalidRequest: states with numbers that are not finite, or longer than a million; another number
+                of texts than states; mode "keyword" without texts; a bias that is not finite; `embed` or
                 `tokens`.
             Gone: in the backward through `vjp`: the collection was written to too often, or rebuilt, since
                 the forward. Repeat the step.
         """
-        check_states(query_states)
+        query_states = checked_states(query_states)
         if embed is not None or tokens is not None:
             raise InvalidRequest(_HERE_ALONE)
         shape = query_states.shape[:-1]
@@ -155,8 +161,23 @@ class RemoteSearch(nn.Module):
             texts = texts_of_steps(texts, *shape)
             flat = self.forward(query_states.flatten(0, 1), texts, values=values, with_texts=with_texts)
             return in_sequences(flat, shape)
-        states = query_states if query_states.dtype == torch.float64 else query_states.float()
+        kind = query_states.device.type
+        if callable(values):
+            values = under_autocast_of_now(values, kind)
+        with in_full_precision(kind):
+            states = query_states if query_states.dtype == torch.float64 else query_states.float()
+            return self._answered(states, texts, values, with_texts)
+
+    def _answered(
+        self,
+        states: Float[Tensor, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        values: Values | None,
+        with_texts: bool,
+    ) -> RemoteOutput:
         mode: Any = self.options.get("mode", "hybrid")
+        check_finite_bias(self.bias)
+        self._require_own_tensors()
         check_texts(len(states), texts, mode, self.options.get("match_field"))
         if isinstance(values, np.ndarray):
             values = torch.as_tensor(values)
@@ -171,7 +192,7 @@ class RemoteSearch(nn.Module):
             head_weights = tensor_like(attention.head_weights, states)
             context, weights, scores = self._as_answered(attention, texts, states, field)
         else:
-            dense = _Dense.apply(states, dense, tensor_like(attention.slopes, states))
+            dense = DenseByServer.apply(states, dense, tensor_like(attention.slopes, states))
             if self.bias is not None:  # it is in these scores: what is added is 0, and has its gradient
                 own = rows_at(self.bias.unsqueeze(1), attention.positions).squeeze(-1).to(dense)
                 dense = dense + (own - own.detach()).unsqueeze(1)
@@ -221,7 +242,8 @@ class RemoteSearch(nn.Module):
         if (encoder := self._frozen[0]) is None:
             raise InvalidRequest("query_states() of a layer without an encoder; make it with encoder=…")
         device = None if self.head is None else next(self.head.parameters()).device
-        return torch.as_tensor(encoder.encode_queries(list(texts)), device=device)
+        with in_full_precision("cpu"):
+            return torch.as_tensor(encoder.encode_queries(list(texts)), device=device)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteSearch:
         """A layer with parameters of its own by the same client; handed in as this one was."""
@@ -281,6 +303,17 @@ class RemoteSearch(nn.Module):
         if draft is not None:
             self.client.drop_draft(self.collection, draft)
 
+    def _require_own_tensors(self) -> None:
+        """Refuse a head with other parameters than those that the server has gradients of."""
+        if self.head is None:
+            return
+        others = {name for name, _ in self.head.named_parameters()} - self._tensors
+        if others:
+            raise InvalidRequest(
+                f"a head with {min(others)!r}, of which a server computes no gradient; remove the "
+                "parametrization (or pruning), or train a layer of dsearch.open_layer"
+            )
+
     def _hand_in(self) -> None:
         """Make a draft of the head of the last `sync`."""
         self._draft = self.client.draft_head(self.collection, self._handed_in, parent=self.version).draft
@@ -321,13 +354,13 @@ class RemoteSearch(nn.Module):
             field=field,
         )
         try:
-            return ask(**self._request_of(states))
+            return ask(**self.request_of(states))
         except Gone:
             if self._draft is None:
                 raise
             self._draft = None  # expired, or of before the server was restarted
             self._hand_in()
-            return ask(**self._request_of(states))
+            return ask(**self.request_of(states))
 
     def _as_answered(
         self, attention: Attention, texts: Sequence[str] | None, states: Tensor, field: str | None
@@ -337,14 +370,15 @@ class RemoteSearch(nn.Module):
         if self.head is not None:
             parameters += self.head.parameters()
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (states, *parameters)):
-            return _ByServer.apply(self, attention, texts, field, states, *parameters)  # pyright: ignore
+            return AttentionByServer.apply(self, attention, texts, field, states, *parameters)  # pyright: ignore
         return (
             tensor_like(attention.context, states),
             tensor_like(attention.weights, states),
             tensor_like(attention.scores, states),
         )
 
-    def _request_of(self, states: Tensor) -> Any:
+    def request_of(self, states: Tensor) -> Any:
+        """The options of a request for these states."""
         dtype = "float64" if states.dtype == torch.float64 else "float32"
         named = {"model": self.model} if self._draft is None else {"draft": self._draft}
         bias = {} if self.bias is None else {"bias": self.bias.detach().double().cpu().numpy()}
@@ -355,82 +389,3 @@ _HERE_ALONE = (
     "embed and tokens are of a layer of this process: a server cannot call a function here, and sends no "
     "tokens of documents; use dsearch.open_layer(home, name), or leave them out"
 )
-
-
-class _Dense(torch.autograd.Function):
-    """The dense scores as the server has computed them, with their slopes as derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, dense: Tensor, slopes: Tensor) -> Tensor:
-        """The scores."""
-        ctx.save_for_backward(slopes)
-        return dense.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """Σ_h Σ_c ∂L/∂dense_h(c) · slope_h(c)."""
-        (slopes,) = ctx.saved_tensors
-        return torch.einsum("bhc,bhcd->bd", gradient, slopes), None, None
-
-
-class _ByServer(torch.autograd.Function):
-    """Server's answer, with gradients that the server computes on demand."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        layer: RemoteSearch,
-        attention: Attention,
-        texts: Sequence[str] | None,
-        field: str | None,
-        states: Tensor,
-        *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Context, weights and scores."""
-        ctx.layer, ctx.attention, ctx.texts, ctx.field = layer, attention, texts, field
-        ctx.parameters = parameters
-        ctx.save_for_backward(states)
-        return (
-            tensor_like(attention.context, states),
-            tensor_like(attention.weights, states),
-            tensor_like(attention.scores, states),
-        )
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        """One `vjp` for the states and all parameters."""
-        layer, attention, parameters = ctx.layer, ctx.attention, list(ctx.parameters)
-        (states,) = ctx.saved_tensors
-        context, *of_candidates = (gradient.cpu().numpy() for gradient in gradients)
-        counts = [len(line) for line in attention.ids]
-        weights, scores = (
-            [row[:count] for row, count in zip(rows, counts, strict=True)] for rows in of_candidates
-        )
-        answered = layer.client.vjp(
-            layer.collection,
-            None if ctx.texts is None else list(ctx.texts),
-            vectors=states.cpu().numpy(),
-            context=context,
-            weights=weights,
-            scores=scores,
-            head=layer.head is not None,
-            field=ctx.field,
-            **{
-                **layer._request_of(states),
-                "model": None,
-                "draft": attention.draft,
-                "stamp": attention.stamp,
-            },
-        )
-        of_head = list[Tensor]()
-        if layer.bias is not None:
-            of_head.append(tensor_like(answered.bias, parameters.pop(0)))
-        if layer.head is not None:
-            names = [name for name, _ in layer.head.named_parameters()]
-            of_head += [
-                tensor_like(answered.head[name], parameter)
-                for name, parameter in zip(names, parameters, strict=True)
-            ]
-        return None, None, None, None, tensor_like(answered.states, states), *of_head

@@ -100,8 +100,8 @@ def evidence_by(
     trained: Any = layer
     if hasattr(trained, "sync"):
         trained.sync()
-    before = scores_by(evidence, trained.with_model(live()))
-    return ExampleScores(before, scores_by(evidence, trained), measure or "score")
+    before = scores_by(evidence, trained.with_model(version := live()))
+    return ExampleScores(before, scores_by(evidence, trained), measure or "score", version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.encoder.weights import DEFAULT_ENCODER, Weights, find_weights
 from dsearch.errors import EncoderUnavailable, InvalidRequest
-from dsearch.products import quicken
+from dsearch.products import in_full_precision, quicken
 
 _log = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -163,7 +163,8 @@ class Encoder(nn.Module):
         tokens: dict[int, TextTokens] = {}
         lengths = np.array([len(text) for text in texts], np.int64)
         for batch in length_sorted_batches(lengths, self.batch_size):
-            encoded = self.embed_tokens([texts[int(i)] for i in batch], role)
+            with in_full_precision(self.model.device.type):
+                encoded = self.embed_tokens([texts[int(i)] for i in batch], role)
             out[batch] = encoded.embeddings.cpu().numpy()
             for at, states, spans in zip(batch.tolist(), encoded.states, encoded.spans, strict=True):
                 tokens[at] = TextTokens(states.cpu().numpy(), spans)
@@ -204,7 +205,8 @@ class Encoder(nn.Module):
         while texts:
             some = texts[: self.batch_size]
             try:
-                parts.append(self.embed(some, role).cpu().numpy())
+                with in_full_precision(self.model.device.type):  # embeddings are the identity's anywhere
+                    parts.append(self.embed(some, role).cpu().numpy())
             except torch.OutOfMemoryError:
                 if len(some) == 1:
                     raise

@@ -132,10 +132,7 @@ def count_facets(
 def list_models(collection: Searchable) -> Models:
     """List every version with its record; v0 is the untrained one."""
     store = collection.store
-    live: dict[Purpose, str] = {
-        "search": collection.live_model,
-        "predict": served_version(store, store.live_model("predict")),
-    }
+    live: dict[Purpose, str] = {purpose: answering(collection, purpose) for purpose in ("search", "predict")}
     models: list[Model] = []
     for model in [store.model(UNTRAINED), *store.models()]:
         purpose = store.purpose_of(model.version)
@@ -146,8 +143,18 @@ def list_models(collection: Searchable) -> Models:
     return Models(live["search"], models, live["predict"])
 
 
+def answering(collection: Searchable, purpose: Purpose) -> str:
+    """The version that answers for a purpose now."""
+    if purpose == "search":
+        return collection.live_model
+    return served_version(collection.store, collection.store.live_model("predict"))
+
+
+OUTDATED_BY = "outdated_by"  # of a record: the version that became live between verdict and promotion
+
+
 def require_unjudged(collection: Searchable, version: str) -> None:
-    """Refuse a version that answers, or that evidence has judged: a version has one verdict.
+    """Refuse a version that answers, or that evidence has judged: it has one verdict against a live version.
 
     Raises:
         ModelNotFound.
@@ -160,7 +167,7 @@ def require_unjudged(collection: Searchable, version: str) -> None:
             "was kept without a verdict"
         )
     gate: Any = record.get("gate") or {}
-    if gate.get("p_value") is not None:
+    if gate.get("p_value") is not None and record.get(OUTDATED_BY) is None:
         raise Conflict(
             f"{version} was judged already ({record.get('verdict')}); save it again with fresh evidence, or "
             "promote it"

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dsearch.attention import with_zero_gradient
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.attention.transforms import check_states
+from dsearch.attention.transforms import checked_states
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
@@ -42,6 +42,7 @@ from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens_in_graph
 from dsearch.errors import Conflict, InvalidRequest
+from dsearch.products import in_full_precision
 
 OpenCollection = Callable[[], AbstractContextManager[Collection]]
 EncoderMethod = Literal["lora", "all"]
@@ -67,6 +68,7 @@ class CollectionLayer(SearchLayer):
         Conflict: `encoder_training` for a version with a query encoder of its own.
     """
 
+    @torch.inference_mode(False)  # tensors of inference never learn
     def __init__(
         self,
         source: OpenCollection,
@@ -108,8 +110,9 @@ class CollectionLayer(SearchLayer):
         """Search with each query state; as `SearchLayer.forward`, and with the ids of what it attends to.
 
         Args:
-            query_states: [batch, encoder_dim], or sequences of them, [batch, steps, encoder_dim].
-            texts: the words of each query; lists of them for sequences.
+            query_states: [batch, encoder_dim], or sequences of them, [batch, steps, encoder_dim]; zeros for
+                padding, which then scores 0 with every document.
+            texts: the words of each query, "" for none; lists of them for sequences.
             embed: as for `SearchLayer`.
             values: what is pooled: a row for each position; a field of the documents by name ("price",
                 "value"); or a function of the candidates' ids, whose result is [queries, candidates,
@@ -121,7 +124,7 @@ class CollectionLayer(SearchLayer):
         Raises:
             InvalidRequest, DimensionMismatch: as `SearchLayer.forward`; a field that a document lacks.
         """
-        check_states(query_states)
+        query_states = checked_states(query_states)
         shape = query_states.shape[:-1]
         if len(shape) == 2:
             texts = texts_of_steps(texts, *shape)
@@ -175,7 +178,8 @@ class CollectionLayer(SearchLayer):
         if not self._frozen:
             with self._source() as collection:
                 self._frozen.append(collection.encoder_of(self.version))
-        return torch.as_tensor(self._frozen[0].encode_queries(list(texts)), device=self.device)
+        with in_full_precision(self.device.type):
+            return torch.as_tensor(self._frozen[0].encode_queries(list(texts)), device=self.device)
 
     def query_tokens(self, texts: Sequence[str]) -> list[QueryTokens]:
         """The tokens of queries, for a second stage: `layer(states, texts, tokens=…)`.
@@ -199,6 +203,7 @@ class CollectionLayer(SearchLayer):
         """Device of the head, and so of the layer."""
         return next(self.head.parameters()).device
 
+    @torch.inference_mode(False)
     def refresh(self) -> None:
         """Search the documents as they are now: later steps see what was added and deleted meanwhile.
 
@@ -217,6 +222,7 @@ class CollectionLayer(SearchLayer):
             self.resident = None  # the old ones make room first
             self.resident = ResidentEmbeddings(self.snapshot, self._resident, self.device)
 
+    @torch.inference_mode(False)
     def with_documents(self, state: Snapshot) -> CollectionLayer:
         """The same layer, with the same parameters, over other embeddings of the collection's documents."""
         other = copy.copy(self)

@@ -77,7 +77,7 @@ class CollectionModels(CollectionState):
             version: the version.
             purpose: search or predict, for which it answers from now on; its own when None. A version for
                 predictions answers no searches.
-            after: version for searches that it was made from.
+            after: version for that purpose that it was made from, or compared with.
 
         Returns its purpose.
 
@@ -91,6 +91,7 @@ class CollectionModels(CollectionState):
                 self.head(version)
                 self._encoders.check(version)
             with self._writing:
+                self._require_live(after, version, purpose)
                 self.store.promote(version, purpose)
                 self._live.catch_up()
             return purpose
@@ -100,8 +101,7 @@ class CollectionModels(CollectionState):
         if own_documents:
             self._documents.snapshot(version)  # loaded before it goes live
         with self._writing:
-            if after is not None and (live := self.live_model) != after:
-                raise Conflict(f"{live} is live and not {after}, which {version} was made from; begin anew")
+            self._require_live(after, version, purpose)
             self.store.promote(version)
             self._live.catch_up()
         if own_documents:
@@ -113,6 +113,11 @@ class CollectionModels(CollectionState):
             with suppress(DsearchError):
                 self.retune()
         return purpose
+
+    def _require_live(self, after: str | None, version: str, purpose: Purpose) -> None:
+        """Raise Conflict unless `after` answers for a purpose; None requires nothing."""
+        if after is not None and (live := self.answering(purpose)) != after:
+            raise Conflict(f"{live} is live and not {after}, which {version} was made from; begin anew")
 
     def rollback(self, purpose: Purpose = "search") -> str:
         """Make the version live again that answered before for a purpose, and return the one that answers.

@@ -29,6 +29,7 @@ from dsearch.training.gate.compare import Comparison, compare_values
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Headroom, headroom
 from dsearch.training.gate.regression import Baseline, Regression, judge_regression
+from dsearch.training.gate.verdict import judge_scores, verdict_of
 from dsearch.training.loop.loop import TrainingDiverged, Watch
 from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import RunFolder
@@ -55,11 +56,9 @@ from dsearch.training.saving import (
     JudgedLayer,
     evidence_fields,
     judge_layer,
-    judge_scores,
     judge_version,
     save_model,
     scores_by,
-    verdict_of,
 )
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.scopes.head import train_head, train_student

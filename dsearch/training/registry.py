@@ -12,6 +12,7 @@ from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.errors import Conflict
 from dsearch.store import MemoryRow
 from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows
@@ -122,7 +123,8 @@ def register(
     Args:
         collection: collection of the model.
         head: trained head.
-        record: training metadata, as JSON.
+        record: training metadata, as JSON. If it names a version under `compared_with`, this one goes live
+            in place of that one alone.
         passed: True if it passed the gate.
         reason: verdict of the gate, in words.
         promote: False: nothing answers that did not before.
@@ -147,7 +149,9 @@ def register(
         head, record, parent=parent, encoder=encoder, documents=documents, lessons=lessons
     )
     if accept or (promote and passed):
-        collection.promote(version)
+        outdated = _promoted(collection, version, None if accept else record.get("compared_with"))
+        if outdated is not None:
+            return Registration(version, None, parent, f"{reason}; {outdated}", said("outdated"))
         return Registration(version, version, parent, reason, said("live" if passed else "accepted"))
     tuned = record.get("tuned")
     if not promote or tuned_head is None or tuned is None or tuned["gate"]["verdict"] != "passed":
@@ -186,14 +190,40 @@ def register_verdict(
         Conflict: as `calls.require_unjudged`.
     """
     calls.require_unjudged(collection, version)
-    collection.add_to_record(version, {**record, "verdict": reason, "accepted": accept})
-    live = accept or (promote and passed)
+    collection.add_to_record(
+        version, {**record, "verdict": reason, "accepted": accept, calls.OUTDATED_BY: None}
+    )
+    live, outdated = accept or (promote and passed), None
     if live:
-        collection.promote(version)
-    outcome: Outcome = "kept" if not live else "live" if passed else "accepted"
+        outdated = _promoted(collection, version, None if accept else record.get("compared_with"))
+    if outdated is not None:
+        live, reason = False, f"{reason}; {outdated}"
+    outcome: Outcome = "outdated" if outdated else "kept" if not live else "live" if passed else "accepted"
     parent = collection.store.model(version).parent or UNTRAINED
     sentence = sentence_of(record["gate"], outcome)
     return Registration(version, version if live else None, parent, reason, sentence)
+
+
+def _promoted(collection: Collection, version: str, compared_with: str | None) -> str | None:
+    """Make a version live in place of the one that it was compared with; else say why it is not.
+
+    A verdict holds between two versions: if a third one answers by now, it says nothing. Then the version's
+    record names that one, and it can be judged again.
+    """
+    try:
+        collection.promote(version, after=compared_with)
+    except Conflict:
+        live = collection.answering(collection.store.purpose_of(version))
+        if compared_with in (None, live):
+            raise
+        outdated = (
+            f"not promoted, since {live} became live after the comparison with {compared_with}: judge it "
+            f"again by scores of {live} and {version} (judge_model), or promote it"
+        )
+        verdict = f"{collection.store.model(version).record['verdict']}; {outdated}"
+        collection.add_to_record(version, {calls.OUTDATED_BY: live, "verdict": verdict})
+        return outdated
+    return None
 
 
 def register_outcomes(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,11 +39,12 @@ from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.full import encoded_documents, further_of
 from dsearch.training.gate.functions import Score, scores_by, scores_over
 from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
-from dsearch.training.gate.held_out import Answers, HeldOut
+from dsearch.training.gate.held_out import HeldOut
+from dsearch.training.gate.verdict import judge_scores, verdict_of
 from dsearch.training.loop.observer import Observer
 from dsearch.training.registry import Registration, register, register_verdict
 from dsearch.training.run import judged_examples
-from dsearch.types import Progress, Purpose
+from dsearch.types import Progress
 
 SCOPE = "layer"  # of its record
 _STEPS = 4  # of a judgement
@@ -117,7 +118,8 @@ def save_model(
     if callable(evidence):
         if isinstance(layer, Head):
             raise InvalidRequest("a function as evidence scores layers, and this is a head; give the layer")
-        before = scores_by(evidence, _live_layer(collection, layer, options.get("purpose", "search")))
+        live = collection.answering(options.get("purpose", "search"))
+        before = scores_by(evidence, _live_layer(collection, layer, live))
         if options.get("encode_documents"):
             SavingJob(**options).check()
             _require_whole(collection, parent, head, change)
@@ -127,7 +129,7 @@ def save_model(
             after = scores_over(collection, layer, identity, documents, evidence)
         else:
             after = scores_by(evidence, layer)
-        evidence = ExampleScores(before, after, measure or "score")
+        evidence = ExampleScores(before, after, measure or "score", live)
     elif measure is not None:
         raise InvalidRequest("measure names the score of a function; leave it out with other evidence")
     job = SavingJob(**evidence_fields(evidence), **options)
@@ -250,14 +252,15 @@ def judge_layer(
     served = None if encoder is None else _encoder_with(collection.encoder, encoder)
     left_out: dict[str, int] = {}
     examples = None
+    live = job.live or collection.answering(job.purpose)
     if job.judgements is not None:
-        _require_comparable(collection, head, job)
+        _require_comparable(collection, head, live)
         examples = judged_examples(collection, job)
     if job.encode_documents and documents is None:
         state = collection.snapshot_for(UNTRAINED) if examples is None else examples.snapshot
         documents = _encoded(collection, encoder, state, observer)
     if examples is not None:
-        report = _by_judgements(collection, head, served, examples, job, gate, steps, documents)
+        report = _by_judgements(collection, live, head, served, examples, job, gate, steps, documents)
         left_out = dict(examples.left_out)
     elif job.before is not None:
         report = judge_scores(job)
@@ -269,7 +272,7 @@ def judge_layer(
         "purpose": job.purpose,
         "uploaded": dict(record or {}),
         "left_out": left_out,
-        **verdict_of(report),
+        **verdict_of(report, None if report.p_value is None else live),
     }
     return JudgedLayer(head, report, encodings, encoder, documents)
 
@@ -280,7 +283,7 @@ def judge_version(collection: Collection, version: str, job: SavingJob) -> Regis
     Args:
         collection: opened for writing.
         version: its name.
-        job: `before` and `after`, and the options of the gate.
+        job: `before` and `after`, the version that `before` is of, and the options of the gate.
 
     Raises:
         ModelNotFound.
@@ -288,34 +291,17 @@ def judge_version(collection: Collection, version: str, job: SavingJob) -> Regis
         Conflict: as `calls.require_unjudged`.
     """
     calls.require_unjudged(collection, version)
+    live = job.live or collection.answering(collection.store.purpose_of(version))
     report = judge_scores(job)
     return register_verdict(
         collection,
         version,
-        verdict_of(report),
+        verdict_of(report, live),
         passed=report.passed,
         reason=report.reason,
         promote=job.promote,
         accept=job.accept,
     )
-
-
-def judge_scores(job: SavingJob) -> GateReport:
-    """The gate's report on scores by the live version and by another one.
-
-    Raises:
-        InvalidRequest: scores that are no pairs, options that exclude each other.
-    """
-    job.check()
-    if job.before is None or job.after is None:
-        raise InvalidRequest("no scores to judge by; give before and after")
-    gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
-    return judge(_answers_of(job.before), _answers_of(job.after), gate, measure=job.measure, seed=job.seed)
-
-
-def verdict_of(report: GateReport) -> dict[str, Any]:
-    """Members of a version's record: what a verdict says."""
-    return {"examples": report.slice("all").queries, "gate": report.to_dict()}
 
 
 class _Steps:
@@ -335,9 +321,8 @@ class _Steps:
             raise Cancelled(f"stopped after {done} of {_STEPS} steps of the judgement; nothing was saved")
 
 
-def _require_comparable(collection: Collection, head: Head, job: SavingJob) -> None:
+def _require_comparable(collection: Collection, head: Head, live: str) -> None:
     """Refuse judgements that cannot compare a head with the live version, before anything is encoded."""
-    live = collection.answering(job.purpose)
     if head.learned_score is not None or collection.head(live).learned_score is not None:
         raise InvalidRequest(
             "judgements as evidence of a learned score, which they would rank by the inner product; give a "
@@ -352,6 +337,7 @@ def _require_comparable(collection: Collection, head: Head, job: SavingJob) -> N
 
 def _by_judgements(
     collection: Collection,
+    live: str,
     head: Head,
     encoder: TextEncoder | None,
     examples: Examples,
@@ -360,7 +346,6 @@ def _by_judgements(
     steps: _Steps,
     documents: EncodedDocuments | None,
 ) -> GateReport:
-    live = collection.answering(job.purpose)
     steps.reach(1)
     ranked = HeldOut(examples, _seen(collection, examples, job))
     of_live = of_head = examples.states
@@ -410,15 +395,8 @@ def _seen(collection: Collection, examples: Examples, job: SavingJob) -> Example
     return replace(none, relevant=[(positions, np.ones(len(positions), np.float32))])
 
 
-def _answers_of(scores: Sequence[float]) -> Answers:
-    """Scores as answers; of examples that are no queries nothing is seen or unseen."""
-    numbers = np.asarray(scores, np.float64)
-    return Answers(numbers, np.zeros(len(numbers), bool), numbers)
-
-
-def _live_layer(collection: Collection, layer: SearchLayer, purpose: Purpose) -> SearchLayer:
+def _live_layer(collection: Collection, layer: SearchLayer, live: str) -> SearchLayer:
     """The same attention by the version that answers now."""
-    live = collection.answering(purpose)
     if isinstance(layer, CollectionLayer):
         return layer.with_model(live)
     return SearchLayer(

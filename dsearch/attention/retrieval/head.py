@@ -195,12 +195,19 @@ class Head(HeadFormulas, nn.Module):
         return other
 
     def own_tensors(self) -> dict[str, Tensor]:
-        """The state without the memory, which is stored beside it: detached, on the CPU."""
-        return {
-            name: tensor.detach().cpu().contiguous()
-            for name, tensor in self.state_dict().items()
-            if not name.startswith("memory.")
-        }
+        """The state without the memory, which is stored beside it: detached, on the CPU.
+
+        Parametrized tensors (`torch.nn.utils.parametrize`) are as they are computed.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in self.state_dict().items():
+            owner, parametrized, rest = name.partition("parametrizations.")
+            if parametrized:
+                own = rest.split(".")[0]
+                name, tensor = owner + own, getattr(self.get_submodule(owner.rstrip(".")), own)
+            if not name.startswith("memory."):
+                tensors[name] = tensor.detach().cpu().contiguous()
+        return tensors
 
     def start_from(self, other: Head) -> None:
         """Take over what a tuned search is: keyword weight, k1 and b, hop strength; nothing else."""

@@ -114,7 +114,7 @@ class LocalUpkeep:
         alone = callable(evidence) and bool(options.get("encode_documents")) and is_search_layer(layer)
         pending = None if alone else kept_version(layer, evidence, measure, options)
         if pending is not None:
-            before = pending.scores_of_live(opened.answering(purpose))
+            before = pending.scores_of_live(live := opened.answering(purpose))
             without: SaveOptions = {**options, "promote": False, "accept": False}
             task = self.save_model(
                 collection, layer, encoder=encoder, parent=parent, record=record, **without
@@ -123,7 +123,7 @@ class LocalUpkeep:
                 return task
             version = task.result["model"]
             try:
-                scores = ExampleScores(before, pending.scores(version), pending.measure)
+                scores = ExampleScores(before, pending.scores(version), pending.measure, live)
             except BaseException:  # nobody else knows of the version
                 self.engine.collection(collection).delete_model(version)
                 raise

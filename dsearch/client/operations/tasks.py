@@ -206,7 +206,7 @@ class TaskOperations:
                 return task
             version = task.result["model"]
             try:
-                scores = ExampleScores(before, pending.scores(version), pending.measure)
+                scores = ExampleScores(before, pending.scores(version), pending.measure, live)
             except BaseException:  # nobody else knows of the version
                 yield from ModelOperations.delete_model(self, collection, version)
                 raise
@@ -234,7 +234,8 @@ class TaskOperations:
         Args:
             collection: its name.
             version: one that does not answer and was not judged before.
-            evidence: scores of held-out examples by the live version and by this one.
+            evidence: scores of held-out examples by the live version and by this one. It is promoted in place
+                of that live version alone: if another one became live meanwhile, it can be judged again.
             options: promote, accept, risk, alpha, margin and seed: see `dsearch.jobs.SavingJob`.
         """
         return (

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from dsearch.attention.arrays import Array, is_tensor, numbers_of
+from dsearch.attention_options import LONGEST_STATE
 from dsearch.engine.indexing.ingest import is_given, require_encoder
 from dsearch.errors import DimensionMismatch, DsearchError, InvalidDocument, InvalidRequest
 from dsearch.store import Store
@@ -23,7 +24,6 @@ Vectors: TypeAlias = (
     "Sequence[Any] | Float[np.ndarray, 'batch encoder_dim'] | Float[Array, 'batch encoder_dim']"
 )
 _TOLERANCE = 1e-3  # of a length: accepts half precision, rejects unnormalised vectors
-_LONGEST = 1e6  # of a query's vector: scores over the smallest temperature stay finite in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +123,28 @@ def query_states(vectors: Sequence[Sequence[float]]) -> Float[Array, "batch dim"
 
 
 def query_vectors(
-    vectors: Vectors, dimension: int, name: str = "vectors"
+    vectors: Vectors, dimension: int, name: str = "vectors", *, padding: bool = False
 ) -> Float[Array, "batch encoder_dim"]:
     """Return vectors in place of query texts as states: float64 as given, otherwise float32.
+
+    With `padding` a vector may have length 0: it scores 0 with every document.
 
     Raises:
         As `query_arrays`.
     """
     import torch
 
-    return torch.as_tensor(query_arrays(vectors, dimension, name))
+    return torch.as_tensor(query_arrays(vectors, dimension, name, padding=padding))
 
 
 def query_arrays(
-    vectors: Vectors, dimension: int, name: str = "vectors"
+    vectors: Vectors, dimension: int, name: str = "vectors", *, padding: bool = False
 ) -> Float[Array, "batch encoder_dim"]:
     """Return vectors as an array, those that are a tensor as one; see `query_vectors`.
 
     Raises:
         DimensionMismatch: one has another length than `dimension`.
-        InvalidRequest: not numbers, not finite, zero or too long.
+        InvalidRequest: not numbers, not finite, too long, or zero without `padding`.
     """
     states: Any = vectors
     if is_tensor(vectors):
@@ -164,12 +166,12 @@ def query_arrays(
         )
     with np.errstate(over="ignore"):  # too long for a float: infinity is refused below
         lengths = np.linalg.norm(numbers_of(states.double() if is_tensor(states) else states), axis=1)
-    wrong = ~((lengths > 0) & (lengths <= _LONGEST))  # NaN too
+    wrong = ~((lengths >= 0 if padding else lengths > 0) & (lengths <= LONGEST_STATE))  # NaN too
     if wrong.any():
         first = int(np.argmax(wrong))
         raise InvalidRequest(
-            f"{name}.{first} has length {float(lengths[first]):.4g}; use finite numbers, of a length above 0 "
-            f"and up to {_LONGEST:g}, usually 1"
+            f"{name}.{first} has length {float(lengths[first]):.4g}; use finite numbers, of a length "
+            f"{'' if padding else 'above 0 and '}up to {LONGEST_STATE:g}, usually 1"
         )
     return states
 

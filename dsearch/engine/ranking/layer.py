@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, Self, TypeVar
 
 import torch
@@ -16,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.transforms import bounded_states
 from dsearch.engine.ranking.candidates import Among
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
@@ -25,6 +25,7 @@ from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.errors import InvalidRequest
+from dsearch.products import in_full_precision
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
@@ -59,8 +60,9 @@ class SearchLayer(Ranker, nn.Module):
         """Search with each query state, and with its text for the keyword leg.
 
         Args:
-            query_states: what the encoder gives for a query, or what another network gives in its place.
-            texts: the words of each query; without them the keyword leg finds and adds nothing.
+            query_states: what the encoder gives for a query, or what another network gives in its place. A
+                state of length 0, such as a row of padding, scores 0 with every document.
+            texts: the words of each query, "" for none; without them the keyword leg finds and adds nothing.
             embed: gives the embeddings of positions in the graph, for gradients into the document encoder;
                 the stored ones when None. What it gives is all there is of a document: no passages.
             values: what is pooled, a row for each position of the snapshot: labels, numbers, any field (see
@@ -69,7 +71,8 @@ class SearchLayer(Ranker, nn.Module):
 
         Raises:
             DimensionMismatch: states of another length than the embeddings; not one value a position.
-            InvalidRequest: another number of texts than states; mode "keyword" without texts.
+            InvalidRequest: states with numbers that are not finite, or longer than a million; another number
+                of texts than states; mode "keyword" without texts; a bias that is not finite.
 
         Under autocast it computes in float32 all the same: rounded to half precision, the best scores tie.
         """
@@ -127,8 +130,8 @@ class SearchLayer(Ranker, nn.Module):
         kind = query_states.device.type
         if embed is not None:
             embed = under_autocast_of_now(embed, kind)
-        query_states = self._in_own_precision(query_states)
-        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        query_states = self._in_own_precision(bounded_states(query_states))
+        with in_full_precision(kind):
             return super()._search(query_states, texts, embed, values, among, pooled, shares, tokens)
 
 
@@ -137,6 +140,7 @@ def with_own_parameters(layer: Layer, memo: dict[int, Any]) -> Layer:
     other = layer.__class__.__new__(layer.__class__)
     memo[id(layer)] = other
     other.__dict__ = {**layer.__dict__}
-    for kind in ("_parameters", "_buffers", "_modules"):
-        other.__dict__[kind] = copy.deepcopy(layer.__dict__[kind], memo)
+    with torch.inference_mode(False):  # tensors of inference never learn
+        for kind in ("_parameters", "_buffers", "_modules"):
+            other.__dict__[kind] = copy.deepcopy(layer.__dict__[kind], memo)
     return other

@@ -108,9 +108,13 @@ class ResidentEmbeddings(nn.Module):
         else:
             hidden = np.zeros(0, bool) if snapshot.excluded is None else snapshot.excluded[: len(built)]
             best = _best_visible(queries, built, self.further, self.owners, torch.as_tensor(hidden), k)
-        visible = snapshot.visible()
+        visible, nearest = snapshot.visible(), best.cpu().numpy()
         newer = visible[visible >= snapshot.built]
-        return np.concatenate([best.cpu().numpy(), np.tile(newer, (len(queries), 1))], axis=1)
+        nearest = np.concatenate([nearest, np.tile(newer, (len(queries), 1))], axis=1)
+        if (idle := ~(queries != 0).any(1).cpu().numpy()).any():  # they tie with every document
+            first = visible[: min(k, nearest.shape[1])]
+            nearest[idle] = np.pad(first, (0, nearest.shape[1] - len(first)), constant_values=NONE)
+        return nearest
 
 
 def _best_visible(

@@ -21,9 +21,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jaxtyping import Float
 
-from dsearch.attention.arrays import Array, length
+from dsearch.attention.arrays import Array, length, numbers_of
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
 from dsearch.errors import DimensionMismatch, InvalidRequest
@@ -249,8 +250,22 @@ def check_values(values: Array | None, positions: int) -> None:
 
 
 def check_bias(bias: Array | None, positions: int) -> None:
-    """Raise DimensionMismatch for a bias that is not a number for each position."""
+    """Raise DimensionMismatch for a bias that is not a number for each position; see `check_finite_bias`."""
     if bias is not None and bias.shape != (positions,):
         raise DimensionMismatch(
             f"a bias of shape {list(bias.shape)}; use [{positions}], a number for each position"
+        )
+    check_finite_bias(bias)
+
+
+def check_finite_bias(bias: Array | None) -> None:
+    """Raise InvalidRequest for a bias with numbers that are not finite; names the first."""
+    if bias is None or math.isfinite(float(bias.sum())):
+        return
+    finite = np.isfinite(numbers_of(bias))
+    if not finite.all():
+        at = int(finite.argmin())
+        raise InvalidRequest(
+            f"a bias of {float(bias[at])} at position {at}; use finite numbers, such as -1e4 for a document "
+            "that no query is to see"
         )

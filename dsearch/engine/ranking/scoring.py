@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from dsearch.engine.ranking.resident import ResidentEmbeddings
     from dsearch.engine.ranking.second_stage import StageTerms
 
+Input = TypeVar("Input")
+Result = TypeVar("Result")
 EmbedRows = Callable[[Int64[np.ndarray, "batch candidates"]], Float[Array, "batch candidates encoder_dim"]]
 
 
@@ -394,17 +396,17 @@ def _pooling(name: str) -> Callable[[Array, Array | None], Array]:
     return POOLINGS[name]
 
 
-def under_autocast_of_now(embed: EmbedRows, kind: str) -> EmbedRows:
-    """The caller's encoder keeps the precision that the caller chose for it."""
+def under_autocast_of_now(function: Callable[[Input], Result], kind: str) -> Callable[[Input], Result]:
+    """A function of the caller's, such as an encoder, keeps the precision that the caller chose for it."""
     import torch
 
     enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
-    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Array:
+    def as_now(inputs: Input) -> Result:
         with torch.autocast(kind, dtype=dtype, enabled=enabled):
-            return embed(positions)
+            return function(inputs)
 
-    return embedded
+    return as_now
 
 
 def rows_at(

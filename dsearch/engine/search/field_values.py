@@ -22,6 +22,7 @@ from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.fields import VALUE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
+from dsearch.products import in_full_precision
 from dsearch.store.filters.field_names import refuse_misspelt
 from dsearch.store.filters.parse import parse_field
 
@@ -111,7 +112,8 @@ def pooled_rows(output: SearchOutput, rows: Float[Tensor, "batch candidates valu
         )
     absent = torch.as_tensor(output.positions == NONE).to(rows.device)
     rows = rows.masked_fill(absent.unsqueeze(-1), 0.0).to(output.weights)
-    context = pool(output.weights.unsqueeze(1), rows).squeeze(1)
+    with in_full_precision(rows.device.type):
+        context = pool(output.weights.unsqueeze(1), rows).squeeze(1)
     return output._replace(context=context, output=None)
 
 

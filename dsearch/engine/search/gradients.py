@@ -279,7 +279,7 @@ def layer_of(
     mode = query.options.get("mode", "hybrid")
     states = query.states
     if states is not None:
-        states = query_vectors(states, collection.store.dimension)
+        states = query_vectors(states, collection.store.dimension, padding=True)
     states = states if query.ids is None else collection.states_of(query.ids, snapshot)
     if query.texts is None and mode == "hybrid":
         mode = "dense"

@@ -229,9 +229,11 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
             raise RequestValidationError(in_body(error)) from None
         fields = save.to_dict()
         parts_from_bytes(body, described.encoder["dimension"], fields["encoder"])  # refused now if no model
-        if fields["parent"] is not None:
-            with service.catalogue.using(collection) as opened:
+        with service.catalogue.using(collection) as opened:
+            if fields["parent"] is not None:
                 opened.store.model(fields["parent"])
+            if fields["before"] is not None:
+                fields["live"] = fields["live"] or calls.answering(opened, fields["purpose"])
         return {**fields, "content": base64.b64encode(body).decode()}
 
     task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
@@ -252,13 +254,15 @@ async def judge_model(collection: str, version: str, body: JudgeRequest, service
     """Judge a version that was kept without a verdict, and promote it if the scores show that it is better.
 
     The scores are of held-out examples, by the live version and by this one, served by its name
-    (`"model": "v3"`). A version is judged once.
+    (`"model": "v3"`). A version is judged once, and promoted in place of `live` alone: if another one became
+    live meanwhile, it is kept, and can be judged again.
     """
 
     def read() -> dict[str, Any]:
         with service.catalogue.using(collection) as opened:
             calls.require_unjudged(opened, version)
-        return {**body.model_dump(by_alias=True), "version": version}
+            live = body.live or calls.answering(opened, opened.store.purpose_of(version))
+        return {**body.model_dump(by_alias=True), "version": version, "live": live}
 
     task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})

@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsearch.engine import GradientQuery, LayerOptions
 from dsearch.engine.draws import MAX_LEARNING_RATE, SAMPLES
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import DimensionMismatch
-from dsearch.service.schemas.search import AttendFields, Limit, Number, Vector
-from dsearch.service.wire.fields import RequestModel, allowed
+from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Limit, Number, Vector
+from dsearch.service.wire.fields import RequestModel, allowed, encodable
 from dsearch.types import Purpose, Stamp
 
+StateText = Annotated[
+    str,
+    Field(max_length=MAX_QUERY_CHARACTERS),
+    AfterValidator(encodable),
+    allowed(f"up to {MAX_QUERY_CHARACTERS} characters"),
+]
 # A gradient has a number for each candidate: up to 1000 of a leg and head.
 Row = Annotated[list[Number], Field(max_length=65_536)]
 Rewards = Annotated[list[Number], Field(max_length=SAMPLES[1])]
@@ -37,6 +43,9 @@ class StampGiven(RequestModel):
 class Differentiable(AttendFields):
     """Queries whose attention has gradients."""
 
+    queries: (  # pyright: ignore[reportIncompatibleVariableOverride]
+        Annotated[list[StateText], Field(min_length=1, max_length=64)] | None
+    ) = Field(None, description="texts; with vectors their words for the keyword leg, which may be none")
     stamp: StampGiven | None = Field(
         None, description="state to use, from an answer; the present one if not given"
     )
@@ -73,6 +82,11 @@ class Differentiable(AttendFields):
             raise ValueError(
                 "neither queries nor vectors; give one of the two, or both of the same number, or ids"
             )
+        blank = [at for at, text in enumerate(self.queries or []) if not text.strip()]
+        if blank and self.vectors is None:
+            raise ValueError(
+                f"queries.{blank[0]} is empty; give at least one word, or vectors beside the texts"
+            )
         if self.queries is not None and self.vectors is not None and len(self.queries) != len(self.vectors):
             raise ValueError(
                 f"{len(self.queries)} queries and {len(self.vectors)} vectors; give as many, or either alone"
@@ -85,7 +99,7 @@ class Differentiable(AttendFields):
         Raises:
             DimensionMismatch: vectors of another length.
         """
-        states = None if self.vectors is None else query_vectors(self.vectors, dimension)
+        states = None if self.vectors is None else query_vectors(self.vectors, dimension, padding=True)
         options = self.attention_options()
         model: str | None = options.pop("model")
         purpose: Purpose | None = options.pop("purpose")

@@ -158,6 +158,15 @@ _Scores = Annotated[
 ]
 
 
+_Live = Version | None
+_LIVE = Field(
+    None,
+    description="version that before are scores of: if another one is live by the time of promotion, this "
+    "one is kept and not promoted; the one that is live when the request comes if not given",
+    examples=["v1"],
+)
+
+
 @options_from(SavingJob)
 class SaveRequest(Learning):
     """Evidence for a model that was trained elsewhere, and what the gate asks."""
@@ -165,6 +174,7 @@ class SaveRequest(Learning):
     training: _Judgements | None = Field(None, description="judgements that it was trained on")
     before: _Scores | None = Field(None, description="score of each held-out example by the live version")
     after: _Scores | None = Field(None, description="score of each by this one; more is better")
+    live: _Live = _LIVE
     parent: Version | None = Field(None, description="version that it was trained from; the live one if none")
     record: dict[str, Any] | None = Field(None, description="what should be known of it later")
     encoder: EncoderMethod | None = Field(None, description="of the tensors under query_encoder/")
@@ -183,6 +193,7 @@ class JudgeRequest(RequestModel):
 
     before: _Scores = Field(description="score of each held-out example by the live version")
     after: _Scores = Field(description="score of each by the version of the path; more is better")
+    live: _Live = _LIVE
     measure: Annotated[str, Field(min_length=1, max_length=100), allowed("1 to 100 characters")] = Field(
         "score", description="name of the score of an example, for the report"
     )

@@ -123,7 +123,11 @@ def judge_job(report: Report, request: dict[str, Any]) -> dict[str, Any]:
     from dsearch.training import judge_scores, verdict_of
 
     judged = judge_scores(job_from_request(SavingJob, request))
-    return {"record": verdict_of(judged), "passed": judged.passed, "reason": judged.reason}
+    return {
+        "record": verdict_of(judged, request.get("live")),
+        "passed": judged.passed,
+        "reason": judged.reason,
+    }
 
 
 def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from dsearch.training.gate.held_out import FEW_QUERIES
 
-Outcome = Literal["live", "accepted", "kept", "tuned", "remembered"]
-"""It answers now, by its merits or by consent; it does not answer; the tuned search beside it does;
-it answers by what users and agents did."""
+Outcome = Literal["live", "accepted", "kept", "outdated", "tuned", "remembered"]
+"""It answers now, by its merits or by consent; it does not answer; nor does it after a comparison with a
+version that is live no more; the tuned search beside it does; it answers by what users and agents did."""
 
 
 def sentence_of(gate: Mapping[str, Any], outcome: Outcome) -> str:
@@ -48,6 +48,8 @@ def _end(gate: Mapping[str, Any], outcome: Outcome) -> str:
         return "it is live."
     if outcome == "accepted":
         return "it is live, as you asked."
+    if outcome == "outdated":
+        return "it is not live, since another version became live after the comparison."
     why, decision = _why_not(gate), gate.get("decision") or {}
     further = decision.get("further_queries")
     more = f"; about {further:,} more judged queries would settle it" if further else ""
