@@ -158,6 +158,7 @@ class Home:
             self._lock.release()
 
     def _write_holder(self, url: str | None) -> None:
+        """Say who holds the lock. A full disk prevents that, not the lock: a drop frees space."""
         holder = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -165,8 +166,12 @@ class Home:
             "url": url,
         }
         written = self.path / f"{_HOLDER_NAME}.{os.getpid()}"
-        written.write_text(json.dumps(holder))
-        written.replace(self.path / _HOLDER_NAME)  # atomic for readers
+        try:
+            written.write_text(json.dumps(holder))
+            written.replace(self.path / _HOLDER_NAME)  # atomic for readers
+        except OSError:
+            for unfinished in (written, self.path / _HOLDER_NAME):  # the latter names an earlier process
+                unfinished.unlink(missing_ok=True)
 
     def _locked(self) -> HomeLocked:
         """Create the error of a locked home, with the address of the server that holds the lock."""

@@ -119,3 +119,26 @@ def test_a_home_that_is_written_names_its_server_on_this_machine_alone(
     second.lock()
     assert second.locked
     second.unlock()
+
+
+def test_a_full_disk_does_not_keep_the_lock_from_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropping a collection is what frees space."""
+    home = Home(tmp_path / "home")
+    home.lock()
+    home.announce("http://127.0.0.1:1")
+    files = set(home.path.iterdir())
+
+    def full(path: Path, text: str) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    home.announce("http://127.0.0.1:2")
+    assert home.locked
+    assert len(files - set(home.path.iterdir())) == 1  # the one that named the earlier server
+    assert not set(home.path.iterdir()) - files
+    with pytest.raises(HomeLocked, match="another process"):
+        Home(home.path).lock()
+    home.unlock()
