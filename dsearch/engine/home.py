@@ -138,12 +138,18 @@ class Home:
 
         Raises:
             HomeLocked: another process writes; the message names it.
+            InvalidRequest: the folder cannot be made or written.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise self._locked() from None
+        except OSError as error:
+            raise InvalidRequest(
+                f"{self.path} cannot hold collections ({error}); give a folder that can be written, "
+                "by --home or DSEARCH_HOME"
+            ) from error
         self._write_holder(None)
 
     def announce(self, url: str) -> None:

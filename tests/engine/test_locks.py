@@ -15,7 +15,7 @@ from dsearch.engine import Collection
 from dsearch.engine.home import Home
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.models.files import save_model
-from dsearch.errors import HomeLocked
+from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.types import Document
 
 WRITES: dict[str, Callable[[Collection], object]] = {
@@ -142,3 +142,11 @@ def test_a_full_disk_does_not_keep_the_lock_from_a_writer(
     with pytest.raises(HomeLocked, match="another process"):
         Home(home.path).lock()
     home.unlock()
+
+
+def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        InvalidRequest, match=r"file/home cannot hold collections .*by --home or DSEARCH_HOME"
+    ):
+        Home(tmp_path / "file" / "home").lock()
