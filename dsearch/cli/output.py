@@ -5,16 +5,20 @@ The picture, written by `dsearch search --heatmap`, shows how each head spread i
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from dsearch.cli.session import amount, say, typed
+from dsearch.cli.session import as_json as as_line
 from dsearch.errors import InvalidRequest, Unavailable
+from dsearch.store.filters.parse import parse_field
 from dsearch.types import Confidence, Explanation, Hit, LearnedEffect, SearchResult
 
 if TYPE_CHECKING:
@@ -32,12 +36,13 @@ def as_json(result: SearchResult) -> dict[str, object]:
     return {**asdict(result.stamp), **content, "hits": [hit.to_dict() for hit in result.hits]}
 
 
-def show(result: SearchResult, empty: str | None = None) -> None:
+def show(result: SearchResult, empty: str | None = None, request: Mapping[str, Any] | None = None) -> None:
     """The hits on stdout, what they come from on stderr.
 
     Args:
         result: of a search.
         empty: name of the collection if it has no documents.
+        request: options of the search: metadata that `fields` or `sort` names is shown.
     """
     bold = sys.stdout.isatty()
     if empty is not None:
@@ -48,14 +53,16 @@ def show(result: SearchResult, empty: str | None = None) -> None:
         return
     if not result.hits:
         say("nothing was found; leave out a filter, quotes or signs, or try other words")
+        for operand in sorted(set(_quoted_values((request or {}).get("filter")))):
+            say(f'in the filter "{operand}" is a text; if the field has numbers or booleans, write {operand}')
     confidence, folded = result.confidence, False
     if confidence is not None and result.hits and result.hits[0].rank == 1:
         say(in_words(confidence))
     for hit in result.hits:
-        if confidence is not None and hit.score < confidence.floor and not folded:
+        if not folded and _is_less_likely(hit, confidence):
             typer.echo("less likely:")
             folded = True
-        typer.echo(_lines(hit, bold=bold))
+        typer.echo(_lines(hit, bold=bold, metadata=_named_metadata(hit, request or {})))
     spread, stamp = result.attention, result.stamp
     covered = "" if spread.covered_mass is None else f", {spread.covered_mass:.1%} of the exact attention"
     if spread.null_weight is not None:
@@ -70,13 +77,21 @@ def show(result: SearchResult, empty: str | None = None) -> None:
         tell_waiting(result.waiting.documents, result.waiting.hint.arguments[-1])
 
 
+def _is_less_likely(hit: Hit, confidence: Confidence | None) -> bool:
+    """Return True for a hit below the learned floor; the first hit has a sentence of its own."""
+    if confidence is None:
+        return False
+    return confidence.verdict == "nothing fits" or (hit.rank > 1 and hit.score < confidence.floor)
+
+
 def in_words(confidence: Confidence) -> str:
     """Say whether the first hit is right, and on what evidence."""
     source = f"{confidence.queries} judged queries"
     if confidence.fitted_on == "documents":
-        source = (
-            f"{amount(confidence.queries, 'query', 'queries')} made from the documents, not on judgements"
-        )
+        drawn = amount(confidence.queries, "query", "queries")
+        source = f"{drawn} made of the documents' own words, not on judgements"
+        if confidence.verdict == "unlikely":
+            source += "; other words for the same thing look less likely than they are"
     if confidence.verdict == "nothing fits":
         return f"nothing fits this query well (estimated on {source}); these hits are the nearest there are"
     if confidence.probability is not None:
@@ -92,15 +107,46 @@ def tell_waiting(documents: int, collection: str) -> None:
     )
 
 
-def _lines(hit: Hit, *, bold: bool) -> str:
+def _quoted_values(filter: object) -> Iterator[str]:
+    """Texts among a filter's operands that read as a number or a boolean."""
+    if isinstance(filter, str):
+        if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?|true|false", filter):
+            yield filter
+    elif isinstance(filter, Mapping):
+        for value in cast("Mapping[str, object]", filter).values():
+            yield from _quoted_values(value)
+    elif isinstance(filter, list):
+        for value in cast("list[object]", filter):
+            yield from _quoted_values(value)
+
+
+def _named_metadata(hit: Hit, request: Mapping[str, Any]) -> Mapping[str, object]:
+    """The metadata that a request named: by `fields`, which left it in the hit, else by `sort`."""
+    if request.get("fields") is not None:
+        return hit.metadata
+    if not request.get("sort"):
+        return {}
+    field = str(request["sort"]).removeprefix("-")
+    value: object = hit.metadata
+    for key in parse_field(field):
+        value = cast("Mapping[str, object]", value).get(key) if isinstance(value, Mapping) else None
+    return {} if value is None else {field: value}
+
+
+def _lines(hit: Hit, *, bold: bool, metadata: Mapping[str, object]) -> str:
     bar = "█" * round(hit.weight * BAR)
     title = hit.title if hit.title != hit.id else ""
     copies = f"  (and {hit.duplicates} of the same text)" if hit.duplicates else ""
     lines = [f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{BAR}} {hit.id}  {title}".rstrip() + copies]
     if hit.explain is not None:
         lines += [f"     {line}" for line in _explained(hit.score, hit.explain)]
-    lines += [f"     {line}" for line in _pieces(hit, bold=bold)]
+    lines += [f"     {name}: {_as_text(value)}" for name, value in sorted(metadata.items())]
+    lines += [f"     {line}" for line in _pieces(hit, bold=bold) if line]
     return "\n".join(lines)
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else as_line(value)
 
 
 def _learned(learned: LearnedEffect) -> list[str]:

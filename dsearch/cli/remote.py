@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LONGEST_S = 7 * 24 * 3600.0  # a task goes on as long as it takes
 HOLDER_NAME = "LOCK.holder"  # as engine/home.py writes it, which would load the engine
-_TELL_EVERY = 100  # documents
+_TELL_EVERY, _TELL_EVERY_S = 100, 1.0  # documents, seconds
 
 
 @contextmanager
@@ -168,7 +168,8 @@ def ended_task(client: Client, task: Task, called: str, unit: str = "documents")
             client.cancel_task(task.id)
             raise
     if task.state != "done" or task.result is None:
-        text, hint = f"the server's {called} is {task.state}", None
+        state = {"failed": "has failed", "cancelled": "was cancelled"}.get(task.state, f"is {task.state}")
+        text, hint = f"the server's {called} {state}", None
         if task.problem is not None:
             why, hint = text_and_hint(task.problem)
             text = f"{text}: {why}"
@@ -177,8 +178,14 @@ def ended_task(client: Client, task: Task, called: str, unit: str = "documents")
 
 
 def _counted(documents: Iterable[Document], on_progress: Callable[[Progress], None]) -> Iterator[Document]:
-    started = time.monotonic()
+    """Tell the progress from the first second on, and whenever a batch was answered or some were read."""
+    started = last_s = time.monotonic()
+    on_progress(Progress("send", 0, 0, 0.0))
+    number = 0
     for number, document in enumerate(documents, start=1):
-        if number % _TELL_EVERY == 0:
-            on_progress(Progress("send", number, 0, time.monotonic() - started))
+        now_s = time.monotonic()
+        if number % _TELL_EVERY == 0 or now_s - last_s >= _TELL_EVERY_S:
+            last_s = now_s
+            on_progress(Progress("send", number, 0, now_s - started))
         yield document
+    on_progress(Progress("server", number, 0, time.monotonic() - started))

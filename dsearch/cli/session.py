@@ -36,6 +36,7 @@ STAGES = {
     "search": "searching",
     "questions": "writing questions",
     "send": "sending",
+    "server": "the server encodes",
     "purge": "writing the database anew",
 }
 

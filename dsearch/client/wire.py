@@ -188,7 +188,7 @@ def _widened(array: np.ndarray, axis: int | None, width: int, value: int) -> np.
 
 
 BATCH_DOCUMENTS = 1000
-BATCH_BYTES = 4 * 1024 * 1024
+BATCH_BYTES = 1024 * 1024  # of text a server encodes it in half a minute or so: progress is seen
 SHOWN_PROBLEMS = 100
 
 

@@ -31,6 +31,7 @@ class Problems:
         first: first `keep` problems, in order.
         sources: files and folders with a problem.
         passed_over: number of files in folders without a reader, by suffix; not problems.
+        remarks: what a reader should know of sources that were read all the same.
     """
 
     def __init__(
@@ -46,6 +47,12 @@ class Problems:
         self.first: list[SourceProblem] = []
         self.sources: set[str] = set()
         self.passed_over: Counter[str] = Counter()
+        self.remarks: list[SourceProblem] = []
+
+    def remark(self, source: str, message: str) -> None:
+        """Record a remark on a source that is read all the same; the first `keep` are kept."""
+        if len(self.remarks) < self.keep:
+            self.remarks.append(SourceProblem(source, None, message))
 
     def add(self, source: str, line: int | None, message: str) -> None:
         """Record a problem and pass it to `on_problem`.

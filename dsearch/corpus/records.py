@@ -48,6 +48,16 @@ class RecordFields:
             _first(names, self.text, TEXT_FIELDS),
         )
 
+    def remark_on(self, names: list[str]) -> str | None:
+        """Return what a reader should know of columns of these names: that none is an id; else None."""
+        if self.of(dict.fromkeys(names))[0] is not None:
+            return None
+        usual = " or ".join(reversed(ID_FIELDS))
+        return (
+            f"no column {usual}, so the ids of its rows are digests of title and text, and a row whose text "
+            f"changes is a new document; name a column with --id-column: {', '.join(names)}"
+        )
+
     def value_of(self, names: Mapping[str, Any]) -> str | None:
         """Return the field of the value among `names`; None if missing."""
         return _first(names, self.value, VALUE_FIELDS)

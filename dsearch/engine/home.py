@@ -138,12 +138,18 @@ class Home:
 
         Raises:
             HomeLocked: another process writes; the message names it.
+            InvalidRequest: the folder cannot be made or written.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise self._locked() from None
+        except OSError as error:
+            raise InvalidRequest(
+                f"{self.path} cannot hold collections ({error}); give a folder that can be written, "
+                "by --home or DSEARCH_HOME"
+            ) from error
         self._write_holder(None)
 
     def announce(self, url: str) -> None:
@@ -158,6 +164,7 @@ class Home:
             self._lock.release()
 
     def _write_holder(self, url: str | None) -> None:
+        """Say who holds the lock. A full disk prevents that, not the lock: a drop frees space."""
         holder = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -165,8 +172,12 @@ class Home:
             "url": url,
         }
         written = self.path / f"{_HOLDER_NAME}.{os.getpid()}"
-        written.write_text(json.dumps(holder))
-        written.replace(self.path / _HOLDER_NAME)  # atomic for readers
+        try:
+            written.write_text(json.dumps(holder))
+            written.replace(self.path / _HOLDER_NAME)  # atomic for readers
+        except OSError:
+            for unfinished in (written, self.path / _HOLDER_NAME):  # the latter names an earlier process
+                unfinished.unlink(missing_ok=True)
 
     def _locked(self) -> HomeLocked:
         """Create the error of a locked home, with the address of the server that holds the lock."""

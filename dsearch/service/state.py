@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -190,7 +191,10 @@ class Service:
     def calibrate_soon(self, name: str) -> None:
         """Calibrate the live version by its documents in a while, when the writes of an upload are over."""
         if name not in self._calibrating and not self.leaving:
-            self._calibrating[name] = asyncio.get_running_loop().create_task(self._calibrate(name))
+            # An empty context: the deadline of the request that wrote is not this task's.
+            self._calibrating[name] = asyncio.get_running_loop().create_task(
+                self._calibrate(name), context=Context()
+            )
 
     async def _calibrate(self, name: str) -> None:
         def calibrate() -> None:

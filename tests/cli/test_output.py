@@ -23,6 +23,7 @@ from dsearch.types import (
     SearchResult,
     Stamp,
     TrainingInfluence,
+    Verdict,
 )
 
 HIT = Hit(1, "a", 0.5, 0.9, "Title", "word " * 40)
@@ -107,7 +108,17 @@ def test_less_likely_hits_are_set_apart_once(capsys: pytest.CaptureFixture[str])
         ),
         (
             Confidence("possible", None, "documents", 9, 0.0),
-            "the first hit may be right (estimated on 9 queries made from the documents, not on judgements)",
+            (
+                "the first hit may be right (estimated on 9 queries made of the documents' own words, not on "
+                "judgements)"
+            ),
+        ),
+        (
+            Confidence("unlikely", None, "documents", 9, 0.0),
+            (
+                "the first hit is unlikely to be right (estimated on 9 queries made of the documents' own "
+                "words, not on judgements; other words for the same thing look less likely than they are)"
+            ),
         ),
         (
             Confidence("unlikely", None, "judgements", 9, 0.0),
@@ -225,3 +236,38 @@ def test_a_picture_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
 )
 def test_names_in_pictures_are_short_and_no_formula(text: str, short: str) -> None:
     assert shortened(text) == short
+
+
+def test_fields_and_sort_show_the_metadata_that_they_name(capsys: pytest.CaptureFixture[str]) -> None:
+    hit = replace(HIT, text="", metadata={"by": {"age": 7}, "tags": ["a"]})
+    result = replace(RESULT, hits=[hit])
+    show(result, None, {"fields": "by.age,tags"})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == ['     by: {"age":7}', '     tags: ["a"]']  # and no empty line for the text
+    show(result, None, {"sort": "-by.age"})
+    assert capsys.readouterr().out.splitlines()[1:] == ["     by.age: 7"]
+    show(result, None, {"fields": None, "sort": None})
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_an_empty_answer_names_numbers_of_the_filter_that_are_texts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nothing = replace(RESULT, hits=[])
+    show(nothing, None, {"filter": {"or": [{"price": {"lt": "10.5"}}, {"sold": {"in": ["true", "x", 3]}}]}})
+    said = capsys.readouterr().err
+    assert 'in the filter "10.5" is a text; if the field has numbers or booleans, write 10.5' in said
+    assert '"true" is a text' in said
+    assert '"x"' not in said
+    assert '"3"' not in said
+
+
+@pytest.mark.parametrize(("verdict", "folded"), [("possible", 1), ("nothing fits", 0)])
+def test_hits_below_the_floor_are_less_likely_and_the_first_only_where_nothing_fits(
+    capsys: pytest.CaptureFixture[str], verdict: Verdict, folded: int
+) -> None:
+    hits = [replace(HIT, rank=rank, id=f"d{rank}", score=0.1) for rank in (1, 2)]
+    show(replace(RESULT, hits=hits, confidence=Confidence(verdict, None, "documents", 9, 0.5)))
+    out = capsys.readouterr().out.splitlines()
+    firsts = [line for line in out if line.strip().startswith(("1.", "2.", "less likely:"))]
+    assert firsts.index("less likely:") == folded

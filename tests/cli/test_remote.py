@@ -7,12 +7,15 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli.terminal import Terminal
 from support.service.service_fakes import serving
 
+from dsearch.cli import remote
 from dsearch.cli.commands import index as index_command
 from dsearch.cli.commands import maintenance as maintenance_command
 from dsearch.cli.commands import search as search_command
@@ -22,7 +25,7 @@ from dsearch.client import Client
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 from dsearch.results import Task
-from dsearch.types import Document
+from dsearch.types import Document, Progress
 
 pytestmark = pytest.mark.server
 
@@ -259,7 +262,7 @@ def test_migrating_by_the_server(dsearch: Terminal, served: str, tmp_path: Path)
         assert client.collection("papers").encoder["name"] == "newer"
         assert client.search("papers", "stone7", limit=1).hits[0].id == "d7"
     code, _, err = dsearch("migrate", "-c", "papers", "--encoder", "newer")
-    assert (code, "the server's migration of papers is failed" in err) == (1, True)
+    assert (code, "the server's migration of papers has failed" in err) == (1, True)
     assert "is encoded by newer already" in err
 
 
@@ -407,3 +410,32 @@ def test_a_server_that_is_gone_or_closed_to_this_key_is_passed_over(tmp_path: Pa
     ):
         (tmp_path / HOLDER_NAME).write_text(json.dumps(broken))
         assert serving_url(tmp_path) is None
+
+
+class _CountingClient:
+    """A client that reads all documents."""
+
+    def collections(self) -> list[object]:
+        return []
+
+    def create_collection(self, name: str, **options: object) -> None:
+        pass
+
+    def collection(self, name: str) -> str:
+        return name
+
+    def upsert(self, name: str, documents: Iterator[Document]) -> int:
+        return len(list(documents))
+
+
+def test_sending_tells_its_progress_from_the_first_second_to_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[Progress] = []
+    monkeypatch.setattr(remote, "ProgressBars", lambda: nullcontext(steps.append))
+    monkeypatch.setattr(remote, "_TELL_EVERY_S", 0.0)
+    documents = iter([Document(str(number), "x") for number in range(3)])
+    client: Any = _CountingClient()
+    assert remote.index_by_server(client, "papers", documents, {}) == ("papers", 3)
+    counts = [(step.stage, step.done) for step in steps]
+    assert counts == [("send", 0), ("send", 1), ("send", 2), ("send", 3), ("server", 3)]

@@ -103,6 +103,28 @@ def test_bad_headers(tmp_path, content, message):
         list(read(put(tmp_path, "a.csv", content)))
 
 
+@pytest.mark.parametrize(
+    ("header", "fields", "remarked"),
+    [("sku", None, True), ("sku", RecordFields(id="sku"), False), ("_id", None, False), ("id", None, False)],
+)
+def test_a_table_without_a_column_of_ids_is_remarked_on(tmp_path, header, fields, remarked):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    csv_file = put(tmp_path, "a.csv", f"{header},text\ns1,a\n")
+    parquet_file = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({header: ["s1"], "text": ["a"]}), parquet_file)
+    for path in (csv_file, parquet_file):
+        problems = Problems()
+        (document,) = read(path, problems=problems, fields=fields or RecordFields())
+        assert (document.id == "s1") != remarked
+        assert problems.count == 0
+        said = (
+            f"{path}: no column id or _id, so the ids of its rows are digests of title and text, and a row "
+            f"whose text changes is a new document; name a column with --id-column: {header}, text"
+        )
+        assert [str(remark) for remark in problems.remarks] == [said] * remarked
+
+
 def test_cells_longer_than_the_csv_module_likes(tmp_path):
     (document,) = read(put(tmp_path, "a.csv", "id,text\n1," + "x" * 200_000 + "\n"))
     assert len(document.text) == 200_000

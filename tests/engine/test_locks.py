@@ -15,7 +15,7 @@ from dsearch.engine import Collection
 from dsearch.engine.home import Home
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.models.files import save_model
-from dsearch.errors import HomeLocked
+from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.types import Document
 
 WRITES: dict[str, Callable[[Collection], object]] = {
@@ -120,3 +120,34 @@ def test_a_home_that_is_written_names_its_server_on_this_machine_alone(
     second.lock()
     assert second.locked
     second.unlock()
+
+
+def test_a_full_disk_does_not_keep_the_lock_from_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropping a collection is what frees space."""
+    home = Home(tmp_path / "home")
+    home.lock()
+    home.announce("http://127.0.0.1:1")
+    files = set(home.path.iterdir())
+
+    def full(path: Path, text: str) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    home.announce("http://127.0.0.1:2")
+    assert home.locked
+    assert len(files - set(home.path.iterdir())) == 1  # the one that named the earlier server
+    assert not set(home.path.iterdir()) - files
+    with pytest.raises(HomeLocked, match="another process"):
+        Home(home.path).lock()
+    home.unlock()
+
+
+def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        InvalidRequest, match=r"file/home cannot hold collections .*by --home or DSEARCH_HOME"
+    ):
+        Home(tmp_path / "file" / "home").lock()

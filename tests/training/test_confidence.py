@@ -187,6 +187,20 @@ def test_http_has_it_and_an_upload_brings_it(home: Path) -> None:
     assert isinstance(wire.search_result("word1", answer).confidence, Confidence)
 
 
+def test_a_calibration_outlasts_the_request_that_wrote(home: Path) -> None:
+    with SearchEngine(home, encoder=HashingEncoder) as engine:
+        engine.create("t")
+        app = create_app(engine)
+        app.state.service.calibrate_after_s = 0.6
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            body = [{"id": one.id, "text": one.text} for one in _documents()]
+            headers = {"X-Timeout-Ms": "500"}
+            assert client.put("/v1/collections/t/documents", json=body, headers=headers).status_code == 200
+            while app.state.service._calibrating:
+                client.get("/healthz")
+        assert engine.collection("t").calibrations.of("v0") is not None
+
+
 def test_queries_are_made_of_a_document() -> None:
     document = Document("a", "The quick brown foxes jumped over several lazy sleeping dogs yesterday evening")
     query = known_item_query(document)

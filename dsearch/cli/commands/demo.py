@@ -65,12 +65,14 @@ def _show_demo(
     engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Settings, *, serve: bool
 ) -> None:
     from dsearch.cli.commands.evaluate import Judgements, compare_systems
+    from dsearch.cli.commands.index import calibrate
 
     say("2. Indexing: every document is encoded once")
     collection = engine.collection_or_new(name)
     with ProgressBars() as on_progress:
         report = collection.ingest(corpus.documents, on_progress)
     say(f"   {report.encoded} encoded, {report.unchanged} already there, {report.elapsed_s:.0f} s")
+    calibrate(collection)
     say("3. Searching")
     say(f"   “{EXAMPLE}”")
     for hit in collection.search(EXAMPLE, limit=HITS_SHOWN).hits:
@@ -96,40 +98,44 @@ def _show_demo(
 
 @dataclass(frozen=True)
 class _Ranking:
-    place: int  # of the right document; `DEPTH` + 1 below them
+    place: int | None  # of the right document; None if it is not among the first `DEPTH`
     first: str  # the first hits, with their shares of attention
+
+    @property
+    def share(self) -> float:
+        """1/place, the value that evaluation gives it."""
+        return 0.0 if self.place is None else 1 / self.place
 
 
 def show_changes(collection: Collection, version: str) -> None:
     """Show the hits before and after training, for sentences that training has not learned from.
 
     The rule: of `SENTENCES` sentences that were drawn for this and not for training, those whose own document
-    rose most, and the one whose document fell most; where none fell, the lowest of those that stayed.
+    gained most of 1/place, and the one whose document lost most of it; where none fell, the lowest of those
+    that stayed. A document that is not among the first `DEPTH` has no place, and counts as 0.
     """
     pairs = held_out_sentences(collection)
     if not pairs:
         return
     before, after = (_rankings(collection, pairs, model) for model in ("v0", version))
-    rows = sorted(
-        zip(pairs, before, after, strict=True), key=lambda row: row[1].place - row[2].place, reverse=True
-    )
-    rose = [row for row in rows if row[1].place > row[2].place]
-    fell = [row for row in rows if row[1].place < row[2].place]
-    stayed = sorted((row for row in rows if row[1].place == row[2].place), key=lambda row: -row[1].place)
+    rows = sorted(zip(pairs, before, after, strict=True), key=lambda row: row[1].share - row[2].share)
+    rose = [row for row in rows if row[1].share < row[2].share]
+    fell = [row for row in rows if row[1].share > row[2].share]
+    stayed = sorted((row for row in rows if row[1].share == row[2].share), key=lambda row: row[1].share)
     say(
         f"   What training changed, by {len(pairs)} sentences that it has not learned from, each searched by "
         "meaning\n   alone, since its own words would give its document away: "
         f"{len(rose)} find their document higher, {len(fell)} lower, {len(stayed)} at the same place."
     )
     for title, examples in (
-        ("Those that rose most:", rose[:EXAMPLES_SHOWN]),
+        (f"Those that rose most, by 1/place (0 beyond place {DEPTH}):", rose[:EXAMPLES_SHOWN]),
         ("The one that fell most:" if fell else "One that did not rise:", [*fell[-1:], *stayed][:1]),
     ):
         if examples:
             say(f"   {title}")
         for (text, id), old, new in examples:
             say(f"   “{text if len(text) <= 90 else text[:89] + '…'}”")
-            say(f"      its document: {id}, place {_place(old.place)} → {_place(new.place)}")
+            say(f"      its document: {id}, {move_in_words(old.place, new.place)}")
             say(f"      before: {old.first}")
             say(f"      after:  {new.first}")
 
@@ -156,14 +162,18 @@ def _rankings(collection: Collection, pairs: Sequence[tuple[str, str]], model: s
         part = slice(start, start + 32)
         results = collection.search_batch(texts[part], **options)
         for result, (_, id) in zip(results, pairs[part], strict=True):
-            place = next((hit.rank for hit in result.hits if hit.id == id), DEPTH + 1)
+            place = next((hit.rank for hit in result.hits if hit.id == id), None)
             first = (f"{hit.weight:.0%} {hit.id}" for hit in result.hits[:HITS_SHOWN])
             rankings.append(_Ranking(place, " · ".join(first)))
     return rankings
 
 
-def _place(rank: int) -> str:
-    return str(rank) if rank <= DEPTH else f"below {DEPTH}"
+def move_in_words(old: int | None, new: int | None) -> str:
+    """Say the place of a document before and after."""
+    missing = f"not among the first {DEPTH}"
+    if old is None:
+        return missing if new is None else f"{missing} → place {new}"
+    return f"place {old} → {missing if new is None else new}"
 
 
 def _train_once(collection: Collection) -> str:

@@ -158,7 +158,7 @@ def index(
                         tell_waiting(pending, collection)
                     raise
             described = target.describe()
-            _calibrate(target)
+            calibrate(target)
         if not sources and not report.encoded and not second_stage:
             say("no documents were waiting: every one can be found")
     except HomeLocked as locked:
@@ -198,7 +198,7 @@ def index(
     _show(described, report, report.deleted, folders, 0, json=json, resumed=not sources)
 
 
-def _calibrate(target: Collection) -> None:
+def calibrate(target: Collection) -> None:
     """Estimate what answers look like that are right; without an estimate answers only lack a line."""
     from dsearch.training.confidence import calibrate_by_documents
 
@@ -226,7 +226,11 @@ def _show(
     problems, read = folders.problems, written.inserted + written.updated + written.unchanged
     failed = typer.Exit(int((not read and not resumed) or folders.refused > 0))
     if json:
-        skips = {"skipped": problems.count, "passed_over": dict(problems.passed_over)}
+        skips = {
+            "skipped": problems.count,
+            "passed_over": dict(problems.passed_over),
+            "remarks": [str(remark) for remark in problems.remarks],
+        }
         folder = {"deleted": deleted, "not_deleted": folders.refused, "renamed": folders.mirror.moved}
         print_json({**asdict(info), **asdict(written), **skips, **folder})
         raise failed
@@ -235,6 +239,8 @@ def _show(
             f"passed over {amount(problems.passed_over.total(), 'file')} of other "
             f"kinds: {_kinds(problems.passed_over)}"
         )
+    for remark in problems.remarks:
+        say(f"note: {remark}")
     folders.tell(info.name)
     rate = ""
     if not isinstance(written, WriteResult):

@@ -68,7 +68,7 @@ def search(
     if json:
         print_json(as_json(result))
     else:
-        show(result, None if documents else collection)
+        show(result, None if documents else collection, request)
 
 
 @with_options_of(
@@ -109,4 +109,4 @@ def similar(
     if json:
         print_json(as_json(result))
     else:
-        show(result)
+        show(result, None, request)

@@ -111,7 +111,7 @@ class DocumentOperations:
         """Insert documents, or replace those of the same ids; durable and searchable on return.
 
         `documents` may be an iterator of any length: it is read as it is sent, in batches of at most 1000
-        documents and about 4 MiB, each tried again by itself. A document that cannot be stored is left out
+        documents and about 1 MiB, each tried again by itself. A document that cannot be stored is left out
         and listed, by its number counted from 1; when none at all can be, InvalidDocument is raised.
         `PUT …/documents`
 

@@ -58,6 +58,8 @@ def _documents(
             if row == 0 and (complaint := fields.complaint_about(list(batch.schema.names))):
                 problems.add(name, None, complaint)
                 return
+            if row == 0 and (remark := fields.remark_on(list(batch.schema.names))) is not None:
+                problems.remark(name, remark)
             for record in batch.to_pylist():
                 row += 1
                 try:

@@ -38,6 +38,8 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFi
     if complaint:
         problems.add(name, 1, complaint)
         return
+    if (remark := fields.remark_on(header)) is not None:
+        problems.remark(name, remark)
     special = {*fields.of(dict.fromkeys(header)), fields.value_of(dict.fromkeys(header)), fields.embedding}
     rows = _rows(lines, header, delimiter, name, problems)
     for begin, record in typed_rows(rows, fields.types, special):

@@ -10,7 +10,7 @@ from dsearch.errors import InsufficientStorage, Unavailable
 from dsearch.hints import Command
 from dsearch.store import Store
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def disk_errors(store: Store, command: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in _FULL
+        full = error.errno in FULL
         advice = "free space" if full else "check the disk (is it mounted read-only now?) and permissions"
         raise (InsufficientStorage if full else Unavailable)(
             f"{store.path}: {command} was stopped by the disk ({error}). All documents stand, and a whole "

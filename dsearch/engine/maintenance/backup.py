@@ -21,11 +21,12 @@ import orjson
 
 from dsearch.corpus import write_beir
 from dsearch.corpus.formats.beir import record_of
+from dsearch.engine.indexing.disk_errors import FULL
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.leases import lease_registered
 from dsearch.engine.maintenance.verify import damaged_model_files
 from dsearch.engine.models.confidence import FILE_NAME as CALIBRATIONS
-from dsearch.errors import CorruptData, DsearchError
+from dsearch.errors import CorruptData, DsearchError, InsufficientStorage
 from dsearch.index import Manifest
 from dsearch.store import GenerationRecord, ModelRecord, Store
 from dsearch.store.feedback.store import copy_feedback
@@ -76,7 +77,15 @@ def back_up(store: Store, path: Path) -> Backup:
             shutil.copyfile(store.path / CALIBRATIONS, folder / CALIBRATIONS)
         copy_feedback(store.path, folder)  # it may have later events, which no document depends on
 
-    report = store.backup(path, add_files)
+    try:
+        report = store.backup(path, add_files)
+    except (InsufficientStorage, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in FULL:
+            raise
+        raise InsufficientStorage(
+            f"{path}: the disk of the backup is full; nothing stands there, and the collection is as it was: "
+            "free space there, or give another place"
+        ) from error
     return Backup(
         report.sequence, report.documents, report.size_bytes, next(iter(copied), None), tuple(versions)
     )

@@ -44,7 +44,7 @@ def statistics(collection: Searchable) -> dict[str, Any]:
         "model_problem": live_problem(store),
         "models": len(store.models()),
         "encoder": collection.encoder_in_use(),
-        "delta": {"documents": changed, "share": round(changed / max(1, live.rows if live else 0), 4)},
+        "delta": {"documents": changed, "share": _share(changed, live.rows if live else 0)},
         "keys": keys_report(store),
         "generations": generations,
         "bytes": total,
@@ -52,3 +52,8 @@ def statistics(collection: Searchable) -> dict[str, Any]:
         "rebuild": collection.rebuild_status(),
         "verification": collection.verification,
     }
+
+
+def _share(changed: int, built: int) -> float:
+    """Part of the index that changed; all of it where nothing was built."""
+    return round(changed / built, 4) if built else float(changed > 0)

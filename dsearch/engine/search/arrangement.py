@@ -37,7 +37,7 @@ from dsearch.store.filters.parse import Keys, parse_field, value_at
 from dsearch.types import Document, Hit
 
 POOL = 100
-_OWN = ("title", "text", "metadata")
+OWN = ("title", "text", "metadata")
 
 Shape = Callable[[Hit], Hit]
 FieldOf = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
@@ -261,8 +261,8 @@ def shaped_by(fields: str | None) -> Shape:
         raise InvalidRequest(
             f"fields={fields[:80]!r} names nothing between commas; use names such as title,year"
         )
-    title, text, whole = (name in names for name in _OWN)
-    paths = [parse_field(name.removeprefix("metadata."), "fields") for name in names if name not in _OWN]
+    title, text, whole = (name in names for name in OWN)
+    paths = [parse_field(name.removeprefix("metadata."), "fields") for name in names if name not in OWN]
 
     def shape(hit: Hit) -> Hit:
         return replace(
@@ -274,6 +274,15 @@ def shaped_by(fields: str | None) -> Shape:
         )
 
     return shape
+
+
+def absent_fields(hits: Sequence[Hit], fields: str | None) -> list[Keys]:
+    """Return the metadata fields that `fields` names and none of the hits has; none without hits."""
+    if fields is None or not hits:
+        return []
+    paths = [parse_field(name.strip().removeprefix("metadata.")) for name in fields.split(",")]
+    named = [path for path in paths if path not in [(name,) for name in OWN]]
+    return [path for path in named if not any(_part(hit.metadata, [path]) for hit in hits)]
 
 
 def _part(metadata: dict[str, Any], paths: Sequence[Keys]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from dsearch.attention.arrays import inference
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.ranking.coverage import covered_mass
-from dsearch.engine.search.arrangement import arranged, shaped_by, sharing_attention
+from dsearch.engine.search.arrangement import OWN, absent_fields, arranged, shaped_by, sharing_attention
 from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
@@ -23,6 +23,7 @@ from dsearch.engine.search.queries import (
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
+from dsearch.store.filters.field_names import refuse_misspelt
 from dsearch.types import SearchResult, Stamp
 
 
@@ -130,6 +131,8 @@ def answered(
             meaning=meaning,
             duplicates=duplicates,
         )
+        absent = absent_fields([hit for of_query in hits for hit in of_query], chosen.fields)
+        refuse_misspelt(collection.store, absent, "fields", also=OWN)
         hits = [[shape(hit) for hit in of_query] for of_query in hits]
         named = [(queries[number], places[number]) for number in group.numbers]
         results = results_of(named, output, hits, summaries, page, stamp)

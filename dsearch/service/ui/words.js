@@ -27,9 +27,10 @@ export function confidenceInWords({ hits, confidence }) {
 
 export function evidenceInWords({ confidence }) {
   if (!confidence) return "";
-  const { fitted_on: source, queries } = confidence;
-  return source === "judgements" ? `Estimated on ${count(queries, "judged query", "judged queries")}.`
-    : "Estimated on queries made from the documents, not on judgements.";
+  const { fitted_on: source, queries, verdict } = confidence;
+  if (source === "judgements") return `Estimated on ${count(queries, "judged query", "judged queries")}.`;
+  const paraphrase = verdict === "unlikely" ? "; other words for the same thing look less likely than they are" : "";
+  return `Estimated on queries made of the documents' own words, not on judgements${paraphrase}.`;
 }
 
 // Documents that no search finds yet, and the command that goes on with them; "" without any.

@@ -65,12 +65,14 @@ class RequestModel(BaseModel):
     def _refuse_unknown(cls, content: Any) -> Any:
         names = _field_names(cls)
         if isinstance(content, dict) and (unknown := [str(name) for name in content if name not in names]):
+            named = cls.model_fields.get(unknown[0])  # an own name, where the request has an alias of it
+            meant = suggestion(unknown[0], names) if named is None else f" (did you mean {named.alias}?)"
             raise PydanticCustomError(
                 "unknown_field",
                 "unknown field {unknown}{meant}; use {known}",
                 {
                     "unknown": ", ".join(repr_of(name) for name in unknown[:3]),
-                    "meant": suggestion(unknown[0], names),
+                    "meant": meant,
                     "known": ", ".join(names),
                 },
             )

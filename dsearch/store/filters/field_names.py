@@ -42,8 +42,8 @@ def meant_among(field: str, documents: Sequence[Document]) -> str:
     return "" if field in names else suggestion(field, names)
 
 
-def refuse_misspelt(store: Reader, fields: Iterable[Keys], where: str) -> None:
-    """Refuse fields that no document has if documents have one of a similar name.
+def refuse_misspelt(store: Reader, fields: Iterable[Keys], where: str, *, also: Sequence[str] = ()) -> None:
+    """Refuse fields that no document has if one of a similar name is there, or among the names of `also`.
 
     For requests that would have an empty answer.
 
@@ -54,7 +54,7 @@ def refuse_misspelt(store: Reader, fields: Iterable[Keys], where: str) -> None:
     for keys in fields:
         field = ".".join(keys)
         sample = store.list(limit=SAMPLE) if sample is None else sample
-        meant = meant_among(field, sample)
+        meant = meant_among(field, sample) or suggestion(field, also)
         if not meant or store.count({_escaped(keys): {"exists": True}}).documents:
             continue
         raise InvalidRequest(

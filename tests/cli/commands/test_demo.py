@@ -13,14 +13,12 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.cli.commands import demo
-from dsearch.cli.commands.demo import DEPTH, show_changes
+from dsearch.cli.commands.demo import move_in_words, show_changes
 from dsearch.engine import Collection, SearchEngine
 from dsearch.training import sentences_of_corpus
 from dsearch.types import Document
 
-MOVE = re.compile(
-    rf"its document: (d\d+), place (\d+|below {DEPTH}) → (\d+|below {DEPTH})\s+before: (.+)\s+after: +(.+)"
-)
+MOVE = re.compile(r"its document: (d\d+), place (\d+) → (\d+)\s+before: (.+)\s+after: +(.+)")
 WORDS = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
 
 
@@ -57,10 +55,12 @@ def testheld_out_sentences_show_what_rose_most_and_what_fell(
     assert fell > 0
     moves = MOVE.findall(said)
     assert len(moves) == min(rose, 3) + 1
-    gains = [int(old) - int(new) for _, old, new, _, _ in moves]
+    gains = [1 / int(new) - 1 / int(old) for _, old, new, _, _ in moves]
     assert gains[:-1] == sorted(gains[:-1], reverse=True)
     assert gains[-1] < 0 < gains[0]
-    assert said.index("Those that rose most:") < said.index("The one that fell most:")
+    assert said.index("Those that rose most, by 1/place (0 beyond place 100):") < said.index(
+        "The one that fell most:"
+    )
     for id, old, new, before, after in moves:  # the hits themselves, where the right one stands at its place
         for place, hits in ((int(old), before), (int(new), after)):
             ids = [hit.split()[1] for hit in hits.split(" · ")]
@@ -79,6 +79,13 @@ def test_a_sentence_that_did_not_improve_is_shown_where_none_fell(
     assert "One that did not rise:" in said
     ((_, old, new, before, after),) = MOVE.findall(said)
     assert (old, before) == (new, after)
+
+
+def test_a_document_beyond_the_last_place_is_said_to_be_there() -> None:
+    assert move_in_words(4, 2) == "place 4 → 2"
+    assert move_in_words(None, 57) == "not among the first 100 → place 57"
+    assert move_in_words(7, None) == "place 7 → not among the first 100"
+    assert move_in_words(None, None) == "not among the first 100"
 
 
 def test_no_sentence_is_shown_that_training_has_learned(collection: Collection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import shutil
 import signal
@@ -27,6 +28,7 @@ from dsearch.errors import (
     Conflict,
     CorruptData,
     DsearchError,
+    InsufficientStorage,
     ModelNotFound,
     Unavailable,
 )
@@ -244,6 +246,23 @@ def test_what_stands_in_the_way_is_refused(
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), InsufficientStorage("the home's folder")])
+def test_a_full_disk_of_the_backup_is_named(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dsearch.engine.maintenance.backup.copy_feedback", fail)
+    place = tmp_path / "backup"
+    with pytest.raises(
+        InsufficientStorage, match="disk of the backup is full; nothing stands there"
+    ) as caught:
+        back_up(collection.store, place)
+    assert str(caught.value).startswith(str(place))
+    assert not place.exists()
+
+
 @pytest.mark.parametrize(
     "moment", ["before damaged_model_files", "before _copy_generation", "after _copy_generation"]
 )

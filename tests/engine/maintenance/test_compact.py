@@ -247,6 +247,13 @@ def test_exports_can_be_indexed_again(engine: SearchEngine, collection: Collecti
     assert export_lines(collection.store, some.write, {"number": {"lt": 3}}) == 3
 
 
+def test_all_of_an_index_that_nothing_was_built_for_changed(engine: SearchEngine) -> None:
+    few = engine.create("few")
+    assert statistics(few)["delta"] == {"documents": 0, "share": 0.0}
+    few.upsert([Document(id=str(number), text="new") for number in range(3)])
+    assert statistics(few)["delta"] == {"documents": 3, "share": 1.0}
+
+
 def test_statistics(engine: SearchEngine, collection: Collection) -> None:
     collection.upsert([Document(id="n", text="new"), Document(id="d3", text="changed")])
     collection.delete(["d1"])

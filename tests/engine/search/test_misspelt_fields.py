@@ -36,6 +36,8 @@ SEARCHES: list[tuple[dict[str, Any], str]] = [
     ({"filter": {"prise": {"gte": 3}}}, "filter: no document has the field 'prise' (did you mean price?)"),
     ({"filter": {"at.yeer": {"eq": 2001}}}, "'at.yeer' (did you mean at.year?)"),
     ({"filter": {"or": [{"ovn": {"eq": "stone"}}, {"price": {"gt": 99}}]}}, "'ovn' (did you mean oven?)"),
+    ({"fields": "title,prise"}, "fields: no document has the field 'prise' (did you mean price?)"),
+    ({"fields": "titel"}, "fields: no document has the field 'titel' (did you mean title?)"),
     ({"group_by": "pricee"}, "group_by='pricee': none of the 21 candidates has this field (did you"),
 ]
 ALLOWED: list[tuple[dict[str, Any], int]] = [
@@ -45,6 +47,8 @@ ALLOWED: list[tuple[dict[str, Any], int]] = [
     ({"filter": {"prise": {"exists": True}}}, 0),  # asks whether it is there
     ({"filter": {"oven": {"eq": "wood"}}}, 0),  # of one document alone
     ({"group_by": "colour"}, 21),
+    ({"fields": "title,text,metadata,colour"}, 21),
+    ({"fields": "oven", "filter": {"price": {"lt": 5}}}, 5),  # other documents have it
 ]
 
 

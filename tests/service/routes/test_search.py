@@ -102,6 +102,8 @@ def test_dense_search_gives_what_plain_tensors_give(client: TestClient, papers: 
 
 def test_the_url_form_gives_the_same_hits(client: TestClient, papers: Collection) -> None:
     posted = client.post(f"{URL}/search", json={"query": "cat", "limit": 3, "explain": True}).json()
+    misnamed = client.get(f"{URL}/search", params={"query": "cat"}).json()
+    assert "unknown field 'query' (did you mean q?)" in misnamed["detail"]
     by_url = client.get(f"{URL}/search", params={"q": "cat", "limit": "3", "explain": "true"}).json()
     assert by_url["hits"] == posted["hits"]
     assert by_url["query_id"] != posted["query_id"]
@@ -241,7 +243,7 @@ def test_bad_requests_are_told_what_is_allowed(
         ("", "q is missing"),
         ("q=cat&limit=0", "limit='0'; use an integer from 1 to 1000"),
         ("q=cat&limit=ten", "limit='ten'; use an integer from 1 to 1000"),
-        ("q=cat&query=dog", "unknown field 'query'; use filter, limit, offset"),
+        ("q=cat&query=dog", "unknown field 'query' (did you mean q?); use filter, limit, offset"),
     ],
 )
 def test_bad_urls_are_told_what_is_allowed(

@@ -253,7 +253,7 @@ def test_hits_go_on_page_by_page_and_unlikely_ones_are_folded(page: Any) -> None
     page.goto("/#c=filed&q=river1+stone2+lamp3")
     status = page.locator("#status")
     expect(status).to_have_text(
-        re.compile(r"The first hit (is|may).*Estimated on queries made from the documents")
+        re.compile(r"The first hit (is|may).*Estimated on queries made of the documents' own words")
     )
     page.get_by_role("button", name="More hits").click()
     expect(page.locator(".hit")).to_have_count(20)
