@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,7 +64,7 @@ def test_onnxruntime_is_asked_for_states_where_they_are_wanted(onnx: SimpleNames
 
 
 @pytest.fixture
-def openvino(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+def openvino(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     seen = SimpleNamespace(compiled=[], shapes=[], infers=0, properties=[])
 
     class Model:
@@ -102,9 +101,8 @@ def openvino(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
             return ["FP32", "BF16"]
 
     monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Core=Core))
-    module._openvino_core.cache_clear()  # one is kept for all models
-    yield seen
-    module._openvino_core.cache_clear()
+    monkeypatch.setattr(module, "_core", None)  # one is kept for all models
+    return seen
 
 
 def test_openvino_keeps_to_the_thread_budget(openvino: SimpleNamespace) -> None:
@@ -143,6 +141,14 @@ def test_openvino_gives_states_where_they_are_wanted(openvino: SimpleNamespace) 
     assert both.states is not None
     assert (both.embeddings.shape, both.states.shape) == ((1, 2), (1, 4, 2))
     assert both.states.dtype == np.float32
+
+
+def test_one_core_is_kept_for_all_models(openvino: SimpleNamespace) -> None:
+    openvino_session(Path("one.xml"), "f32")
+    core = module._core
+    openvino_session(Path("two.xml"), "f32")
+    assert openvino_knows("BF16")
+    assert module._core is core is not None
 
 
 def test_openvino_says_what_a_processor_can(openvino: SimpleNamespace) -> None:
