@@ -11,10 +11,11 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, GradientQuery, SearchEngine, attention_parts
 from dsearch.engine.draws import draw, reward
 from dsearch.engine.models import drafts as bounds
-from dsearch.errors import Gone, InvalidRequest
+from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.types import Document
 
 TEXTS = ["apple bread", "bread oven", "cheese milk", "dough flour", "egg milk", "flour bread"]
@@ -175,3 +176,19 @@ def test_the_state_of_the_draw_is_asked_or_is_gone(shop: Collection) -> None:
     shop.delete_model(version)
     with pytest.raises(Gone):
         reward(shop, token, [[0.0] * 8] * 2, owner="me", gradients=True)
+
+
+def test_a_version_with_a_memory_gives_gradients_and_takes_no_step(shop: Collection) -> None:
+    """Its head is only a part of it, so that no draft can stand for the version."""
+    head, at = Head(32), np.arange(2)
+    states = HashingEncoder().encode_queries(QUERIES)
+    head.memory = QueryMemory(states, states, at + 1, at, at, np.ones(2), strength=0.5)
+    asked = question(model=shop.add_model(head.eval(), {}))
+    rewards = [[1.0, 0.0], [0.0, 1.0]]
+    drawn = draw(shop, asked, 2, 1)
+    with pytest.raises(Conflict):
+        reward(shop, drawn.draw, rewards, owner="me", learning_rate=0.1)
+    found = reward(shop, drawn.draw, rewards, owner="me", gradients=True)
+    assert found.states is not None
+    assert found.head is not None
+    assert (found.mean_reward, found.draft) == (np.mean(rewards), None)

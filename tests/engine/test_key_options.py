@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,3 +214,15 @@ def test_in_a_server_it_is_measured_in_another_process(engine: SearchEngine, enc
         assert made.describe().keys["recall_at_10"] >= TARGET
         assert made.snapshot.generation.dense.parameters == made.describe().keys["parameters"]
         assert json.loads((made.store.path / FILE_NAME).read_text())["model"] == version
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [("recall_target", [1.0, 1e-6], [0.0, 1.0001]), ("memory_bytes", [1, None], [0])],
+)
+def test_options_of_keys_at_their_bounds(name: str, taken: list[Any], refused: list[Any]) -> None:
+    for value in taken:
+        assert getattr(KeyOptions(**{name: value}), name) == value
+    for value in refused:
+        with pytest.raises(InvalidRequest):
+            KeyOptions(**{name: value})

@@ -82,6 +82,17 @@ def test_pairs(tmp_path):
         read_pairs(file(tmp_path, "1\t2\n1\t2\t3\n"))
 
 
+def test_a_header_is_the_first_line_alone(tmp_path):
+    """A query may be called as a column is."""
+    (tmp_path / "pairs").write_text("query-id\tcorpus-id\nquery\td1\nqid\td2\n")
+    assert read_pairs(tmp_path / "pairs") == {"query": {"d1"}, "qid": {"d2"}}
+    (tmp_path / "qrels").write_text("query_id\tcorpus-id\tscore\nquery\td1\t1\nqid\td2\t2\n")
+    assert read_qrels(tmp_path / "qrels") == {"query": {"d1": 1.0}, "qid": {"d2": 2.0}}
+    for header in ("query-id", "query_id", "queryid", "qid", "query", "QUERY-ID"):
+        (tmp_path / "pairs").write_text(f"{header}\tdocument\nq\td\n")
+        assert read_pairs(tmp_path / "pairs") == {"q": {"d"}}
+
+
 def test_leaving_pairs_out_keeps_the_queries_and_the_original():
     qrels = {"q": {"a": 1.0, "b": 2.0}, "r": {"a": 1.0}}
     assert without_pairs(qrels, {"q": {"a"}, "r": {"a"}}) == {"q": {"b": 2.0}, "r": {}}

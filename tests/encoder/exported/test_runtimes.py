@@ -1,43 +1,157 @@
-"""A superseded encoder may be dropped in any thread."""
+"""Exported models by their libraries: the options that they are given, by libraries of a few lines."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-# In a process of its own, since what is tested is that it lives on.
-DROPPED_ELSEWHERE = """
-import gc, signal, sys, threading
-from pathlib import Path
-import numpy as np
-from dsearch.encoder.exported.runtimes import import_openvino, openvino_knows, openvino_session
-
-openvino = import_openvino()
-ids = openvino.opset13.parameter([-1, -1], np.int64, name="input_ids")
-model = Path(sys.argv[1]) / "model.xml"
-openvino.save_model(openvino.Model([openvino.opset13.convert(ids, "f32")], [ids], "floats"), str(model))
-openvino_knows("BF16")
-encoders = [openvino_session(model, "f32")]
-print(encoders[0]({"input_ids": np.array([[3, 4]])}).embeddings.tolist(), flush=True)
-
-def drop():
-    encoders.clear()
-    gc.collect()
-
-thread = threading.Thread(target=drop)
-thread.start()
-thread.join()
-signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
-signal.raise_signal(signal.SIGINT)
-"""
+from dsearch.encoder.exported import runtimes as module
+from dsearch.encoder.exported.runtimes import LONE_WIDTHS, onnx_session, openvino_knows, openvino_session
 
 
-def test_a_signal_is_handled_after_an_encoder_was_dropped_in_another_thread(tmp_path: Path) -> None:
-    pytest.importorskip("openvino")
-    done = subprocess.run(
-        [sys.executable, "-c", DROPPED_ELSEWHERE, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["[[3.0, 4.0]]", "interrupted"]), done.stderr
+@pytest.fixture(autouse=True)
+def _three_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "thread_budget", lambda: 3)
+
+
+def tokens(texts: int, width: int) -> dict[str, np.ndarray]:
+    return {name: np.ones((texts, width), np.int64) for name in ("input_ids", "attention_mask")}
+
+
+@pytest.fixture
+def onnx(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    seen = SimpleNamespace(entries={}, asked=[])
+
+    class Options(SimpleNamespace):
+        def add_session_config_entry(self, name: str, value: str) -> None:
+            seen.entries[name] = value
+
+    class Session:
+        def __init__(self, path: str, options: Any, providers: list[str]):
+            seen.path, seen.options, seen.providers = path, options, providers
+
+        def run(self, names: list[str], arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+            seen.asked.append((names, set(arrays)))
+            return [np.full(2, number, np.float64) for number, _ in enumerate(names)]
+
+    fake = SimpleNamespace(SessionOptions=Options, InferenceSession=Session)
+    monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+    return seen
+
+
+def test_onnxruntime_keeps_to_the_thread_budget(onnx: SimpleNamespace) -> None:
+    onnx_session(Path("folder/model.onnx"))
+    assert (onnx.options.intra_op_num_threads, onnx.options.inter_op_num_threads) == (3, 1)
+    assert onnx.entries == {"session.intra_op.allow_spinning": "0"}
+    assert onnx.options.log_severity_level == 3
+    assert (onnx.path, onnx.providers) == ("folder/model.onnx", ["CPUExecutionProvider"])
+
+
+def test_onnxruntime_is_asked_for_states_where_they_are_wanted(onnx: SimpleNamespace) -> None:
+    run = onnx_session(Path("model.onnx"))
+    alone, both = run(tokens(1, 4)), run(tokens(1, 4), states=True)
+    given = {"input_ids", "attention_mask"}
+    assert onnx.asked == [(["sentence"], given), (["sentence", "states"], given)]
+    assert alone.embeddings.dtype == np.float32
+    assert alone.states is None
+    assert both.states is not None
+    assert (both.embeddings.tolist(), both.states.tolist()) == ([0, 0], [1, 1])
+
+
+@pytest.fixture
+def openvino(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    seen = SimpleNamespace(compiled=[], shapes=[], infers=0, properties=[])
+
+    class Model:
+        shape: Any = None
+
+        @property
+        def inputs(self) -> list[Any]:
+            names = ("input_ids", "attention_mask")
+            return [SimpleNamespace(get_any_name=lambda name=name: name) for name in names]
+
+        def clone(self) -> Any:
+            return Model()
+
+        def reshape(self, shape: Any) -> None:
+            self.shape = shape
+
+    class Request:
+        def infer(self, arrays: dict[str, np.ndarray], share_outputs: bool) -> list[np.ndarray]:
+            assert share_outputs
+            seen.infers += 1
+            return [np.zeros((1, 2)), np.ones((1, 4, 2))]
+
+    class Core:
+        def read_model(self, path: str) -> Model:
+            seen.path = path
+            return Model()
+
+        def compile_model(self, model: Model, device: str, options: dict[str, Any]) -> Any:
+            seen.compiled.append((model.shape, device, options))
+            return SimpleNamespace(create_infer_request=Request)
+
+        def get_property(self, device: str, name: str) -> list[str]:
+            seen.properties.append((device, name))
+            return ["FP32", "BF16"]
+
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Core=Core))
+    monkeypatch.setattr(module, "_core", None)  # one is kept for all models
+    return seen
+
+
+def test_openvino_keeps_to_the_thread_budget(openvino: SimpleNamespace) -> None:
+    run = openvino_session(Path("folder/model.xml"), "bf16")
+    assert openvino.path == "folder/model.xml"
+    assert openvino.compiled == []  # when it is first used
+    run(tokens(2, 7))
+    ((shape, device, options),) = openvino.compiled
+    assert (shape, device) == (None, "CPU")
+    assert options == {
+        "INFERENCE_NUM_THREADS": 3,
+        "INFERENCE_PRECISION_HINT": "bf16",
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,
+    }
+
+
+def test_openvino_has_a_model_of_its_own_for_each_width_of_a_lone_text(openvino: SimpleNamespace) -> None:
+    run = openvino_session(Path("model.xml"), "f32")
+    for _ in range(2):
+        for width in (16, 32, 64):
+            run(tokens(1, width))
+        run(tokens(1, 17))
+        run(tokens(2, 16))
+    assert LONE_WIDTHS == (16, 32, 64)
+    shapes = [shape for shape, *_ in openvino.compiled]
+    fixed = [{name: [1, width] for name in ("input_ids", "attention_mask")} for width in LONE_WIDTHS]
+    assert shapes == [*fixed, None]
+    assert openvino.infers == 10
+
+
+def test_openvino_gives_states_where_they_are_wanted(openvino: SimpleNamespace) -> None:
+    run = openvino_session(Path("model.xml"), "f32")
+    assert run(tokens(1, 4)).states is None
+    both = run(tokens(1, 4), states=True)
+    assert both.states is not None
+    assert (both.embeddings.shape, both.states.shape) == ((1, 2), (1, 4, 2))
+    assert both.states.dtype == np.float32
+
+
+def test_one_core_is_kept_for_all_models(openvino: SimpleNamespace) -> None:
+    openvino_session(Path("one.xml"), "f32")
+    core = module._core
+    openvino_session(Path("two.xml"), "f32")
+    assert openvino_knows("BF16")
+    assert module._core is core is not None
+
+
+def test_openvino_says_what_a_processor_can(openvino: SimpleNamespace) -> None:
+    assert openvino_knows("BF16")
+    assert not openvino_knows("INT8")
+    assert openvino.properties[0] == ("CPU", "OPTIMIZATION_CAPABILITIES")

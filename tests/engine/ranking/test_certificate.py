@@ -32,12 +32,12 @@ COUNT, DIM = 60, 6
 
 @pytest.fixture(scope="module")
 def lengths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
-    """Embeddings from a fifth to thrice the length of a query."""
+    """Embeddings of about the length of a query: what bounds them is how a head stretches them."""
     with SearchEngine(tmp_path_factory.mktemp("lengths"), encoder=HashingEncoder) as engine:
         made = engine.create("lengths", dimension=DIM)
         drawn = np.random.default_rng(0)
         vectors = drawn.standard_normal((COUNT, DIM))
-        vectors *= np.geomspace(0.2, 3, COUNT)[:, None] / np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors *= np.geomspace(0.8, 1.25, COUNT)[:, None] / np.linalg.norm(vectors, axis=1, keepdims=True)
         documents = [Document(f"d{n}", f"word{n % 7} word{n % 3}") for n in range(COUNT)]
         made.store.upsert(documents[:50], vectors[:50].astype(np.float32))
         made.refresh()

@@ -393,3 +393,19 @@ def test_memories_of_the_same_rows_lend_alike() -> None:
     assert not same(lending=1.0)
     assert not same(rows=rows.copy())
     assert not same(of_query=of_query.copy())
+
+
+def test_further_documents_are_those_that_the_memory_recalls_too(papers: Collection) -> None:
+    head = remembering(papers)
+    states = papers.query_states(["ice jam"], "hybrid")
+    options = {"mode": "dense", "candidates": 1, "depth": 3}
+    with torch.inference_mode():
+        layer = SearchLayer(papers.snapshot, head, **options)
+        output = layer.ranked(states, ["ice jam"])
+        plain = SearchLayer(papers.snapshot, Head(papers.store.dimension), **options).ranked(
+            states, ["ice jam"]
+        )
+        assert output.recalled is not None
+        recalled = set(layer.memory.best(output.recalled, 3)[0].tolist())
+    assert recalled - set(plain.positions[0].tolist())
+    assert recalled <= set(output.positions[0].tolist())

@@ -170,3 +170,15 @@ def test_on_a_card_the_results_are_those_of_the_host(engine: SearchEngine) -> No
     assert ours.ids == theirs.ids
     torch.testing.assert_close(ours.context.cpu(), theirs.context, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(ours.positions, theirs.positions)
+
+
+@pytest.mark.parametrize("resident", [None, "float32"])
+def test_another_version_searches_as_its_layer_does(engine: SearchEngine, resident: Any) -> None:
+    layer = open_layer(engine, "food", mode="dense", candidates=7, resident=resident)
+    other = layer.with_model("v0")
+    assert other.version == "v0"
+    assert (other.mode, other.candidates) == ("dense", 7)
+    assert (other.resident is None) == (resident is None)
+    assert other.head is not layer.head
+    states = layer.query_states(QUERIES)
+    assert other(states).ids == layer(states).ids

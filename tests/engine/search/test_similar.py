@@ -10,7 +10,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.search.similar import ALPHA, BETA, GAMMA
-from dsearch.errors import DocumentNotFound, InvalidRequest
+from dsearch.errors import DocumentNotFound, InvalidCursor, InvalidRequest
 from dsearch.types import Document
 
 
@@ -135,3 +135,25 @@ def test_examples_that_cancel_out_are_refused(collection: Collection) -> None:
     collection.upsert([Document("minus", "its opposite")], -embedding)
     with pytest.raises(InvalidRequest, match="like and unlike cancel out"):
         collection.similar(["plus", "minus"])
+
+
+OTHER_QUESTIONS: list[dict[str, Any]] = [
+    {"like": ["d4"]},
+    {"unlike": ["d5"]},
+    {"query": "honey"},
+    {"vector": [0.0] * 31 + [1.0]},
+    {"filter": {"number": {"lt": 9}}},
+]
+
+
+@pytest.mark.parametrize("change", OTHER_QUESTIONS, ids=lambda change: next(iter(change)))
+def test_a_cursor_goes_on_with_the_same_question_alone(
+    collection: Collection, change: dict[str, Any]
+) -> None:
+    asked: dict[str, Any] = {"like": ["d1"], "unlike": ["d2"], "limit": 3, "mode": "dense"}
+    if "vector" in change:
+        asked["vector"] = [1.0] + [0.0] * 31
+    cursor = collection.similar(**asked).next_cursor
+    assert len(collection.similar(**asked, cursor=cursor).hits) == 3
+    with pytest.raises(InvalidCursor):
+        collection.similar(**{**asked, **change}, cursor=cursor)

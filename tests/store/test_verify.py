@@ -1,0 +1,211 @@
+"""What `verify` says of each change of each kind of row, and which of it can change an answer."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsearch.store import MemoryRow, Passages, Store, VerifyReport
+from dsearch.store import verify as module
+from dsearch.store.verify import verify
+from dsearch.types import Document
+
+WHOLE = "the collection as a whole: rows, deletions or operation numbers are not those acknowledged"
+
+
+def vectors(*directions: int) -> np.ndarray:
+    return np.eye(8, dtype=np.float32)[list(directions)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows 1 to 5: plain, with passages, deleted, superseded, and the pending version that superseded it."""
+    folder = tmp_path_factory.mktemp("home") / "papers"
+    documents = [Document(f"d{n}", f"text {n}", f"title {n}", {"n": n}, n / 2) for n in range(4)]
+    cut = {1: Passages(np.array([[0, 9], [5, 20]]), vectors(5))}
+    with Store.create(folder, name="papers", encoder={"name": "test"}, dimension=8) as store:
+        store.upsert(documents, vectors(0, 1, 2, 3), passages=cut)
+        store.delete(["d2"])
+        store.upsert([Document("d3", "another text")])
+        store.add_generation(1, manifest_digest="ab" * 32, rows=4, snapshot=1, record={})
+        store.publish_generation(1)
+        store.add_model("v1", "v0", {"gate": 0.5})
+        store.add_judged([MemoryRow("one", vectors(4)[0], {1: 1.0})])
+    return folder
+
+
+@pytest.fixture
+def filled(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "papers"))
+
+
+def report_of(folder: Path, *statements: str) -> VerifyReport:
+    with closing(sqlite3.connect(folder / "documents.db", isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute("BEGIN")
+        return verify(connection)
+
+
+def test_what_is_whole_is_counted(filled: Path) -> None:
+    report = report_of(filled)
+    assert (report.damage, report.unsound, report.ok) == ((), (), True)
+    assert (report.documents, report.embeddings) == (3, 4)
+    with Store.open(filled, readonly=True) as store:
+        assert report.sequence == store.sequence
+
+
+CHANGED: list[tuple[str, list[str]]] = [
+    (
+        "UPDATE document SET title = 'x' WHERE row = 1",
+        ["row 1 (id 'd0'): text or metadata are not what was written"],
+    ),
+    ("UPDATE document SET metadata = '{}' WHERE row = 1", ["row 1 (id 'd0'): text or metadata are not what"]),
+    ("UPDATE document SET value = NULL WHERE row = 1", ["row 1 (id 'd0'): text or metadata are not what"]),
+    ("UPDATE document SET id = 'dx' WHERE row = 1", ["row 1 (id 'dx'): text or metadata are not what"]),
+    (
+        "UPDATE document SET text = CAST(text AS BLOB) WHERE row = 1",
+        ["row 1 (id 'd0'): text or metadata are not"],
+    ),
+    (
+        "UPDATE document SET digest = x'00' WHERE row = 1",
+        ["row 1 (id 'd0'): its digest is not what was", WHOLE],
+    ),
+    (
+        "UPDATE document SET digest = 'x' WHERE row = 1",
+        ["row 1 (id 'd0'): its digest is not what was", WHOLE],
+    ),
+    ("UPDATE document SET written = 9 WHERE row = 1", [WHOLE]),
+    (
+        "UPDATE document SET written = 'x' WHERE row = 1",
+        ["row 1 (id 'd0'): its operation numbers are not", WHOLE],
+    ),
+    (
+        "UPDATE document SET written = -1 WHERE row = 1",
+        ["row 1 (id 'd0'): its operation numbers are not", WHOLE],
+    ),
+    (
+        "UPDATE document SET deleted = 'x' WHERE row = 3",
+        ["row 3 (id 'd2'): its operation numbers are not", WHOLE],
+    ),
+    ("UPDATE document SET deleted = 99 WHERE row = 3", [WHOLE]),
+    ("UPDATE embedding SET vector = x'00' WHERE row = 1", ["row 1: its embedding is not what was written"]),
+    ("UPDATE embedding SET vector = 'x' WHERE row = 1", ["row 1: its embedding is not what was written"]),
+    ("UPDATE embedding SET digest = 'x' WHERE row = 1", ["row 1: the digest of its embedding is not", WHOLE]),
+    (
+        "UPDATE embedding SET written = 'x' WHERE row = 1",
+        ["row 1: its operation number is not what was", WHOLE],
+    ),
+    ("UPDATE passages SET spans = x'00'", ["row 2: its passages are not what was written"]),
+    ("UPDATE passages SET vectors = 'x'", ["row 2: its passages are not what was written"]),
+    (
+        "UPDATE passages SET digest = 'x'",
+        ["row 2: the digest of its passages is not what was written", WHOLE],
+    ),
+    (
+        "UPDATE passages SET written = 'x'",
+        ["row 2: the operation number of its passages is not what was", WHOLE],
+    ),
+    ("UPDATE passages SET row = 77", ["passages: 1 belong to no embedding", WHOLE]),
+    ("DROP TABLE passages", [WHOLE]),
+    *(
+        (f"UPDATE judged SET {name} = 'x'", ["row 1 of the query memory: it is not what was written"])
+        for name in ("text", "state", "grades", "source", "key")
+    ),
+    (
+        "UPDATE judged SET digest = 'x'",
+        ["row 1 of the query memory: its digest is not what was written", WHOLE],
+    ),
+    ("UPDATE judged SET written = 'x'", ["row 1 of the query memory: its operation number is not", WHOLE]),
+    ("DROP TABLE judged", [WHOLE]),
+    *((f"UPDATE generation SET {name} = 9", [WHOLE]) for name in ("number", "rows", "snapshot", "written")),
+    ("UPDATE generation SET manifest_digest = 'x'", [WHOLE]),
+    ("UPDATE generation SET record = '[]'", [WHOLE]),
+    ("UPDATE generation SET record = x'00'", ["table generation: 1 is not what was written", WHOLE]),
+    *((f"UPDATE model SET {name} = 9", [WHOLE]) for name in ("number", "parent", "written")),
+    ("UPDATE live SET number = 9", [WHOLE]),
+    ("DELETE FROM live", [WHOLE]),
+    ("UPDATE meta SET value = 'x' WHERE key = 'name'", [WHOLE]),
+    ("DELETE FROM meta WHERE key = 'encoder'", ["the collection's own record cannot be read ('encoder')"]),
+    ("UPDATE state SET documents = 4", ["live documents: 3 found, 4 recorded"]),
+    ("UPDATE state SET tombstones = 1", ["deleted rows: 2 found, 1 recorded"]),
+    ("DELETE FROM pending", ["pending rows: 1 live documents without an embedding are not listed"]),
+    ("INSERT INTO pending VALUES (1, 5)", ["pending rows: 1 are listed though they have an embedding"]),
+    (
+        "DELETE FROM document WHERE row = 3",
+        [WHOLE, "deleted rows: 1 found, 2 recorded", "embeddings: 1 belong to no document"],
+    ),
+    (
+        "DELETE FROM embedding WHERE row = 1",
+        [WHOLE, "pending rows: 1 live documents without an embedding are not listed"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("statement", "expected"), CHANGED)
+def test_each_change_is_named(filled: Path, statement: str, expected: list[str]) -> None:
+    report = report_of(filled, statement)
+    assert len(report.damage) == len(expected), report.damage
+    for found, beginning in zip(report.damage, expected, strict=True):
+        assert found.startswith(beginning)
+    assert report.unsound == report.damage
+
+
+@pytest.mark.parametrize("table", ["document SET text = 'x'", "embedding SET vector = x'00'"])
+@pytest.mark.parametrize(("row", "spent"), [(1, False), (3, True), (4, True)])
+def test_damage_of_a_deleted_document_changes_no_answer(
+    filled: Path, table: str, row: int, spent: bool
+) -> None:
+    report = report_of(filled, f"UPDATE {table} WHERE row = {row}")
+    assert len(report.damage) == 1
+    assert report.unsound == (() if spent else report.damage)
+
+
+def test_passages_of_a_deleted_document_change_no_answer(filled: Path) -> None:
+    with Store.open(filled) as store:
+        store.delete(["d1"])
+    report = report_of(filled, "UPDATE passages SET spans = x'00'")
+    assert report.damage == ("row 2: its passages are not what was written",)
+    assert report.unsound == ()
+
+
+def test_a_table_that_is_gone_is_damage(filled: Path) -> None:
+    report = report_of(filled, "DROP TABLE embedding")
+    assert "embeddings: cannot be read to the end (no such table: embedding)" in report.damage
+    assert report.embeddings == 0
+
+
+def test_findings_are_bounded(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_DAMAGES", 2)
+    report = report_of(filled, "UPDATE document SET text = 'x'")
+    assert (len(report.damage), len(report.unsound)) == (2, 2)  # of rows that are shown, as many again
+
+
+def test_it_pauses_between_blocks_of_rows(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK", 2)
+    paused: list[int] = []
+    with closing(sqlite3.connect(filled / "documents.db")) as connection:
+        assert verify(connection, lambda: paused.append(1)).ok
+    assert len(paused) >= 4  # five documents, four embeddings
+
+
+@pytest.mark.parametrize("name", [*module._PASSING, "SQLITE_IOERR_READ"])
+def test_what_passes_is_raised_where_it_pauses_and_noted_elsewhere(name: str) -> None:
+    error = sqlite3.OperationalError("not just now")
+    error.sqlite_errorname = name
+
+    class Failing:
+        def execute(self, *given: Any) -> Any:
+            raise error
+
+    assert not verify(Failing()).ok  # type: ignore[arg-type]
+    with pytest.raises(sqlite3.OperationalError):
+        verify(Failing(), lambda: None)  # type: ignore[arg-type]
+    error.sqlite_errorname = "SQLITE_CORRUPT"
+    assert not verify(Failing(), lambda: None).ok  # type: ignore[arg-type]
