@@ -38,8 +38,10 @@ GATE = {"gate": {"verdict": "passed"}, "verdict": "better"}
                 "share": 0.25,
                 "keyword_factor": 2.0,
             },
-            "full trained from v0, 20 queries, 0 epochs: no amount of training answered held-out queries"
-            + " better, 25% of it served, keywords 2 times as high, seed 0; gate: none, ",
+            (
+                "full trained from v0, 20 queries, 0 epochs: no amount of training answered held-out queries "
+                "better, 25% of it served, keywords 2 times as high, seed 0; gate: none, "
+            ),
         ),
         (
             {"scope": "tune", "examples": 9, "keyword_weight": 0.5, "hop_strength": 0, "seed": 1, **GATE},
@@ -55,8 +57,10 @@ GATE = {"gate": {"verdict": "passed"}, "verdict": "better"}
                 "b": 0.75,
                 **GATE,
             },
-            "tuned from v0, ? queries, keyword weight 1, k1 1.2, b 0.75, hop strength 0.5, seed 1; "
-            + "gate: passed, better",
+            (
+                "tuned from v0, ? queries, keyword weight 1, k1 1.2, b 0.75, hop strength 0.5, seed 1; "
+                "gate: passed, better"
+            ),
         ),
         (
             {"scope": "second stage", "examples": 9, **GATE},
