@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 if TYPE_CHECKING:
     from torch import Tensor as Array
@@ -32,6 +33,20 @@ def is_tensor(numbers: object) -> bool:
     """Return True for a tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(numbers, torch.Tensor)
+
+
+def known_all(condition: Bool[Array, ...]) -> bool:
+    """True if the mask is known to hold everywhere. Checking costs less than filling masked places.
+
+    The check runs only in inference mode on a CPU. Elsewhere it could make the host wait for a device, break
+    a compiled graph, or meet a tensor that `torch.func` maps over, which has no value to inspect.
+    """
+    if is_array(condition):
+        return bool(condition.all())
+    import torch
+
+    answering = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
+    return answering and condition.device.type == "cpu" and bool(condition.all())
 
 
 def without_gradients() -> AbstractContextManager[Any]:
@@ -296,6 +311,22 @@ def length(vectors: Array) -> Array:
     import torch
 
     return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)  # pyright: ignore
+
+
+def unit(vectors: Float[Array, "*shape dim"]) -> Float[Array, "*shape dim"]:
+    """Normalise each vector to length 1; zero vectors stay zero and pass no gradient."""
+    norm = length(vectors)
+    something = norm != 0
+    if known_all(something):
+        return vectors / norm
+    return fill(vectors / fill(norm, ~something, 1.0), ~something, 0.0)
+
+
+def keyword_part(
+    weight: Float[Array, " heads"], scores: Float[Array, "batch documents"]
+) -> Float[Array, "batch heads documents"]:
+    """Compute w_h b(q, d), the keyword part of each head's score."""
+    return weight[:, None] * scores[:, None]
 
 
 def _plain(numbers: Any) -> Any:

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int8, Int64
 
 from dsearch.attention.arrays import Array, as_like, numbers_of
-from dsearch.attention.retrieval.contributors import TRUSTED, all_trusted
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.types import query_name
 
 START_TEMPERATURE, START_NULL_LEVEL = 0.05, 0.5
+TRUSTED = -1  # contributor of judgements
 
 Setting = tuple[float, float, float, float]
 Indexes = tuple["NearestKeys | None", "NearestKeys | None"]
@@ -315,3 +315,8 @@ def by_query(
 def _unit(states: Float[np.ndarray, "queries encoder_dim"]) -> Float32[np.ndarray, "queries encoder_dim"]:
     lengths = np.linalg.norm(states, axis=1, keepdims=True)
     return np.divide(states, lengths, out=np.zeros_like(states), where=lengths > 0).astype(np.float32)
+
+
+def all_trusted(queries: int) -> Int64[np.ndarray, " queries"]:
+    """Contributors of queries that were judged."""
+    return np.full(queries, TRUSTED, np.int64)

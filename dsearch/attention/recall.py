@@ -20,7 +20,12 @@ Only the nearest past queries share the attention: among very many the remote on
 would together outweigh the null key. So its cost hardly grows with their number. Keys are stored in 8 bits,
 rounded once: what is served is what was evaluated.
 
-Rows of outcomes and clicks have contributors, whose share of the attention is bounded (contributors.py).
+Anybody may contribute outcomes and clicks. The rows of contributor u share at most `KEY_SHARE` of a query's
+attention; the null key gets what is cut off:
+
+    a'_i = a_i · min(1, KEY_SHARE / Σ_{j of u} a_j)
+
+So u changes no score by more than γ · `KEY_SHARE`, however many rows it has. Judgements are trusted: no cap.
 Grades below 0 are of documents that were seen and left.
 
 The idea is that of key-value memory networks (Miller et al. 2016, arXiv:1606.03126, eq. 1 to 4) with fixed
@@ -42,6 +47,7 @@ from jaxtyping import Float, Int64
 from dsearch.attention.arrays import (
     Array,
     as_like,
+    at_least,
     broadcast,
     concat,
     fill,
@@ -53,16 +59,16 @@ from dsearch.attention.arrays import (
     repeat,
     softmax,
     totals,
+    unit,
     zeros,
 )
-from dsearch.attention.memory_rows import Indexes, MemoryRows, Setting
-from dsearch.attention.retrieval.contributors import TRUSTED, capped
-from dsearch.attention.vectors import unit
+from dsearch.attention.memory_rows import TRUSTED, Indexes, MemoryRows, Setting
 
 NEAREST = 64  # past queries that share the attention of a query
 NEIGHBOURS = 5
 LENDING = 0.03  # temperature of the borrowing weights, chosen on training queries (guide decisions)
 LENDING_LEVEL = 0.5  # cosine of the null key of borrowing: of judged documents that are less alike, little
+KEY_SHARE = 0.5  # of a query's attention, at most of one contributor
 _BLOCK = 8192  # keys that are numbers of full length together
 
 
@@ -212,3 +218,12 @@ class FixedMemory(MemoryFormulas):
             lending,
         )
         return other
+
+
+def capped(
+    weights: Float[Array, "batch near"], contributors: Int64[Array, "batch near"]
+) -> Float[Array, "batch near"]:
+    """Attention in which no contributor has more than `KEY_SHARE`; within its rows the proportions stay."""
+    same = (contributors[:, :, None] == contributors[:, None]) & (contributors != TRUSTED)[:, None]
+    total = (as_like(same, weights) * weights[:, None]).sum(-1)
+    return weights * (KEY_SHARE / at_least(total, KEY_SHARE))

@@ -27,10 +27,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dsearch.attention.arrays import length as length
+from dsearch.attention.arrays import unit
 from dsearch.attention.kernels import Keys, Queries, Scores, boxcar, check_dimensions, epanechnikov, gaussian
-from dsearch.attention.vectors import keyword_part as keyword_part
-from dsearch.attention.vectors import unit as unit
 from dsearch.errors import InvalidRequest
 
 Score = Callable[[Tensor, Tensor], Tensor]

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from jaxtyping import Bool, Float
 
-from dsearch.attention.arrays import Array, fill, is_array, log, softmax
+from dsearch.attention.arrays import Array, fill, is_array, known_all, log, softmax
 
 
 def masked_softmax(
@@ -83,20 +83,6 @@ def entropy(weights: Float[Array, ...], dim: int = -1) -> Float[Array, ...]:
             terms = cast("Array", torch.special.entr(weights))  # pyright: ignore[reportUnknownMemberType]
             return terms.sum(dim)
     return -(weights * log(fill(weights, weights <= 0, 1.0))).sum(dim)
-
-
-def known_all(condition: Bool[Array, ...]) -> bool:
-    """True if the mask is known to hold everywhere. Checking costs less than filling masked places.
-
-    The check runs only in inference mode on a CPU. Elsewhere it could make the host wait for a device, break
-    a compiled graph, or meet a tensor that `torch.func` maps over, which has no value to inspect.
-    """
-    if is_array(condition):
-        return bool(condition.all())
-    import torch
-
-    answering = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
-    return answering and condition.device.type == "cpu" and bool(condition.all())
 
 
 def _open(logits: Array, mask: Array | None) -> Array:

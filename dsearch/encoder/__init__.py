@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
-from dsearch.encoder.automatic.folder import encoder_cache
-from dsearch.encoder.automatic.source import EncoderInUse, EncoderSource, encoder_in_use
+from dsearch.encoder.automatic.source import EncoderInUse, EncoderSource, encoder_cache, encoder_in_use
 from dsearch.encoder.backends import Backend
 from dsearch.encoder.choice import BackendChoice
 from dsearch.encoder.identity import EncoderIdentity

@@ -26,13 +26,13 @@ from dsearch.engine.indexing.ingest import (
     is_given,
     store_documents,
 )
+from dsearch.engine.indexing.leases import retire_one, strike_missing
 from dsearch.engine.indexing.own_vectors import (
     Vectors,
     carried_embeddings,
     checked_embeddings,
     embedding_problems,
 )
-from dsearch.engine.indexing.retention import retire_one, strike_missing
 from dsearch.engine.options import EVIDENCE, KeyOptions, LayerOptions, SearchArguments
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, tuning_queries
 from dsearch.engine.search.search import search

@@ -16,7 +16,7 @@ from dsearch.engine.home import Home, HomeEncoders, drop_alias, read_aliases, se
 from dsearch.engine.indexing.chunking import PassageOptions
 from dsearch.engine.indexing.clean_close import CleanClose, take_clean_close
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, given_identity, require_options
-from dsearch.engine.indexing.retention import clear, tidy
+from dsearch.engine.indexing.leases import clear, tidy
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
 from dsearch.engine.maintenance.migrate import (
     Migration,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dsearch.errors import InvalidRequest, InvalidSource
-from dsearch.evaluation.tables import read_rows
+from dsearch.evaluation.qrels import read_rows
 
 Run: TypeAlias = dict[str, list[tuple[str, float]]]
 """Query id → (document id, score) in rank order, best first."""

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
+from dsearch.attention.arrays import unit
 from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS
 from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
-from dsearch.attention.scores import unit
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.memory import nearest_judged
 from dsearch.products import product

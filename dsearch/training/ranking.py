@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from dsearch.attention.arrays import length, unit
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
-from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.ranking.ranker import HOP_CANDIDATES

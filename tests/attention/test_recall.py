@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from dsearch.attention.memory_rows import TRUSTED
 from dsearch.attention.recall import NEAREST
-from dsearch.attention.retrieval.contributors import TRUSTED
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.index.dense.scanned import SPARE, ScannedKeys
 

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 from dsearch.attention import entropy, masked_log_softmax, masked_softmax, temper
-from dsearch.attention.scores import unit
+from dsearch.attention.arrays import unit
 
 INF = math.inf
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from jaxtyping import Float
 
-from dsearch.attention.arrays import Array, broadcast, exp, gelu, length, softmax
+from dsearch.attention.arrays import Array, broadcast, exp, gelu, length, softmax, unit
 from dsearch.attention.late_interaction import TENSORS, FixedStage, RerankerIdentity
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.vectors import unit
 from dsearch.errors import DimensionMismatch
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from jaxtyping import Bool, Float
 
-from dsearch.attention.arrays import Array, length
-from dsearch.attention.vectors import unit
+from dsearch.attention.arrays import Array, length, unit
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from dsearch.attention.arrays import numbers_of
-from dsearch.attention.memory_rows import Indexes, Setting
+from dsearch.attention.memory_rows import TRUSTED, Indexes, Setting
 from dsearch.attention.recall import FixedMemory, MemoryFormulas, Recalled
-from dsearch.attention.retrieval.contributors import TRUSTED
 
 ALIKE = 0.98  # cosine from which two queries count as the same one
 

@@ -15,9 +15,8 @@ from dsearch.cluster.search.merge import Candidates
 from dsearch.cluster.search.second_stage import delta_of
 from dsearch.cluster.wire.messages import HitPreview, HitRequest, MeaningRequest, QueryText, ShardHit
 from dsearch.engine.ranking.explain import explained
-from dsearch.engine.ranking.field_order import order_by
 from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.search.arrangement import Duplicates
+from dsearch.engine.search.arrangement import Duplicates, order_by
 from dsearch.engine.search.hits import HitPage
 from dsearch.types import Document, Hit, Mode
 

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import PartialAttention, merge
+from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.scores import keyword_part
 from dsearch.cluster.search.second_stage import ShardedReranker
 from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.engine.ranking.output import SearchOutput

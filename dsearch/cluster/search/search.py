@@ -26,8 +26,7 @@ from dsearch.cluster.search.second_stage import RerankQuery, may_rerank
 from dsearch.cluster.wire.messages import QueryText
 from dsearch.encoder import TextTokens
 from dsearch.engine.indexing.own_vectors import Vectors
-from dsearch.engine.ranking.field_order import shaped_by
-from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged, sharing_attention
+from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged, shaped_by, sharing_attention
 from dsearch.engine.search.hits import HitPage, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import QueryGroup, checked_questions, grouped, states_of

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dsearch.attention import ExactAttention, exact_attention
-from dsearch.attention.scores import keyword_part
+from dsearch.attention.arrays import keyword_part
 from dsearch.cluster.wire.messages import (
     GatherRequest,
     GatherResult,

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention import ExactAttention, PartialAttention, merge
+from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
-from dsearch.attention.scores import keyword_part
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.wire.messages import GatherRequest, ShardAttendRequest, ShardAttention, ShardGradients

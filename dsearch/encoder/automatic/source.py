@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
-from dsearch.encoder.automatic.folder import encoder_cache
 from dsearch.encoder.automatic.outcome import outcome, preferred
 from dsearch.encoder.backends import AUTO, FLOAT, TORCH, Backend, best_dtype
 from dsearch.encoder.choice import read_choice
@@ -21,6 +22,8 @@ from dsearch.encoder.weights import find_weights
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
+
+CACHE_NAME = ".encoders"  # in a home, where the user has no folder for caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +124,37 @@ def encoder_in_use(encoder: TextEncoder | None) -> EncoderInUse | None:
         )
     identity = encoder.identity
     return EncoderInUse(identity.name, f"{identity.backend} {identity.dtype}")
+
+
+def machine_cache() -> Path:
+    """Return the folder by the custom of the system; it need not exist.
+
+    Raises:
+        RuntimeError: the user has no home folder.
+    """
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "dsearch" / "encoders"
+
+
+def encoder_cache(home: Path, chosen: Path | None = None) -> Path:
+    """Return the folder to use: the one of the settings, that of the machine, or one in the home.
+
+    It need not exist, and none is made.
+
+    Args:
+        home: folder of collections.
+        chosen: the setting `cache`; None where it is unset.
+    """
+    if chosen is not None:
+        return chosen
+    try:
+        folder = machine_cache()
+        present = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    except (OSError, RuntimeError, StopIteration):  # a service user without a home folder
+        return home / CACHE_NAME
+    return folder if present == folder or os.access(present, os.W_OK) else home / CACHE_NAME

@@ -1,16 +1,23 @@
-"""Read locks that keep a generation's folder from being deleted while a process uses it.
+"""Leases and retention: read locks on the folders of generations, and the deletion of old ones.
+
+A read lock keeps a generation's folder from being deleted while a process uses it.
 
 Readers hold a shared flock on the folder; deletion takes an exclusive one and skips the folder if it cannot.
 The operating system releases the lock when a process dies, whatever the cause. The lock is on the folder
 itself and needs no file, so a home on a read-only disk can be read too.
 
 A lease ends when its collection is closed, or with the last reference to a replaced generation.
+
+The last few generations stay; older ones are deleted as soon as no process reads them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
+import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,14 +27,16 @@ from weakref import WeakKeyDictionary, finalize
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.options import keyword_texts
-from dsearch.errors import CorruptData, Unavailable, UnsupportedFormat
+from dsearch.errors import CorruptData, DsearchError, Unavailable, UnsupportedFormat
 from dsearch.hints import Command
-from dsearch.index import Generation
+from dsearch.index import Generation, remove_unfinished
 from dsearch.index.durable import FileIdentity
 from dsearch.index.generation import Texts
 from dsearch.store import GenerationRecord, Store
 
+KEEP = 3  # generations
 _ATTEMPTS = 20
+_NUMBER = re.compile(r"[0-9]{6,9}")
 
 _leases: WeakKeyDictionary[Generation, finalize[..., Generation]] = WeakKeyDictionary()
 
@@ -175,3 +184,79 @@ def _registered(store: Store, record: GenerationRecord) -> bool:
         (candidate.number, candidate.manifest_digest) == (record.number, record.manifest_digest)
         for candidate in store.generations()
     )
+
+
+def retire(store: Store, keep: int = KEEP) -> list[int]:
+    """Retire all but the live generation and the `keep` newest; return the numbers of the retired ones.
+
+    A generation that any process reads stays until the next call.
+    """
+    return [number for number in store.retirable_generations(keep) if retire_one(store, number)]
+
+
+def retire_one(store: Store, number: int) -> bool:
+    """Retire a generation that is not live, unless a reader holds it; return True if it was retired.
+
+    It is unregistered first; a crash after that leaves a folder that `clear` removes.
+    """
+    folder = generation_folder(store, number)
+    if not folder.is_dir():
+        store.retire_generation(number)
+        return True
+    with alone_with(folder) as alone:
+        if alone:
+            store.retire_generation(number)
+            _remove(folder)
+        return alone
+
+
+def strike_missing(store: Store) -> list[int]:
+    """Unregister generations without a folder, except the live one; return their numbers."""
+    live = store.live_generation()
+    gone = [
+        old.number
+        for old in store.generations()
+        if (live is None or old.number != live.number) and not generation_folder(store, old.number).is_dir()
+    ]
+    for number in gone:
+        store.retire_generation(number)
+    return gone
+
+
+def tidy(store: Store) -> None:
+    """Unregister missing generations and retire unused ones; completes the repair of a lost generation.
+
+    Errors of the disk are ignored; the next call tries again.
+    """
+    with contextlib.suppress(DsearchError, OSError):
+        strike_missing(store)
+        retire(store)
+
+
+def clear(store: Store) -> list[str]:
+    """Remove folders that no register entry names: unfinished builds, unregistered generations; return them.
+
+    Called by the writer only, and not during a build. Unregistered trained models stay, since they cannot be
+    recomputed.
+    """
+    generations = store.path / "generations"
+    if not generations.is_dir():
+        return []
+    gone = remove_unfinished(generations)
+    registered = {generation_folder(store, generation.number).name for generation in store.generations()}
+    for folder in sorted(generations.iterdir()):
+        if _NUMBER.fullmatch(folder.name) and folder.name not in registered and folder.is_dir():
+            with alone_with(folder) as alone:
+                if alone:
+                    _remove(folder)
+                    gone.append(folder.name)
+    models = store.path / "models"
+    for folder in sorted(models.glob(".*.writing")) if models.is_dir() else []:
+        _remove(folder)
+        gone.append(folder.name)
+    return gone
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)

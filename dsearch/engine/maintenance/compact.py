@@ -13,7 +13,7 @@ import numpy as np
 from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import OnProgress
-from dsearch.engine.indexing.retention import clear, retire
+from dsearch.engine.indexing.leases import clear, retire
 from dsearch.engine.models.documents import FOLDER
 from dsearch.errors import Cancelled
 from dsearch.store import Store

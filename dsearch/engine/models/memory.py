@@ -15,9 +15,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from dsearch.attention.memory_rows import MemoryRows, by_query
+from dsearch.attention.memory_rows import MemoryRows, all_trusted, by_query
 from dsearch.attention.recall import FixedMemory
-from dsearch.attention.retrieval.contributors import all_trusted
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData, InvalidRequest
 

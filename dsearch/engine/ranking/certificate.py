@@ -17,8 +17,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention import Certificate, certify
+from dsearch.attention.arrays import length
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.scores import length
 from dsearch.engine.ranking.candidates import propose
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput

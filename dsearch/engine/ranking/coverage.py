@@ -17,12 +17,12 @@ from dsearch.attention.arrays import (
     fill,
     gradients_enabled,
     is_array,
+    keyword_part,
     logsumexp,
     numbers_of,
     on_device_of,
     zeros,
 )
-from dsearch.attention.vectors import keyword_part
 from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, SearchLegs
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker

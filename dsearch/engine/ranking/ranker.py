@@ -23,6 +23,7 @@ from dsearch.attention.arrays import (
     as_like,
     at_least,
     gather,
+    keyword_part,
     numbers_of,
     on_device_of,
     without_gradients,
@@ -30,7 +31,6 @@ from dsearch.attention.arrays import (
 )
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.hops import refine
-from dsearch.attention.vectors import keyword_part
 from dsearch.attention_options import CANDIDATES, OVER, Over
 from dsearch.engine.ranking.candidates import Among, SearchLegs
 from dsearch.engine.ranking.field_match import FieldMatch

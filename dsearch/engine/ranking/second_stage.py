@@ -32,6 +32,7 @@ from dsearch.attention.arrays import (
     put,
     softmax,
     stack,
+    unit,
     zeros,
 )
 from dsearch.attention.late_interaction import (
@@ -44,7 +45,6 @@ from dsearch.attention.late_interaction import (
 )
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.monotone import MonotoneField
-from dsearch.attention.vectors import unit
 from dsearch.engine.ranking.scores import WITHOUT_TOKENS
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens import SnapshotTokens

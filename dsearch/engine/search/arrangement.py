@@ -1,5 +1,7 @@
-"""The order and the choice of hits beyond their scores: one hit for each text or value of a field, a field's
-order, diversity.
+"""Arrangement of hits beyond their scores: one for each text or value of a field, a field's order, diversity;
+and the fields of a document that a hit carries.
+
+`order_by` and `shaped_by` look at documents alone, so that one machine and shards show the same.
 
 Texts are the same if they differ in white space alone; a document without a text is compared by its title.
 Duplicates are found among the candidates that reach the thresholds, so an answer does not depend on its page.
@@ -18,21 +20,26 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from dsearch.attention.arrays import Array, fill, gather, numbers_of, on_device_of
-from dsearch.engine.ranking.field_order import order_by, refuse_absent
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
-from dsearch.types import Document
+from dsearch.store.filters.field_names import meant_among
+from dsearch.store.filters.parse import Keys, parse_field, value_at
+from dsearch.types import Document, Hit
 
 POOL = 100
+_OWN = ("title", "text", "metadata")
 
+Shape = Callable[[Hit], Hit]
 FieldOf = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
 DocumentsOf = Callable[[Int64[np.ndarray, " rows"]], Mapping[int, Document]]
 Duplicates = list[Int64[np.ndarray, " hits"]]
@@ -196,3 +203,91 @@ def sharing_attention(output: SearchOutput) -> SearchOutput:
         return output
     alone = rearranged(output, [np.flatnonzero(row != NONE) for row in output.sharing])
     return alone._replace(beyond=None)
+
+
+def order_by(documents: Sequence[Document], sort: str) -> list[int]:
+    """Indices of the documents in the order of a field: booleans, numbers, texts, then those without it.
+
+    Args:
+        documents: in any order.
+        sort: dotted path of the metadata, with `-` before it for descending; equal values go by id.
+
+    Raises:
+        InvalidRequest: not a field, or none of the documents has it and they have one of a similar name.
+    """
+    descending = sort.startswith("-")
+    keys = parse_field(sort.removeprefix("-"), "sort")
+    values = [_comparable(value_at(document.metadata, keys)) for document in documents]
+    if documents and all(value is None for value in values):
+        refuse_absent(documents, sort.removeprefix("-"), f"sort={sort!r}")
+    by_id = sorted(range(len(documents)), key=lambda index: documents[index].id)
+    present = [index for index in by_id if values[index] is not None]
+    present.sort(key=lambda index: cast("tuple[int, Any]", values[index]), reverse=descending)
+    return present + [index for index in by_id if values[index] is None]
+
+
+def _comparable(value: Any) -> tuple[int, Any] | None:
+    """A value that can be compared with those of any kind; None for what has no order."""
+    if isinstance(value, bool):
+        return 0, value
+    if isinstance(value, int | float):
+        return 1, value
+    return (2, value) if isinstance(value, str) else None
+
+
+def refuse_absent(documents: Sequence[Document], field: str, spelt: str) -> None:
+    """Refuse a field that none of the candidates has if they have one of a similar name.
+
+    Raises:
+        InvalidRequest: with the field that may have been meant.
+    """
+    if meant := meant_among(field, documents):
+        raise InvalidRequest(
+            f"{spelt}: none of the {len(documents)} candidates has this field{meant}; use a field of "
+            "the metadata"
+        )
+
+
+def shaped_by(fields: str | None) -> Shape:
+    """Return a function that leaves of a hit's document what `fields` names.
+
+    Raises:
+        InvalidRequest: a name is empty or not a field.
+    """
+    if fields is None:
+        return lambda hit: hit
+    names = [name.strip() for name in fields.split(",")]
+    if not all(names):
+        raise InvalidRequest(
+            f"fields={fields[:80]!r} names nothing between commas; use names such as title,year"
+        )
+    title, text, whole = (name in names for name in _OWN)
+    paths = [parse_field(name.removeprefix("metadata."), "fields") for name in names if name not in _OWN]
+
+    def shape(hit: Hit) -> Hit:
+        return replace(
+            hit,
+            title=hit.title if title else "",
+            text=hit.text if text else "",
+            passage=hit.passage if text else None,
+            metadata=hit.metadata if whole else _part(hit.metadata, paths),
+        )
+
+    return shape
+
+
+def _part(metadata: dict[str, Any], paths: Sequence[Keys]) -> dict[str, Any]:
+    """The values at these paths, under the objects that they stand in."""
+    part: dict[str, Any] = {}
+    for keys in paths:
+        *outer, last = keys
+        source: Any = metadata
+        for key in outer:
+            source = cast("dict[str, Any]", source).get(key) if isinstance(source, dict) else None
+        if not isinstance(source, dict) or last not in source:
+            continue
+        target = part
+        for key in outer:
+            target = target.setdefault(key, {})
+        target[last] = source[last]
+    return part

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from dsearch.attention.scores import unit
+from dsearch.attention.arrays import unit
 from dsearch.encoder import TextEncoder
 from dsearch.encoder.text_encoder import Role
 from dsearch.encoder.tokens import Vocabulary

@@ -9,8 +9,7 @@ from dataclasses import replace
 from dsearch.attention.arrays import inference
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.ranking.coverage import covered_mass
-from dsearch.engine.ranking.field_order import shaped_by
-from dsearch.engine.search.arrangement import arranged, sharing_attention
+from dsearch.engine.search.arrangement import arranged, shaped_by, sharing_attention
 from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.attention.scores import length, unit
+from dsearch.attention.arrays import length, unit
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import layer_options, resolve_queries

@@ -1,4 +1,4 @@
-"""`KeptDocuments` and `KeptLayers`: caches of documents shown recently, and of layers that answered recently.
+"""Caches of a collection: documents shown, layers that answered, heads of versions, tokens of queries.
 
 `KeptDocuments` evicts the document that was shown least recently. A row is one version of a document and
 never changes: an update writes another row, and no number is used twice. A row that was read and verified
@@ -8,6 +8,9 @@ be shown, not the cache.
 `KeptLayers` avoids making a layer for every search, which costs as much as a tenth of a search. A layer over
 a state does not change while it only searches. Only layers of one state are cached, so that a replaced index
 is not held in memory.
+
+`KeptHeads` loads the head of a version, as it was stored, when it is first used. `KeptQueryTokens` holds the
+tokens of recent queries, from the pass of the encoder that gives their embeddings.
 """
 
 from __future__ import annotations
@@ -19,9 +22,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64
 
 from dsearch.attention.retrieval.fixed_head import FixedHead
+from dsearch.encoder import EncoderIdentity, TextEncoder, TextTokens
+from dsearch.engine.indexing.tokens import token_encoder
+from dsearch.engine.models.files import load_fixed_head, load_head
+from dsearch.engine.models.nearest import index_keys
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
@@ -31,8 +38,11 @@ from dsearch.types import Document
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
 
+
 MAX_BYTES = 8 * 1024 * 1024
 _ENTRY_BYTES = 512  # overhead of a document and its table entry
+_MOST_LAYERS = 16  # of a few kilobytes each
+_MOST_QUERIES = 256  # of some ten tokens each: 4 MB at 384 numbers
 
 
 class KeptDocuments:
@@ -124,9 +134,6 @@ def _size_of(value: Any) -> int:
     return own
 
 
-_MOST = 16  # layers of a few kilobytes each
-
-
 class KeptLayers:
     """Layers to search with, not to train; for many threads."""
 
@@ -159,7 +166,7 @@ class KeptLayers:
         layer = layers.get(key)
         if layer is None:
             layer = layer_of(state, head, options)
-            if len(layers) >= _MOST:
+            if len(layers) >= _MOST_LAYERS:
                 layers.clear()
             layers[key] = layer
         return layer
@@ -173,3 +180,97 @@ def layer_of(state: Snapshot, head: Head | FixedHead, options: LayerOptions) -> 
     from dsearch.engine.ranking.layer import SearchLayer
 
     return SearchLayer(state, head, **own)
+
+
+class KeptHeads:
+    """Heads by version, as modules and as arrays.
+
+    Args:
+        store: store of the versions.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._modules: dict[str, Head] = {}
+        self._fixed: dict[str, FixedHead | None] = {}
+
+    def of(self, version: str) -> Head:
+        """Return the head of a version, which loads torch.
+
+        Raises:
+            ModelNotFound, CorruptData.
+        """
+        if version not in self._modules:
+            import torch
+
+            fixed = self.fixed(version)  # its memory serves both
+            memory = None if fixed is None else fixed.memory
+            with torch.inference_mode(False):  # inference tensors would never get gradients
+                head = load_head(self._store, version, memory).settle()
+                self._modules[version] = head if memory is not None else index_keys(head)
+        return self._modules[version]
+
+    def fixed(self, version: str) -> FixedHead | None:
+        """Return the head of a version in NumPy; None if one of its parts needs torch.
+
+        Raises:
+            ModelNotFound, CorruptData.
+        """
+        if version not in self._fixed:
+            head = load_fixed_head(self._store, version)
+            self._fixed[version] = None if head is None else index_keys(head)
+        return self._fixed[version]
+
+    def forget(self, version: str) -> None:
+        """Drop the heads of a deleted version."""
+        self._modules.pop(version, None)
+        self._fixed.pop(version, None)
+
+
+class KeptQueryTokens:
+    """Least recently used tokens, for many threads; by the collection's own encoder, or a version's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tokens: OrderedDict[tuple[EncoderIdentity, str], TextTokens] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Embeddings of queries, in place of `encoder.encode_queries`; their tokens are kept."""
+        embeddings, tokens = token_encoder(encoder).encode_tokens(texts, "query")
+        self._keep(encoder, texts, tokens)
+        return embeddings
+
+    def of(self, encoder: TextEncoder, texts: Sequence[str]) -> list[TextTokens]:
+        """The tokens of queries; those that are not kept are encoded.
+
+        Raises:
+            EncoderUnavailable: the encoder gives no token states.
+        """
+        with self._lock:
+            identity = encoder.identity
+            by_text = {
+                text: self._tokens[identity, text] for text in texts if (identity, text) in self._tokens
+            }
+            for text in by_text:
+                self._tokens.move_to_end((identity, text))
+        missing = [text for text in dict.fromkeys(texts) if text not in by_text]
+        if missing:
+            _, tokens = token_encoder(encoder).encode_tokens(missing, "query")
+            self._keep(encoder, missing, tokens)
+            by_text.update(zip(missing, tokens, strict=True))
+        return [by_text[text] for text in texts]
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        with self._lock:
+            self._tokens.clear()
+
+    def _keep(self, encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[TextTokens]) -> None:
+        with self._lock:
+            named = ((encoder.identity, text) for text in texts)
+            self._tokens.update(zip(named, tokens, strict=True))
+            while len(self._tokens) > max(_MOST_QUERIES, len(texts)):  # who asked for them takes them next
+                self._tokens.popitem(last=False)

@@ -19,8 +19,7 @@ from dsearch.engine.indexing.chunking import passage_table
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import BuiltGeneration, generation_folder, publish
 from dsearch.engine.indexing.integrity import IntegrityProof
-from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release
-from dsearch.engine.indexing.retention import tidy
+from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release, tidy
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import with_tuned_parameters
 from dsearch.engine.models.retired import served_version

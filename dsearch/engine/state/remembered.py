@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dsearch.attention.memory_rows import MemoryRows
-from dsearch.attention.retrieval.contributors import TRUSTED
+from dsearch.attention.memory_rows import TRUSTED, MemoryRows
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.engine.models.nearest import index_keys
 from dsearch.engine.state.live import LiveState

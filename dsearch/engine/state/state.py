@@ -38,11 +38,9 @@ from dsearch.engine.models.training_record import QueryDrift, TrainingInfluences
 from dsearch.engine.options import LayerOptions, language_of, search_fields_of
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.engine.state.caches import KeptDocuments, KeptLayers
+from dsearch.engine.state.caches import KeptDocuments, KeptHeads, KeptLayers, KeptQueryTokens
 from dsearch.engine.state.fields import KeptFields, with_match
-from dsearch.engine.state.heads import KeptHeads
 from dsearch.engine.state.live import LiveState, no_such_state
-from dsearch.engine.state.query_tokens import KeptQueryTokens
 from dsearch.engine.state.remembered import RememberedRows
 from dsearch.errors import CorruptData, DocumentNotFound, UnsupportedFormat
 from dsearch.hints import Command

@@ -23,16 +23,19 @@ from typing import Any
 from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.store.sqlite.connection import connect, readable_errors
 from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts, canonical_json, content_fact
-from dsearch.store.sqlite.state import MarkedState, later, read_row, write_state
 from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
+    MarkedState,
     Watermark,
     WatermarkedFile,
     WatermarkEntry,
     check_database,
     create_watermark,
+    later,
+    read_row,
     read_watermark,
     sync_folder,
+    write_state,
 )
 
 FILE_NAME = "tasks.db"

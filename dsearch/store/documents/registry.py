@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, ModelNotFound, NotFound
-from dsearch.store.documents import passages, registry
+from dsearch.store.documents import passages
 from dsearch.store.records import GenerationRecord, ModelRecord
 from dsearch.store.sqlite.digest import (
     canonical_json,
@@ -31,7 +31,7 @@ from dsearch.store.sqlite.digest import (
 )
 from dsearch.store.sqlite.journal import Operation
 
-# "predict model": see purposes.py; from "horizon" on: retention.py, `delete_model` there, and judged.py.
+# "predict model": see purposes.py; "horizon": `purge`; "deleted model": purposes.py too; "judged": judged.py.
 Kind = Literal["generation", "model", "predict model", "horizon", "deleted model", "judged"]
 UNTRAINED = "v0"
 
@@ -208,15 +208,15 @@ def retirable(connection: sqlite3.Connection, keep: int) -> list[int]:
     """Return registered generations, ascending, except the live one and the `keep` newest."""
     if keep < 1:
         raise InvalidRequest(f"keep={keep}; use 1 or more: the live generation always stays")
-    numbers = [generation.number for generation in registry.generations(connection)]
-    live = registry.live(connection, "generation")
-    return [number for number in numbers[:-keep] if number != live]
+    numbers = [generation.number for generation in generations(connection)]
+    answering = live(connection, "generation")
+    return [number for number in numbers[:-keep] if number != answering]
 
 
 def retire_generation(operation: Operation, number: int) -> int:
     """Unregister a generation. Returns the operation's number."""
-    retired = registry.generation(operation.connection, number)
-    if registry.live(operation.connection, "generation") == number:
+    retired = generation(operation.connection, number)
+    if live(operation.connection, "generation") == number:
         raise Conflict(f"generation {number} is live; publish another one first")
     fields = (number, retired.manifest_digest, retired.rows, retired.snapshot, canonical_json(retired.record))
     operation.connection.execute("DELETE FROM generation WHERE number = ?", (number,))
@@ -227,7 +227,7 @@ def retire_generation(operation: Operation, number: int) -> int:
 def purge(operation: Operation) -> int:
     """Remove the rows that were deleted before every registered generation; return their number."""
     connection = operation.connection
-    oldest = min((g.snapshot for g in registry.generations(connection)), default=operation.sequence)
+    oldest = min((g.snapshot for g in generations(connection)), default=operation.sequence)
     dead = connection.execute(
         "SELECT row, written, deleted, digest FROM document WHERE deleted <= ? ORDER BY deleted", (oldest,)
     ).fetchall()
@@ -241,5 +241,5 @@ def purge(operation: Operation) -> int:
     connection.executemany("DELETE FROM document WHERE row = ?", rows)
     operation.tombstones -= len(dead)
     if dead:
-        registry.make_live(operation, "horizon", dead[-1][2])
+        make_live(operation, "horizon", dead[-1][2])
     return len(dead)

@@ -32,16 +32,18 @@ from dsearch.store.feedback.rows import (
 )
 from dsearch.store.sqlite.connection import connect, readable_errors
 from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts
-from dsearch.store.sqlite.state import MarkedState, later, write_state
 from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
+    MarkedState,
     Watermark,
     WatermarkSlots,
     check_database,
     create_watermark,
+    later,
     read_watermark,
     sync_folder,
     unwritable,
+    write_state,
 )
 
 _PATIENCE_S = 10.0

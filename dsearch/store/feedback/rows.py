@@ -15,8 +15,7 @@ from dsearch.errors import Conflict, CorruptData, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.store.feedback.records import Event, Impression, digest_of
 from dsearch.store.sqlite.digest import content_fact
-from dsearch.store.sqlite.state import MarkedState, read_row
-from dsearch.store.sqlite.watermark import WatermarkedFile
+from dsearch.store.sqlite.watermark import MarkedState, WatermarkedFile, read_row
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

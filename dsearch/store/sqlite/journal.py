@@ -24,9 +24,8 @@ from dsearch.errors import CorruptData, DsearchError, Unavailable
 from dsearch.store.sqlite.connection import connect, readable_errors, translate
 from dsearch.store.sqlite.digest import add_facts
 from dsearch.store.sqlite.schema import State, read_state
-from dsearch.store.sqlite.state import later, write_state
 from dsearch.store.sqlite.transaction import Transactions, roll_back
-from dsearch.store.sqlite.watermark import Watermark, WatermarkSlots, check_database
+from dsearch.store.sqlite.watermark import Watermark, WatermarkSlots, check_database, later, write_state
 
 _WINDOW_S = 0.005
 _REFUSED = (

@@ -16,7 +16,7 @@
 - `pending`    live rows without an embedding, so that reading them does not scan the collection. Derived.
 - `generation`, `model`  what was built; `live` is a log, and the newest entry of a kind is what is live: one
                committed row switches, and a rollback is one more row. An entry of kind `horizon` says up to
-               which operation deletions were purged (retention.py).
+               which operation deletions were purged (registry.py).
 
 Tables carry no foreign keys: `Store.verify` checks the relations together with the digests.
 """
@@ -30,7 +30,7 @@ from typing import Any
 
 from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.store.sqlite.digest import canonical_json, record_fact
-from dsearch.store.sqlite.state import MarkedState, read_row
+from dsearch.store.sqlite.watermark import MarkedState, read_row
 
 FILE_NAME = "documents.db"
 FORMAT_WITH_JUDGED = 3

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from dsearch.errors import Unavailable
 from dsearch.store.sqlite.connection import is_full
-from dsearch.store.sqlite.state import MarkedState
-from dsearch.store.sqlite.watermark import Watermark
+from dsearch.store.sqlite.watermark import MarkedState, Watermark
 
 
 class Transactions:

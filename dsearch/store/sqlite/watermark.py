@@ -24,6 +24,8 @@ More than one ahead, or equal with another set digest: one of the two files is n
 the other slot torn: a mark was being written, so its operation had been committed, and the database does not
 have it. All of these are CorruptData. The file also carries the writer's lock (flock), so the writer is one,
 in all processes: of the documents for as long as it lives, of the feedback for one transaction.
+
+`MarkedState` is the database's side of it: the row of table `state`, with the last operation and its digest.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ import errno
 import fcntl
 import hashlib
 import os
+import sqlite3
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from dsearch.errors import (
     CorruptData,
@@ -298,3 +302,56 @@ def _parse(content: bytes, folder: Path, of: WatermarkedFile) -> WatermarkSlots:
         raise of.lost(f"{folder / of.file_name} is damaged in both slots")
     newest, slot = max(marks, key=lambda item: item[0].sequence)
     return WatermarkSlots(newest, slot, other_is_whole=len(marks) == 2)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedState:
+    """The row of table `state`: the last operation and the one before it, with the set digests then.
+
+    Subclasses have further columns.
+    """
+
+    sequence: int
+    digest: bytes
+    previous_sequence: int
+    previous_digest: bytes
+
+    @property
+    def marks(self) -> tuple[WatermarkEntry, WatermarkEntry]:
+        """Marks that are consistent with this state: this operation, or the one before after a crash."""
+        return WatermarkEntry(self.sequence, self.digest), WatermarkEntry(
+            self.previous_sequence, self.previous_digest
+        )
+
+
+AnyState = TypeVar("AnyState", bound=MarkedState)
+
+
+def later(state: AnyState, watermark: Watermark, digest: bytes) -> AnyState:
+    """Return the state after one more operation.
+
+    Its number is past all that the watermark has seen: where writes were lost, none is used twice.
+    """
+    sequence = max(state.sequence, watermark.marks.newest.sequence) + 1
+    previous = {"previous_sequence": state.sequence, "previous_digest": state.digest}
+    return replace(state, sequence=sequence, digest=digest, **previous)
+
+
+def read_row(connection: sqlite3.Connection, kind: type[AnyState]) -> AnyState | None:
+    """Read the row of table `state`; None where it is not what was written."""
+    columns = fields(kind)
+    names = ", ".join(column.name for column in columns)
+    row = connection.execute(f"SELECT {names} FROM state").fetchone()
+    # One flipped bit in the header of SQLite's record makes a number NULL, or a text.
+    if row is None or [type(value).__name__ for value in row] != [column.type for column in columns]:
+        return None
+    return kind(*row)
+
+
+def write_state(connection: sqlite3.Connection, state: MarkedState) -> None:
+    """Write the row of table `state`; part of the operation's own transaction."""
+    names = [column.name for column in fields(state)]
+    connection.execute(
+        f"UPDATE state SET {', '.join(f'{name} = ?' for name in names)}",
+        [getattr(state, name) for name in names],
+    )

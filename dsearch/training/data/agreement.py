@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from dsearch.attention.memory_rows import START_NULL_LEVEL, START_TEMPERATURE
-from dsearch.attention.recall import NEAREST
-from dsearch.attention.retrieval.contributors import KEY_SHARE
+from dsearch.attention.recall import KEY_SHARE, NEAREST
 
 _AT_A_TIME = 256
 _SAYS_SOMETHING = 1e-3  # of the attention

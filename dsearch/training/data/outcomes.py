@@ -4,8 +4,8 @@
              = −`LEFT`                                            an agent saw it and left it; thumb down
 
 The weight of each contributor is limited three times: its rows are at most a share of a batch (the newest
-stay), they have at most `KEY_SHARE` of a query's attention when they answer (attention/retrieval/
-contributors.py), and they are checked against what the others say (agreement.py) before the gate sees them.
+stay), they have at most `KEY_SHARE` of a query's attention when they answer (attention/recall.py), and they
+are checked against what the others say (agreement.py) before the gate sees them.
 
 `LEFT` = .2 was chosen on 500 simulated tasks over NFCorpus' training queries: held-out queries of three draws
 rise by .0039 ± .0020, without negatives by .0024 ± .0022, with .4 by .0018 ± .0027.

@@ -1,6 +1,7 @@
 """`finetune`: cross-validate a training on held-out queries, train on all, and evaluate the gain.
 
-`lessons_of`: influence of each training query, stored with the model for `explain` (engine/lessons.py).
+`lessons_of`: influence of each training query, stored with the model for `explain`
+(engine/search/training_effect.py).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.scores import keyword_part
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
 from dsearch.engine.models.training_record import TrainingInfluences, query_statistics

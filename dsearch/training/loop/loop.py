@@ -16,8 +16,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from dsearch.errors import Cancelled, DsearchError
-from dsearch.training.loop.checkpoint import Checkpoint
 from dsearch.training.loop.observer import Epoch, Observer
+from dsearch.training.loop.run_folder import Checkpoint
 from dsearch.types import Progress
 
 _log = logging.getLogger(__name__)

@@ -5,6 +5,14 @@ metrics.jsonl      a line for each epoch of each stage
 tensorboard/       the same, if TensorBoard is installed
 fold-0/, train/    a stage's checkpoint, and its answers to held-out queries; deleted when the run is finished
 last-good.safetensors   the head of the last epoch before the loss became NaN
+
+A checkpoint holds tensors and numbers, nothing pickled:
+
+    tensors    learned parameters, Adam's moments, the order of the present epoch, the random generator
+    numbers    epoch, step, loss sums, seconds
+
+Together they determine the rest of the run, so a resumed run ends, bit for bit, like an uninterrupted one (on
+one thread; the order of sums over threads varies).
 """
 
 from __future__ import annotations
@@ -17,22 +25,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import save
+from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.durable import sync_file, sync_folder
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.loop.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student
 
 FORMAT = 2
-Key = TypeVar("Key")
 _PARTS, _ALONE = ("all", "seen", "unseen"), "answers"
 _RUN, _METRICS, _CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
+
+Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
+"""(tensors, numbers)"""
+
+Key = TypeVar("Key")
 
 
 class RunFolder:
@@ -261,3 +274,31 @@ def _board(path: Path) -> Any:
     except ImportError:
         return False
     return SummaryWriter(str(path / "tensorboard"))
+
+
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+    """Put this in the place of the checkpoint that is there, at once or not at all."""
+    unfinished = path.with_name(f".{path.name}.writing")
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    unfinished.write_bytes(save(content, metadata={"numbers": json.dumps(numbers)}))
+    sync_file(unfinished)
+    os.replace(unfinished, path)
+    sync_folder(path.parent)
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """Read the last checkpoint; None if there is none.
+
+    Raises:
+        CorruptData: the file is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            return tensors, json.loads((file.metadata() or {})["numbers"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CorruptData(
+            f"{path}: cannot be read ({error}); delete the run's folder and train again"
+        ) from error

@@ -20,8 +20,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.scores import keyword_part
 from dsearch.products import product
 from dsearch.training.losses import partition
 from dsearch.training.losses.passages import FurtherPassages

@@ -34,8 +34,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dsearch.attention import ExactAttention, exact_attention, reinforce_loss, sample
+from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
-from dsearch.attention.scores import keyword_part
 from dsearch.training.losses import losses
 from dsearch.training.losses.listwise import listwise_cross_entropy
 from dsearch.training.losses.partition import in_full, scores_of, whole_partition

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention import log_partition
-from dsearch.attention.scores import keyword_part
+from dsearch.attention.arrays import keyword_part
 from dsearch.products import product
 
 # Up to this many logits one matrix is faster than blocks where autograd keeps them: keeping costs less than

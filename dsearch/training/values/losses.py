@@ -25,8 +25,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention import exact_attention, mix
+from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.scores import keyword_part
 from dsearch.training.losses.passages import FurtherPassages
 
 SMOOTHING = 0.01  # s: what is given to all labels alike

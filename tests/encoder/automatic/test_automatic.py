@@ -23,8 +23,8 @@ from support.warm.processes import warm_start
 from dsearch.encoder import AutomaticEncoder, Backend, Encoder, EncoderSource, encoder_in_use, load_encoder
 from dsearch.encoder.automatic import encoder as automatic
 from dsearch.encoder.automatic import outcome, preparation, process
-from dsearch.encoder.automatic.folder import encoder_cache, machine_cache
 from dsearch.encoder.automatic.preparation import Preparation
+from dsearch.encoder.automatic.source import encoder_cache, machine_cache
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.exported.runtimes import openvino_knows

@@ -16,9 +16,8 @@ from support.fakes import HashingEncoder
 from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine, open_layer
-from dsearch.engine.indexing import leases, retention
-from dsearch.engine.indexing.leases import Lease, alone_with, lease_registered
-from dsearch.engine.indexing.retention import KEEP, clear, retire
+from dsearch.engine.indexing import leases
+from dsearch.engine.indexing.leases import KEEP, Lease, alone_with, clear, lease_registered, retire
 from dsearch.errors import CorruptData
 from dsearch.types import Document
 
@@ -176,7 +175,7 @@ def test_a_generation_leaves_the_register_before_its_folder_goes(
     def remove(folder: Path) -> None:
         gone.append((int(folder.name), int(folder.name) in registered(collection)))
 
-    monkeypatch.setattr(retention, "_remove", remove)
+    monkeypatch.setattr(leases, "_remove", remove)
     gc.collect()
     assert retire(collection.store, keep=1) == [number for number, _ in gone] != []
     assert not any(still for _, still in gone)

@@ -17,7 +17,7 @@ from support.forked import Forks, said
 from support.paths import SUPPORT
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.indexing.retention import retire
+from dsearch.engine.indexing.leases import retire
 from dsearch.engine.maintenance.backup import back_up, restore
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.models.confidence import KeptCalibrations

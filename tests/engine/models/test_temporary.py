@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsearch.engine.models.temporary import Bounds, Temporary
+from dsearch.engine.models.drafts import Bounds, Temporary
 from dsearch.errors import Gone, InvalidRequest
 
 BOUNDS = Bounds(count=3, owner_bytes=10, all_bytes=16, expiry_s=60.0)

@@ -83,7 +83,7 @@ def test_files_of_a_deletion_cut_short_are_cleared(
     versions.close()
     with SearchEngine(tmp_path / "home2", encoder=HashingEncoder):
         pass
-    from dsearch.engine.indexing.retention import clear
+    from dsearch.engine.indexing.leases import clear
     from dsearch.store import Store
 
     with Store.open(left.parent) as store:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.fakes import HashingEncoder
 
-from dsearch.engine.state import query_tokens
-from dsearch.engine.state.query_tokens import KeptQueryTokens
+from dsearch.engine.state import caches
+from dsearch.engine.state.caches import KeptQueryTokens
 
 
 class Noting(HashingEncoder):
@@ -52,7 +52,7 @@ def test_tokens_belong_to_an_encoder() -> None:
 
 
 def test_the_least_recently_used_are_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_tokens, "_MOST", 2)
+    monkeypatch.setattr(caches, "_MOST_QUERIES", 2)
     encoder, kept = Noting(), KeptQueryTokens()
     kept.of(encoder, ["a"])
     kept.of(encoder, ["b"])
@@ -70,7 +70,7 @@ def test_the_least_recently_used_are_thrown_away(monkeypatch: pytest.MonkeyPatch
 
 def test_a_batch_larger_than_what_is_kept_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tokens are taken next; the batch after it makes room."""
-    monkeypatch.setattr(query_tokens, "_MOST", 2)
+    monkeypatch.setattr(caches, "_MOST_QUERIES", 2)
     encoder, kept = Noting(), KeptQueryTokens()
     kept.encode(encoder, ["a", "b", "c d"])
     assert [len(tokens.states) for tokens in kept.of(encoder, ["a", "b", "c d"])] == [1, 1, 2]

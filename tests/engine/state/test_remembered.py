@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsearch.attention.retrieval.contributors import TRUSTED
+from dsearch.attention.memory_rows import TRUSTED
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine.state import remembered
 from dsearch.engine.state.remembered import JUDGEMENTS, RememberedRows, contributor_of, memory_of_rows

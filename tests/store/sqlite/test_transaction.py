@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from dsearch.errors import Unavailable
-from dsearch.store.sqlite.state import MarkedState, later, read_row, write_state
 from dsearch.store.sqlite.transaction import Transactions, roll_back
-from dsearch.store.sqlite.watermark import Watermark, WatermarkEntry, create_watermark, read_watermark
+from dsearch.store.sqlite.watermark import (
+    MarkedState,
+    Watermark,
+    WatermarkEntry,
+    create_watermark,
+    later,
+    read_row,
+    read_watermark,
+    write_state,
+)
 
 STATE = MarkedState(7, b"n" * 32, 6, b"p" * 32)
 

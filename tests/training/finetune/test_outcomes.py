@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.training.topics import EACH, TOPICS, queries_of, topics_in
 
-from dsearch.attention.retrieval.contributors import KEY_SHARE
+from dsearch.attention.recall import KEY_SHARE
 from dsearch.engine import Collection, SearchEngine
 from dsearch.jobs import TrainingJob
 from dsearch.store import Event, Impression, MemoryRow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsearch.engine.ranking.field_order import order_by, shaped_by
+from dsearch.engine.search.arrangement import order_by, shaped_by
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Hit, Passage
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import dsearch.attention.recall as module
-from dsearch.attention.retrieval.contributors import KEY_SHARE, TRUSTED, capped
+from dsearch.attention.memory_rows import TRUSTED
+from dsearch.attention.recall import KEY_SHARE, capped
 from dsearch.attention.retrieval.memory import QueryMemory
 
 FLOOD, HONEST = 7, 8
