@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dsearch.errors import CorruptData
-from dsearch.training.loop import checkpoint
-from dsearch.training.loop.checkpoint import read_checkpoint, write_checkpoint
+from dsearch.training.loop import run_folder
+from dsearch.training.loop.run_folder import read_checkpoint, write_checkpoint
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_it_is_synced_before_it_takes_its_place_and_its_folder_after(
         steps.append(("replace", Path(target).name))
         replace(source, target)
 
-    monkeypatch.setattr(checkpoint, "sync_file", lambda path: steps.append(("file", path.name)))
-    monkeypatch.setattr(checkpoint, "sync_folder", lambda path: steps.append(("folder", path.name)))
-    monkeypatch.setattr(checkpoint.os, "replace", replaced)
+    monkeypatch.setattr(run_folder, "sync_file", lambda path: steps.append(("file", path.name)))
+    monkeypatch.setattr(run_folder, "sync_folder", lambda path: steps.append(("folder", path.name)))
+    monkeypatch.setattr(run_folder.os, "replace", replaced)
     write_checkpoint(tmp_path / "a.safetensors", {}, {})
     assert steps == [
         ("file", ".a.safetensors.writing"),
