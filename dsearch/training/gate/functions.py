@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
 from dsearch.encoder import EncoderIdentity
@@ -30,7 +29,7 @@ def scores_by(score: Score, layer: torch.nn.Module) -> list[float]:
     layer.eval()
     try:
         with torch.no_grad():
-            scores = np.asarray(torch.as_tensor(score(layer)).detach().cpu(), np.float64)
+            scores = torch.as_tensor(score(layer)).detach().cpu().double().numpy()
     finally:
         layer.train(was_training)
     if scores.ndim != 1:

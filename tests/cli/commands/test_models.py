@@ -1,0 +1,114 @@
+"""What `dsearch models` says of a version, and what a remembered query needs and gives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dsearch.cli.commands.models import _described, _judged
+from dsearch.errors import InvalidRequest
+from dsearch.results import MemoryResult
+
+
+def said(record: dict[str, Any], *, purpose: str = "search", problem: str | None = None) -> str:
+    model: Any = SimpleNamespace(record=record, parent="v0", purpose=purpose, problem=problem)
+    return _described(model)
+
+
+GATE = {"gate": {"verdict": "passed"}, "verdict": "better"}
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ({}, "untrained"),
+        ({"scope": "uploaded"}, "uploaded, from v0; gate: none"),
+        (
+            {"examples": 1, "epochs": 3, "options": {"seed": 5}, **GATE},
+            "head trained from v0, 1 query, 3 epochs, listwise, seed 5; gate: passed, better",
+        ),
+        (
+            {
+                "scope": "full",
+                "examples": 20,
+                "epochs": 0,
+                "options": {"seed": 0, "objective": "margin"},
+                "share": 0.25,
+                "keyword_factor": 2.0,
+            },
+            (
+                "full trained from v0, 20 queries, 0 epochs: no amount of training answered held-out queries "
+                "better, 25% of it served, keywords 2 times as high, seed 0; gate: none, "
+            ),
+        ),
+        (
+            {"scope": "tune", "examples": 9, "keyword_weight": 0.5, "hop_strength": 0, "seed": 1, **GATE},
+            "tuned from v0, 9 queries, keyword weight 0.5, hop strength 0, seed 1; gate: passed, better",
+        ),
+        (
+            {
+                "scope": "tune",
+                "keyword_weight": 1,
+                "hop_strength": 0.5,
+                "seed": 1,
+                "k1": 1.2,
+                "b": 0.75,
+                **GATE,
+            },
+            (
+                "tuned from v0, ? queries, keyword weight 1, k1 1.2, b 0.75, hop strength 0.5, seed 1; "
+                "gate: passed, better"
+            ),
+        ),
+        (
+            {"scope": "second stage", "examples": 9, **GATE},
+            "second stage behind v0, from 9 queries; gate: passed, better",
+        ),
+        (
+            {"scope": "layer", "query_encoder": {}, **GATE},
+            "head and query encoder trained from v0 by a loss of its own; gate: passed, better",
+        ),
+        ({"scope": "layer"}, "head trained from v0 by a loss of its own; gate: none, "),
+    ],
+)
+def test_a_version_says_where_it_comes_from(record: dict[str, Any], text: str) -> None:
+    assert said(record) == text
+
+
+def test_a_version_that_predicts_names_its_field() -> None:
+    record = {"objective": "value", "field": "year", "examples": 40, **GATE}
+    assert said(record, purpose="predict") == "predicts 'year', from v0, 40 documents; gate: passed, better"
+    assert said({"objective": "value", **GATE}).startswith("head trained")
+
+
+def test_a_version_that_is_no_longer_served_says_why() -> None:
+    assert said({"scope": "uploaded"}, problem="gone").endswith("; no longer served: gone")
+    assert said(GATE, problem="gone").endswith("better; no longer served: gone")
+
+
+def test_a_query_has_ids_or_judgements_come_from_a_folder(beir: Any) -> None:
+    assert _judged("river", ["a", "b"], None, "train") == ({"q": "river"}, {"q": {"a": 1.0, "b": 1.0}})
+    queries, judgements = _judged(None, None, beir, "test")
+    assert len(queries) == len(judgements) == 30
+    assert judgements["q30"] == {"d30": 1.0}
+    for query, ids, data in ((None, None, None), ("river", None, None), ("river", ["a"], beir)):
+        with pytest.raises(InvalidRequest, match="give a query and the ids of documents that answer it, or"):
+            _judged(query, ids, data, "train")
+
+
+@pytest.mark.parametrize(("model", "lines"), [("v0", 2), ("v1", 3)])
+def test_the_way_back_from_a_remembered_query_is_the_operation_before_it(
+    dsearch: Any, monkeypatch: pytest.MonkeyPatch, model: str, lines: int
+) -> None:
+    assert dsearch("create", "papers")[0] == 0
+    done = MemoryResult(model, "v0", 1, 1, {"unknown documents": 2}, sequence=41)
+    monkeypatch.setattr("dsearch.training.remember", lambda *_, **__: done)
+    code, out, err = dsearch("remember", "river", "d1", "-c", "papers")
+    assert code == 0
+    assert "2 unknown documents left out" in err
+    printed = out.splitlines()
+    assert len(printed) == lines
+    assert printed[0] == f"papers: {model} remembers 1 query more"
+    assert printed[-1] == "undo: dsearch rollback --rows 40 -c papers"

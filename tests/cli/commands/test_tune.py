@@ -1,0 +1,51 @@
+"""The report of a tuning, and when it ends with the exit code of what was held back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dsearch.cli.commands import tune as command
+
+RECORD: dict[str, Any] = {
+    "version": "v2",
+    "live": False,
+    "reason": "too few",
+    "verdict": "It stays.",
+    "keyword_weight": 0.5,
+    "hop_strength": 0.0,
+    "k1": None,
+    "b": None,
+    "examples": 9,
+    "scores": {"untuned": 0.5, "dense": 0.4, "tuned": 0.6},
+    "second_stage": None,
+    "text": "gate: refused: too few",
+}
+
+
+@pytest.mark.parametrize(
+    ("live", "options", "code"), [(True, [], 0), (False, [], 3), (False, ["--no-promote"], 0)]
+)
+def test_a_tuning_ends_as_refused_only_where_it_was_to_be_promoted(
+    dsearch: Any, monkeypatch: pytest.MonkeyPatch, beir: Any, live: bool, options: list[str], code: int
+) -> None:
+    monkeypatch.setattr(command, "_tune_here", lambda *_: {**RECORD, "live": live})
+    ended, out, _ = dsearch("tune", "--data", beir, "-c", "papers", *options)
+    assert ended == code
+    lines = out.splitlines()
+    assert lines[0].startswith("It stays.")
+    assert ("Undo: " in lines[0]) == live
+    assert "nDCG@10 on 9 queries: untuned 0.5000, dense 0.4000, tuned 0.6000" in lines
+    assert "gate: refused: too few" in lines
+    assert lines[-1].startswith("v2 answers now" if live else "v2 is kept but does not answer")
+
+
+def test_the_record_is_json_without_the_text(
+    dsearch: Any, monkeypatch: pytest.MonkeyPatch, beir: Any
+) -> None:
+    monkeypatch.setattr(command, "_tune_here", lambda *_: dict(RECORD))
+    code, out, _ = dsearch("tune", "--data", beir, "--json")
+    assert code == 3
+    assert json.loads(out) == {name: value for name, value in RECORD.items() if name != "text"}

@@ -1,0 +1,81 @@
+"""Lines about a training: what answers, what is kept, and how to go back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import typer
+
+from dsearch.cli.training.output import (
+    Outcome,
+    _served,
+    answers_now,
+    epochs_text,
+    is_kept,
+    leg_lines,
+    verdict_line,
+)
+
+
+def test_the_way_back_is_that_of_the_purpose() -> None:
+    assert answers_now("papers", "v2", "v1") == "v2 answers now; back with: dsearch promote v1 -c papers"
+    assert answers_now("papers", "v2", "v1", "predict") == (
+        "v2 answers predictions now; back with: dsearch rollback --purpose predict -c papers"
+    )
+
+
+def test_a_verdict_has_its_undo_only_where_something_changed() -> None:
+    assert verdict_line("papers", "It is live.", live=True) == "It is live. Undo: dsearch rollback -c papers"
+    assert verdict_line("papers", "It stays.", live=False) == "It stays."
+
+
+def test_a_kept_version_says_how_to_use_it() -> None:
+    promote = "or: dsearch promote v2 -c papers"
+    assert is_kept("papers", "v2") == f"v2 is kept but does not answer; try it with --model v2, {promote}"
+    assert is_kept("papers", "v2", "ask it").endswith(f"answer; ask it, {promote}")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "text"),
+    [
+        (0, "0 epochs: no amount of training answered held-out queries better"),
+        (1, "1 epoch"),
+        (3, "3 epochs"),
+        ("2 to 4", "2 to 4 epochs"),
+    ],
+)
+def test_epochs_are_counted(epochs: int | str, text: str) -> None:
+    assert epochs_text(epochs) == text
+
+
+def test_what_is_served_of_a_training_is_told_unless_it_is_all() -> None:
+    assert _served(1.0, 1.0) == ""
+    assert _served(0.5, 1.0) == ", of which 50% is served, for the sake of unseen documents"
+    assert _served(1.0, 2.0) == ", keywords weighed 2 times as high, for the sake of unseen documents"
+
+
+def test_a_leg_is_named_only_where_it_is_better_than_both() -> None:
+    assert leg_lines({"scores": {"untuned": 0.5, "keyword": 0.5, "dense": 0.3}}) == []
+    [line] = leg_lines({"scores": {"untuned": 0.5, "keyword": 0.51, "dense": 0.3}})
+    assert line.startswith("  keyword alone answers the judged queries better than both legs untuned")
+    assert leg_lines({"scores": {"keyword": 0.9}}) == leg_lines({"scores": None}) == []
+
+
+@pytest.mark.parametrize(
+    ("live", "promote", "stops"), [(True, True, False), (False, True, True), (False, False, False)]
+)
+def test_an_outcome_is_printed_and_stops_if_the_gate_prevented_it(
+    capsys: pytest.CaptureFixture[str], live: bool, promote: bool, stops: bool
+) -> None:
+    outcome = Outcome(live, {"a": 1}, ["one", "two"])
+    for as_json in (False, True):
+        code: Any = None
+        try:
+            outcome.show(json=as_json, promote=promote)
+        except typer.Exit as stopped:
+            code = stopped.exit_code
+        assert code == (3 if stops else None)
+        printed = capsys.readouterr().out
+        assert json.loads(printed) == {"a": 1} if as_json else printed == "one\ntwo\n"

@@ -1,0 +1,145 @@
+"""Settings of a cluster's ingress reach the application and its encoder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsearch.cluster.collection
+import dsearch.service
+import dsearch.service.tasks.readonly
+from dsearch.cluster.coordinator import READY_S
+from dsearch.cluster.ingress import EncoderReplica, Ingress, IngressSettings, deploy
+from dsearch.errors import CollectionNotFound, EncoderUnavailable, InvalidRequest
+
+SETTINGS = IngressSettings(
+    home="/home",
+    encoder="some/model",
+    device="cuda",
+    dtype="int8",
+    backend="openvino",
+    cache="/cache",
+    threads=3,
+    hosts=("search.example",),
+    origins=("https://site.example",),
+    require_key=True,
+    query_timeout_s=7.0,
+)
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What was called, with what it was given."""
+    given: dict[str, Any] = {}
+
+    def record(name: str, result: Any = None) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            given[name] = (args, options)
+            return result
+
+        return call
+
+    class _Engine:
+        encoder = "encoder"
+
+    monkeypatch.setattr("dsearch.threads.set_threads", record("threads"))
+    monkeypatch.setattr(dsearch.service, "create_app", record("app", "app"))
+    monkeypatch.setattr(dsearch.cluster.collection, "ClusterEngine", record("engine", "engine"))
+    monkeypatch.setattr(dsearch.service.tasks.readonly, "open_readonly", record("open", _Engine()))
+    return given
+
+
+OPENED = ((Path("/home"), "some/model", "cuda", "int8", "openvino"), {"cache": "/cache"})
+
+
+def test_each_setting_reaches_the_application(reached: dict[str, Any]) -> None:
+    ingress = Ingress(asdict(SETTINGS), encoders=None)
+    assert ingress.__serve_build_asgi_app__() == "app"
+    assert reached["threads"] == ((3,), {})
+    (engine,), options = reached["app"]
+    open_engine = options.pop("open_engine")
+    assert engine == "engine"
+    assert options == {
+        "hosts": ("search.example",),
+        "origins": ("https://site.example",),
+        "require_key": True,
+        "query_timeout_s": 7.0,
+        "device": "cuda",
+    }
+    open_engine()
+    assert reached.pop("open") == OPENED
+    (home,), of_engine = reached["engine"]
+    assert home == "/home"
+    assert of_engine["encoder"]() == "encoder"
+    assert reached["open"] == OPENED
+    assert of_engine["encode"] == ingress._encode
+    assert of_engine["await_encoder"] == ingress._await_encoder
+
+
+def test_each_setting_reaches_a_replica_of_the_encoder(reached: dict[str, Any]) -> None:
+    EncoderReplica(asdict(SETTINGS))
+    assert reached == {"threads": ((3,), {}), "open": OPENED}
+
+
+def test_settings_have_the_defaults_of_a_server_on_this_machine() -> None:
+    assert asdict(IngressSettings("/home", "some/model")) == {
+        "home": "/home",
+        "encoder": "some/model",
+        "device": "cpu",
+        "dtype": None,
+        "backend": "auto",
+        "cache": None,
+        "threads": 1,
+        "hosts": ("127.0.0.1", "localhost", "[::1]"),
+        "origins": (),
+        "require_key": False,
+        "query_timeout_s": 2.0,
+    }
+
+
+class _Remote:
+    """A handle of Ray Serve whose calls give this."""
+
+    def __init__(self, result: Any):
+        self._result = result
+        self.waits: list[Any] = []
+
+    def remote(self, *_: Any) -> _Remote:
+        return self
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        self.waits.append(timeout_s)
+        if isinstance(self._result, TimeoutError):
+            raise self._result
+        return self._result
+
+
+def ingress(**calls: _Remote) -> Ingress:
+    return Ingress(asdict(SETTINGS), type("Encoders", (), calls))
+
+
+def test_an_encoder_is_waited_for_no_longer_than_it_takes_to_be_ready() -> None:
+    ready = _Remote(True)
+    ingress(ready=ready)._await_encoder()
+    assert ready.waits == [READY_S]
+    with pytest.raises(EncoderUnavailable, match=f"no replica of the encoder was ready in {READY_S:g} s"):
+        ingress(ready=_Remote(TimeoutError()))._await_encoder()
+
+
+def test_an_error_of_the_encoder_is_that_of_the_search() -> None:
+    with pytest.raises(CollectionNotFound, match="gone"):
+        ingress(encode=_Remote(CollectionNotFound("gone")))._encode("papers", ["cat"], "dense", "v0", False)
+
+
+def test_what_others_can_reach_needs_a_key(tmp_path: Path) -> None:
+    pytest.importorskip("ray.serve")
+    settings = IngressSettings(str(tmp_path), "some/model", require_key=True)
+    with pytest.raises(
+        InvalidRequest, match=r"^host=0\.0\.0\.0 can be reached from other machines"
+    ) as refused:
+        deploy(settings, host="0.0.0.0", port=1)
+    assert refused.value.hint is not None
+    assert "keys create" in str(refused.value.hint)

@@ -1,0 +1,70 @@
+"""Requests of attention become queries of the engine, with every field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsearch.errors import DimensionMismatch
+from dsearch.service.schemas.attend import AttendRequest, matrix
+from dsearch.types import Stamp
+
+STAMP = {"generation": 3, "model": "v1", "sequence": 7}
+
+
+def test_each_field_reaches_the_query() -> None:
+    given: dict[str, Any] = {
+        "queries": ["cat"],
+        "vectors": [[1.0, 0.0]],
+        "purpose": "predict",
+        "model": "v2",
+        "stamp": STAMP,
+        "filter": {"year": {"gte": 7}},
+        "dtype": "float64",
+        "draft": "a" * 24,
+        "field": "year",
+        "with_head": {"x": [1.0]},
+        "bias": [0.5],
+        "candidates": 7,
+    }
+    query = AttendRequest(**given).to_query(2, "ann")
+    assert query.texts == ["cat"]
+    assert query.states is not None
+    assert np.asarray(query.states).tolist() == [[1.0, 0.0]]
+    assert (query.purpose, query.model, query.stamp) == ("predict", "v2", Stamp(3, "v1", 7))
+    assert query.filter is not None
+    assert (query.dtype, query.draft, query.owner) == ("float64", "a" * 24, "ann")
+    assert (query.field, query.with_head, query.bias) == ("year", {"x": [1.0]}, [0.5])
+    assert (
+        query.options["candidates"] == 7 if isinstance(query.options, dict) else query.options.candidates == 7
+    )
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    query = AttendRequest(ids=["a"]).to_query(2)
+    assert (query.purpose, query.model, query.stamp, query.filter) == ("search", None, None, None)
+    assert (query.ids, query.texts, query.states, query.owner) == (["a"], None, None, "")
+    assert query.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "neither queries nor vectors; give one of the two"),
+        ({"ids": ["a"], "queries": ["cat"]}, "ids beside queries or vectors; give them alone"),
+        ({"ids": ["a"], "vectors": [[1.0]]}, "ids beside queries or vectors; give them alone"),
+        ({"queries": ["a", "b"], "vectors": [[1.0]]}, "2 queries and 1 vectors; give as many"),
+    ],
+)
+def test_queries_come_in_one_way(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AttendRequest(**given)
+
+
+def test_rows_have_the_dimension_of_the_collection() -> None:
+    rows = matrix("grad_context", [[1.0, 2.0]], 2)
+    assert (rows.tolist(), rows.dtype) == ([[1.0, 2.0]], np.float64)
+    with pytest.raises(DimensionMismatch, match=r"^grad_context\.1 has 1 numbers; this collection's embedd"):
+        matrix("grad_context", [[1.0, 2.0], [1.0]], 2)

@@ -1,0 +1,190 @@
+"""Jobs in a task's process: what they report, where they go on, and how requests become jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dsearch.errors import Cancelled
+from dsearch.jobs import TrainingJob, TuningJob
+from dsearch.service.tasks import jobs
+from dsearch.service.tasks.jobs import TaskNote, _observer, _resumed_or_new, job_from_request
+from dsearch.training import Epoch, RunFolder
+from dsearch.types import Progress
+
+
+def test_stages_with_epochs_are_reported_by_epoch_and_others_by_step() -> None:
+    reported: list[Any] = []
+    observer = _observer(reported.append)
+    for stage in ("train", "validate", "encode", "tune"):
+        observer.progress(Progress(stage, 1, 9, 0.5))
+    assert reported == [Progress("encode", 1, 9, 0.5), Progress("tune", 1, 9, 0.5)]
+    reported.clear()
+    observer.epoch("validate", Epoch(2, 5, 0.25, 0.125, 3.0, {"all": 0.4}, {"all": 0.5}))
+    figures = {
+        "stage": "validate",
+        "epoch": 2,
+        "loss": 0.25,
+        "retention": 0.125,
+        "ndcg_at_10_before": {"all": 0.4},
+        "ndcg_at_10": {"all": 0.5},
+    }
+    assert reported == [Progress("validate", 2, 5, 3.0), TaskNote("metric", figures)]
+    reported.clear()
+    room: Any = SimpleNamespace(to_dict=lambda: {"left": 0.1})
+    observer.headroom(room)
+    assert reported == [TaskNote("headroom", {"left": 0.1})]
+    assert observer.cancelled() is False
+
+
+def test_the_same_run_goes_on_and_another_one_begins_anew(tmp_path: Path) -> None:
+    open_run = _resumed_or_new(tmp_path)
+    first = open_run({"scope": "head", "seed": 1}, False)
+    assert first.path == tmp_path / "run"
+    (first.path / "metrics.jsonl").write_text('{"stage": "train", "epoch": 1}\n')
+    again = open_run({"scope": "head", "seed": 1}, True)
+    assert [line["epoch"] for line in again.metrics()] == [1]
+    other = open_run({"scope": "head", "seed": 2}, False)
+    assert other.metrics() == []
+    assert isinstance(other, RunFolder)
+
+
+def test_a_request_becomes_a_job_and_what_this_release_lacks_is_ignored() -> None:
+    job = job_from_request(
+        TrainingJob,
+        {"queries": {"q": "cat"}, "judgements": {"q": {"d": 1.0}}, "from": "clicks", "old": 1, "seed": 7},
+    )
+    assert (job.queries, job.judgements, job.source, job.seed) == (
+        {"q": "cat"},
+        {"q": {"d": 1.0}},
+        "clicks",
+        7,
+    )
+    assert job_from_request(TuningJob, {"queries": {}, "judgements": {}, "seed": 3}).seed == 3
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_the_result_says_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed: bool
+) -> None:
+    """Rows of past queries are written if their gate has passed, and only then told of."""
+    from dsearch.service.tasks import results
+
+    written: list[Any] = []
+    monkeypatch.setattr(results, "write_rows", lambda folder, rows: written.append((folder, rows)))
+    monkeypatch.setattr(results, "write_made", lambda folder, result: {"made": result.record})
+    monkeypatch.setattr(results, "write_stage", lambda folder, stage: stage)
+    gate = SimpleNamespace(passed=True, reason="better")
+    learned: Any = SimpleNamespace(
+        result=SimpleNamespace(record={"seed": 1}, gate=gate),
+        outcomes=SimpleNamespace(gate=SimpleNamespace(passed=passed), rows=["row"], record={"rows": 1}),
+        parent="v3",
+        left_out={"x": 2},
+        second_stage={"stage": 1},
+    )
+    told = jobs._written(tmp_path, learned)
+    assert told == {
+        "outcomes": {"rows": 1} if passed else None,
+        "parent": "v3",
+        "record": {"seed": 1},
+        "passed": True,
+        "reason": "better",
+        "left_out": {"x": 2},
+        "made": {"made": {"seed": 1}},
+        "second_stage": {"stage": 1},
+    }
+    assert written == ([(tmp_path, ["row"])] if passed else [])
+    learned.outcomes = None
+    assert jobs._written(tmp_path, learned)["outcomes"] is None
+
+
+class _Engine:
+    """An engine whose collections are their names."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __enter__(self) -> _Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def collection(self, name: str) -> str:
+        return f"<{name}>"
+
+    def prepare_migration(self, name: str, report: Any) -> Any:
+        report(Progress("encode", 1, 1, 0.0))
+        return SimpleNamespace(sequence=7, encoded=3)
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process stays as likely to be ended as it was."""
+    monkeypatch.setattr(jobs, "be_first_to_go", lambda: None)
+
+
+def test_each_kind_of_job_has_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None
+) -> None:
+    import dsearch.training
+
+    calls: dict[str, Any] = {}
+
+    def record(name: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            calls[name] = (args, options)
+            return name
+
+        return call
+
+    for name in ("run_training", "run_tuning", "run_evaluation"):
+        monkeypatch.setattr(dsearch.training, name, record(name))
+    monkeypatch.setattr(jobs, "_written", lambda folder, learned: {"of": learned, "in": folder})
+    judged = {"queries": {"q": "cat"}, "judgements": {"q": {"d": 1.0}}}
+    opened = _Engine()
+    given: Any = (lambda _: None, lambda: opened, "papers")
+    trained = jobs.train_job(*given, {**judged, "seed": 5}, tmp_path, "cuda")
+    assert trained == {"of": "run_training", "in": tmp_path}
+    (collection, job, _), options = calls["run_training"]
+    assert (collection, job.seed, options["device"]) == ("<papers>", 5, "cuda")
+    assert options["open_run"]({"seed": 5}, False).path == tmp_path / "run"
+    assert jobs.tune_job(*given, {**judged, "seed": 6}, tmp_path, "cuda")["of"] == "run_tuning"
+    assert calls["run_tuning"][0][1].seed == 6
+    request = {**judged, "model": "v1", "systems": [{"model": "v0"}], "training": {"q": {}}}
+    assert jobs.evaluate_job(*given, request) == "run_evaluation"
+    (collection, job, _), _ = calls["run_evaluation"]
+    assert (collection, job.model, job.systems, job.training) == (
+        "<papers>",
+        "v1",
+        [{"model": "v0"}],
+        {"q": {}},
+    )
+    assert opened.closed
+
+
+def test_a_migration_reports_as_it_goes(quiet: None) -> None:
+    reported: list[Any] = []
+    engine: Any = _Engine
+    prepared = jobs.prepare_job(reported.append, engine, "papers")
+    assert prepared == {"sequence": 7, "encoded": 3}
+    assert reported == [Progress("encode", 1, 1, 0.0)]
+
+
+def test_an_error_of_a_training_closes_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None
+) -> None:
+    import dsearch.training
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise Cancelled("stopped")
+
+    monkeypatch.setattr(dsearch.training, "run_tuning", stop)
+    opened = _Engine()
+    job: Any = (lambda _: None, lambda: opened, "papers", {"queries": {}, "judgements": {}}, tmp_path, "cpu")
+    with pytest.raises(Cancelled):
+        jobs.tune_job(*job)
+    assert opened.closed

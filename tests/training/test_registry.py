@@ -1,0 +1,69 @@
+"""The version that a training starts from, and which of its results answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dsearch.training.registry import Registration, starting_version
+
+
+def collection(live: str, **records: tuple[dict[str, Any], str | None]) -> Any:
+    """A collection with these versions: record and parent of each."""
+    versions = {"v0": ({}, None), **records}
+
+    def model(version: str) -> Any:
+        record, parent = versions[version]
+        return SimpleNamespace(record=record, parent=parent)
+
+    return SimpleNamespace(live_model=live, store=SimpleNamespace(model=model))
+
+
+TUNE: tuple[dict[str, Any], str] = ({"scope": "tune"}, "v0")
+
+
+@pytest.mark.parametrize(
+    ("live", "versions", "start"),
+    [
+        ("v0", {}, "v0"),
+        ("v1", {"v1": TUNE}, "v1"),
+        ("v1", {"v1": ({"scope": "head"}, "v0")}, "v0"),
+        ("v1", {"v1": ({"scope": "memory"}, "v0")}, "v0"),
+        ("v2", {"v1": TUNE, "v2": ({"scope": "second stage"}, "v1")}, "v1"),
+        ("v2", {"v1": ({"scope": "head"}, "v0"), "v2": ({"scope": "second stage"}, "v1")}, "v0"),
+        ("v1", {"v1": ({"scope": "second stage"}, None)}, "v0"),
+    ],
+)
+def test_a_training_starts_from_a_tuned_search_and_from_no_trained_head(
+    live: str, versions: dict[str, Any], start: str
+) -> None:
+    """A trained head has learned from the queries that would be held out; what stands before it counts."""
+    assert starting_version(collection(live, **versions)) == start
+
+
+def test_queries_inserted_since_do_not_change_the_start() -> None:
+    from dsearch.training.remember import SCOPE
+
+    inserted: Any = ({"scope": SCOPE}, "v1")
+    assert starting_version(collection("v2", v1=TUNE, v2=inserted)) == "v1"
+    behind: Any = ({"scope": "second stage"}, "v1")
+    after: Any = ({"scope": SCOPE}, "v2")
+    assert starting_version(collection("v3", v1=TUNE, v2=behind, v3=after)) == "v1"
+    assert starting_version(collection("v2", v1=({}, "v0"), v2=({"scope": SCOPE}, None))) == "v0"
+
+
+def test_a_registration_names_what_answers_else_what_was_trained() -> None:
+    kept = Registration("v2", None, "v1", "too few", "It stays.")
+    assert kept.model == "v2"
+    assert kept.to_dict() == {
+        "model": "v2",
+        "live": False,
+        "trained": "v2",
+        "parent": "v1",
+        "reason": "too few",
+        "verdict": "It stays.",
+    }
+    tuned = Registration("v2", "v3", "v1", "better")
+    assert (tuned.model, tuned.to_dict()["live"], tuned.to_dict()["trained"]) == ("v3", True, "v2")
