@@ -20,7 +20,6 @@ from dsearch.service.tasks.file import TASK_COLUMNS, TaskFile, require_written
 from dsearch.types import TaskState
 
 TaskKind = Literal["train", "tune", "save", "evaluate", "refresh", "compact", "migrate"]
-ENDED: tuple[TaskState, ...] = ("done", "failed", "cancelled", "interrupted")
 KEPT_TASKS = 1000
 KEPT_EVENTS = 2000  # of one task
 _EVERY = ", ".join((*TASK_COLUMNS, "digest"))
