@@ -29,7 +29,7 @@ from dsearch.service.errors import (
 )
 from dsearch.service.mcp import endpoint as mcp
 from dsearch.service.middleware.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
-from dsearch.service.middleware.guard import LOOPBACK_HOSTS, Guard
+from dsearch.service.middleware.guard import EXPOSED, LOOPBACK_HOSTS, Guard
 from dsearch.service.middleware.slow_clients import WatchBodies
 from dsearch.service.routes import (
     aliases,
@@ -167,7 +167,7 @@ def create_app(
             allow_origins=list(origins),
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", HEADER, "X-Request-Id"],
-            expose_headers=["X-Request-Id", "Retry-After"],
+            expose_headers=EXPOSED,
         )
     app.add_middleware(
         Guard,

@@ -25,6 +25,7 @@ WRITES: dict[str, Callable[[Collection], object]] = {
     "delete_matching": lambda food: food.delete_matching({"number": {"eq": 1}}),
     "update_metadata": lambda food: food.update_metadata("d1", {"number": 100}),
     "add_model": lambda food: food.add_model(Head(32), {}),
+    "add_to_record": lambda food: food.add_to_record("v1", {"note": "later"}),
     "promote": lambda food: food.promote("v1"),
     "rollback": lambda food: food.rollback(),
     "delete_model": lambda food: food.delete_model("v2"),

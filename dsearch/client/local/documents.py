@@ -122,7 +122,7 @@ class LocalDocuments:
                 problems.append(results.RefusedDocument(lines[place], problem.code, detail))
                 del seen[good[place].id]
             if wrong and embeddings is not None:
-                raise InvalidDocument(problems[-1].detail)
+                raise InvalidDocument(problems[-len(wrong)].detail)  # the first of this batch
             if good := good.without(wrong):
                 receipt = opened.upsert(good)
                 inserted, updated = inserted + receipt.inserted, updated + receipt.updated

@@ -50,6 +50,6 @@ def _read(path: Path) -> Any:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    if Path(name).name != name:
+    if Path(name).name != name or name == "..":
         raise ValueError(f"{name!r} is not a plain name")
     return folder / name

@@ -13,6 +13,7 @@ from dsearch.corpus.records import BadRecord
 from dsearch.types import Document
 
 _BLOCKS = ["p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "div", "br", "tr", "blockquote", "pre", "section"]
+_CELLS = ["td", "th"]
 
 
 def read_html(stream: ByteStream, identity: str) -> Document:
@@ -49,8 +50,10 @@ def plain_html(page: str | bytes) -> str:
         raise BadRecord(f"HTML that cannot be read: {error}") from error
     for element in list(tree.iter("script", "style", "head")):
         element.drop_tree()
-    for element in tree.iter(*_BLOCKS):
-        element.tail = "\n" + (element.tail or "")
+    for tags, apart in ((_BLOCKS, "\n"), (_CELLS, " ")):
+        for element in tree.iter(*tags):
+            element.text = apart + (element.text or "")
+            element.tail = apart + (element.tail or "")
     lines = (" ".join(line.split()) for line in tree.text_content().splitlines())
     return "\n".join(line for line in lines if line)
 

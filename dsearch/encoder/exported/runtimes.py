@@ -45,6 +45,9 @@ class Run(Protocol):
 # computes is the same to the last bit.
 LONE_WIDTHS = (16, 32, 64)
 
+_core: Any = None
+_making = threading.Lock()
+
 
 def onnx_session(model: Path) -> Run:
     """A model of ONNX, run by onnxruntime; many threads may call it."""
@@ -74,14 +77,13 @@ def openvino_session(model: Path, precision: str) -> Run:
         model: the .xml of its two files.
         precision: "f32" or "bf16", in which it computes.
     """
-    openvino = import_openvino()
     options: dict[str, Any] = {
         "INFERENCE_NUM_THREADS": thread_budget(),
         "INFERENCE_PRECISION_HINT": precision,
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,  # other processes are on this machine, and two of us would share a core
     }
-    core = openvino.Core()
+    core = _openvino_core()
     read = core.read_model(str(model))
     of_width: dict[int | None, Any] = {}  # None: of any shape
     compiling = threading.Lock()
@@ -120,5 +122,18 @@ def import_openvino() -> Any:
 
 def openvino_knows(capability: str) -> bool:
     """True if this processor has a capability that OpenVINO names, such as "BF16" or "INT8"."""
-    openvino = import_openvino()
-    return capability in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return capability in _openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def _openvino_core() -> Any:
+    """The one core of this process, kept until it ends.
+
+    A core gives the thread that makes it another stack for signals, and unmaps that stack when it is dropped.
+    Dropped in another thread, as a superseded encoder may be, it would leave the first one without: the next
+    signal, such as Ctrl-C, would end the process by a segmentation fault.
+    """
+    global _core
+    with _making:
+        if _core is None:
+            _core = import_openvino().Core()
+        return _core

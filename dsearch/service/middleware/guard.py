@@ -30,6 +30,7 @@ from dsearch.service.wire.problems import add_headers, problem, problem_of
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ANY_HOST = "*"
+EXPOSED = ("X-Request-Id", "Retry-After")  # headers that pages of other sites may read
 
 _LOOKED_AT = (b"host", b"origin", b"x-request-id")
 _KNOWN_HOSTS = 64  # ways to write an allowed Host header that are looked up and not taken apart
@@ -79,8 +80,11 @@ class Guard:
             await self._answer(scope, receive, send)
             return
         if (refused := self._refusal.messages(scope)) is not None:
-            for message in refused:
-                await send(message)
+            start, body = refused
+            if self.origins:
+                start["headers"] += self._sharing(_looked_at(scope)[1])
+            await send(start)
+            await send(body)
             return
         place = self._refusal.admission.let_in(scope["path"], receive)
         try:
@@ -91,7 +95,7 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         host, origin, sent_id = _looked_at(scope)
         request_id = sent_id if _GIVEN_ID.fullmatch(sent_id) else new_id()
-        answering = _Answering(scope, send, request_id, self._leaving)
+        answering = _Answering(scope, send, request_id, self._leaving, self._sharing(origin))
         token = logs.request_id.set(request_id)
         self._metrics.begun()
         try:
@@ -123,6 +127,16 @@ class Guard:
                 raise  # the server cuts the connection, so that half an answer is not taken for a whole
             detail = f"an unexpected error; the server's log has it under the request id {request_id}"
             await problem("internal_error", detail, request_id=request_id)(scope, receive, send)
+
+    def _sharing(self, origin: str | None) -> list[tuple[bytes, bytes]]:
+        """Headers by which a page of a named other site may read its answer (CORS); none for others."""
+        if origin is None or origin.lower() not in self.origins:
+            return []
+        return [
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-expose-headers", ", ".join(EXPOSED).encode()),
+            (b"vary", b"Origin"),
+        ]
 
     def _note(self, answering: _Answering) -> None:
         scope, status = answering.scope, answering.status
@@ -166,19 +180,29 @@ class _Answering:
         started: seconds of `perf_counter`.
     """
 
-    def __init__(self, scope: Scope, send: Send, request_id: str, leaving: Callable[[], bool]):
+    def __init__(
+        self,
+        scope: Scope,
+        send: Send,
+        request_id: str,
+        leaving: Callable[[], bool],
+        sharing: list[tuple[bytes, bytes]],
+    ):
         self.scope = scope
         self.request_id = request_id
         self.status = 0
         self.started = time.perf_counter()
         self._send = send
         self._leaving = leaving
+        self._sharing = sharing
 
     async def send(self, message: Message) -> None:
         """As ASGI's `send`."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             add_headers(message, self.request_id, close=self._leaving())
+            if self._sharing and not any(name == self._sharing[0][0] for name, _ in message["headers"]):
+                message["headers"] += self._sharing  # an error of a layer around the one for CORS
         await self._send(message)
 
 

@@ -1,0 +1,404 @@
+"""The request of each operation: method, path, query, body, and whether it may be sent again.
+
+A flow yields its requests, so no server is needed. What is None is left out of bodies.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsearch.client import Client
+from dsearch.client.flow import JSON, NDJSON, TENSORS, HttpReply, Pause, Request
+from dsearch.client.operations.all import Operations
+from dsearch.errors import Unavailable
+from dsearch.jobs import ExampleScores
+from dsearch.types import Stamp
+
+QUERIES, JUDGED = {"q": "cat"}, {"q": {"d": 1.0}}
+EVIDENCE = {"queries": QUERIES, "judgements": JUDGED}
+SCORES = ExampleScores([0.1], [0.2], "F1")
+HEAD = {"query_delta": np.zeros((1, 4, 4), np.float32)}
+P = "/v1/collections/my%20papers"
+
+
+def flow_of(name: str, *args: Any, **options: Any) -> Any:
+    return getattr(Operations, name)(None, *args, **options)
+
+
+def sent(name: str, *args: Any, **options: Any) -> Request:
+    request = next(flow_of(name, *args, **options))
+    assert isinstance(request, Request)
+    return request
+
+
+def body(request: Request) -> Any:
+    return None if request.content is None else json.loads(request.content)
+
+
+C = "my papers"
+GET, POST, PUT, PATCH, DELETE = "GET", "POST", "PUT", "PATCH", "DELETE"
+READS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, dict[str, Any]]] = [
+    ("ready", (), {}, "/readyz", {}),
+    ("collections", (), {}, "/v1/collections", {}),
+    ("collection", (C,), {}, P, {}),
+    ("statistics", (C,), {}, f"{P}/stats", {}),
+    ("aliases", (), {}, "/v1/aliases", {}),
+    ("get", (C, "a/b"), {}, f"{P}/documents/a%2Fb", {}),
+    ("get", (C, "a"), {"episode": "t"}, f"{P}/documents/a", {"episode": "t"}),
+    ("documents", (C,), {}, f"{P}/documents", {"limit": 100}),
+    (
+        "documents",
+        (C,),
+        {"limit": 3, "cursor": "x", "filter": {"a": {"eq": 1}}},
+        f"{P}/documents",
+        {"limit": 3, "cursor": "x", "filter": '{"a":{"eq":1}}'},
+    ),
+    ("own_judgements", (C,), {}, f"{P}/judgements", {}),
+    ("own_judgements", (C,), {"client_id": "me"}, f"{P}/judgements", {"client_id": "me"}),
+    ("queries_to_judge", (C,), {}, f"{P}/judgements/next", {"limit": 10}),
+    (
+        "queries_to_judge",
+        (C,),
+        {"version": "v2", "limit": 3, "client_id": "me"},
+        f"{P}/judgements/next",
+        {"version": "v2", "limit": 3, "client_id": "me"},
+    ),
+    ("models", (C,), {}, f"{P}/models", {}),
+    ("task", ("a b",), {}, "/v1/tasks/a%20b", {}),
+    ("tasks", (), {}, "/v1/tasks", {"limit": 50}),
+    (
+        "tasks",
+        (),
+        {"collection": C, "state": "done", "limit": 2, "cursor": "7"},
+        "/v1/tasks",
+        {"collection": C, "state": "done", "limit": 2, "cursor": "7"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "options", "path", "query"), READS)
+def test_a_read_is_a_get_with_its_parameters(
+    name: str, args: tuple[Any, ...], options: dict[str, Any], path: str, query: dict[str, Any]
+) -> None:
+    assert sent(name, *args, **options) == Request(GET, path, query)
+
+
+@pytest.mark.parametrize(("name", "path"), [("head", "models/v1/head"), ("draft_tensors", "heads/v1")])
+def test_tensors_are_asked_for_by_their_type(name: str, path: str) -> None:
+    assert sent(name, C, "v1") == Request(GET, f"{P}/{path}", accept=TENSORS)
+
+
+# Writes: may each be sent again when its answer was lost?
+WRITES: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any, bool]] = [
+    ("create_collection", (C,), {}, PUT, P, None, True),
+    (
+        "create_collection",
+        (C,),
+        {
+            "language": "german",
+            "passages": {"none": True},
+            "kind": "SQ8",
+            "dimension": 4,
+            "search_fields": [],
+        },
+        PUT,
+        P,
+        {
+            "language": "german",
+            "passages": {"none": True},
+            "kind": "SQ8",
+            "dimension": 4,
+            "search_fields": [],
+        },
+        True,
+    ),
+    ("delete_collection", (C,), {}, DELETE, P, None, True),
+    ("set_alias", ("a b", C), {}, PUT, "/v1/aliases/a%20b", {"collection": C}, True),
+    ("drop_alias", ("a b",), {}, DELETE, "/v1/aliases/a%20b", None, True),
+    ("delete", (C, "a/b"), {}, DELETE, f"{P}/documents/a%2Fb", None, True),
+    ("delete_many", (C,), {"ids": ("a",)}, POST, f"{P}/documents/delete", {"ids": ["a"]}, True),
+    (
+        "delete_many",
+        (C,),
+        {"filter": {"a": {"eq": 1}}},
+        POST,
+        f"{P}/documents/delete",
+        {"filter": {"a": {"eq": 1}}},
+        True,
+    ),
+    (
+        "update_metadata",
+        (C, "a", {"x": None}),
+        {},
+        PATCH,
+        f"{P}/documents/a",
+        {"metadata": {"x": None}},
+        True,
+    ),
+    ("feedback", (C, [{"a": 1}]), {}, POST, f"{P}/feedback", [{"a": 1}], True),
+    (
+        "report_outcome",
+        (C, "t"),
+        {"success": False},
+        POST,
+        f"{P}/outcomes",
+        {"episode": "t", "useful_ids": [], "success": False, "client_id": ""},
+        True,
+    ),
+    (
+        "report_outcome",
+        (C, "t"),
+        {"useful_ids": ("a",), "success": True, "client_id": "me"},
+        POST,
+        f"{P}/outcomes",
+        {"episode": "t", "useful_ids": ["a"], "success": True, "client_id": "me"},
+        True,
+    ),
+    ("promote", (C, "v1"), {}, POST, f"{P}/models/v1/promote", None, True),
+    ("rollback_rows", (C, 5), {}, POST, f"{P}/models/rollback-rows", {"sequence": 5}, False),
+    (
+        "rollback_rows",
+        (C,),
+        {"source": "clicks", "key": "k"},
+        POST,
+        f"{P}/models/rollback-rows",
+        {"source": "clicks", "key": "k"},
+        False,
+    ),
+    (
+        "remember",
+        (C, QUERIES, JUDGED),
+        {"accept": True},
+        POST,
+        f"{P}/models/remember",
+        {**EVIDENCE, "accept": True},
+        False,
+    ),
+    ("delete_model", (C, "v1"), {}, DELETE, f"{P}/models/v1", None, True),
+    ("tune", (C, QUERIES, JUDGED), {"seed": 3}, POST, f"{P}/tune", {**EVIDENCE, "seed": 3}, False),
+    ("refresh", (C,), {}, POST, f"{P}/refresh", {}, False),
+    (
+        "refresh",
+        (C,),
+        {"kind": "SQ8", "recall_target": 0.9, "memory_bytes": 7, "queries": ("cat",)},
+        POST,
+        f"{P}/refresh",
+        {"kind": "SQ8", "recall_target": 0.9, "memory_bytes": 7, "queries": ["cat"]},
+        False,
+    ),
+    ("compact", (C,), {}, POST, f"{P}/compact", None, False),
+    ("migrate", (C,), {"encoder": "e"}, POST, f"{P}/migrate", {"encoder": "e"}, False),
+    (
+        "train",
+        (C,),
+        {"queries": QUERIES, "judgements": JUDGED, "source": "corpus", "epochs": 2},
+        POST,
+        f"{P}/train",
+        {**EVIDENCE, "from": "corpus", "epochs": 2},
+        False,
+    ),
+    (
+        "judge_model",
+        (C, "v1", SCORES),
+        {"accept": True},
+        POST,
+        f"{P}/models/v1/judge",
+        {"before": [0.1], "after": [0.2], "measure": "F1", "accept": True},
+        False,
+    ),
+    (
+        "evaluate",
+        (C, QUERIES, JUDGED),
+        {"model": "v1", "systems": [{"model": "v0"}], "training": {}},
+        POST,
+        f"{P}/evaluate",
+        {**EVIDENCE, "model": "v1", "systems": [{"model": "v0"}], "training": {}},
+        False,
+    ),
+    ("cancel_task", ("a b",), {}, DELETE, "/v1/tasks/a%20b", None, True),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "options", "method", "path", "given", "again"), WRITES)
+def test_a_write_says_all_that_was_given_and_whether_it_may_be_sent_again(
+    name: str,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    method: str,
+    path: str,
+    given: Any,
+    again: bool,
+) -> None:
+    request = sent(name, *args, **options)
+    assert (request.method, request.path, body(request)) == (method, path, given)
+    assert (request.repeatable, request.writes, request.query) == (again, True, {})
+    assert (request.content_type, request.accept) == (JSON, JSON)
+
+
+def test_purposes_go_into_the_query() -> None:
+    assert sent("promote", C, "v1", "predict").query == {"purpose": "predict"}
+    for purpose in ("search", "predict"):
+        request = sent("rollback", C, purpose)
+        assert (request.path, request.query) == (f"{P}/models/rollback", {"purpose": purpose})
+        assert (request.method, request.repeatable, request.writes) == (POST, False, True)
+    assert sent("rollback", C).query == {"purpose": "search"}
+
+
+def test_heads_are_sent_as_tensors() -> None:
+    draft, added = sent("draft_head", C, HEAD, parent="v2"), sent("add_model", C, HEAD, parent="v2")
+    assert (draft.path, added.path) == (f"{P}/heads", f"{P}/models")
+    for request in (draft, added):
+        assert (request.method, request.query, request.content_type) == (POST, {"parent": "v2"}, TENSORS)
+    assert (draft.repeatable, draft.writes) == (True, False)
+    assert (added.repeatable, added.writes) == (False, True)
+    recorded = sent("add_model", C, HEAD, record={"note": "mine"})
+    assert recorded.query == {}
+    assert b"mine" in (recorded.content or b"")
+
+
+def test_a_batch_of_documents_is_a_write_of_lines_or_of_tensors() -> None:
+    request = sent("upsert", C, [{"id": "a", "text": "x"}])
+    assert (request.method, request.path, request.content_type) == (PUT, f"{P}/documents", NDJSON)
+    assert (request.writes, request.repeatable) == (True, True)
+    request = sent("upsert", C, [{"id": "a", "text": "x"}], embeddings=[[1.0, 0.0]])
+    assert (request.content_type, request.writes) == (TENSORS, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "options", "path", "given"),
+    [
+        ("search", ("cat",), {"limit": 3}, "search", {"query": "cat", "limit": 3}),
+        ("search", (), {"vector": [1.0]}, "search", {"vector": [1.0]}),
+        (
+            "search_batch",
+            (("cat",),),
+            {"mode": "dense"},
+            "search/batch",
+            {"queries": ["cat"], "mode": "dense"},
+        ),
+        (
+            "similar",
+            (("a",),),
+            {"unlike": ("b",), "query": "cat", "limit": 3},
+            "similar",
+            {"like": ["a"], "unlike": ["b"], "query": "cat", "limit": 3},
+        ),
+        ("facets", (("a",),), {"limit": 3}, "facets", {"fields": ["a"], "limit": 3}),
+        (
+            "facets",
+            (("a",),),
+            {"filter": {"b": {"eq": 1}}},
+            "facets",
+            {"fields": ["a"], "limit": 10, "filter": {"b": {"eq": 1}}},
+        ),
+        (
+            "predict",
+            (("cat",),),
+            {"field": "f", "evidence": 3, "purpose": "predict"},
+            "predict",
+            {"queries": ["cat"], "field": "f", "evidence": 3, "purpose": "predict"},
+        ),
+        (
+            "predict",
+            (),
+            {"ids": ("a",), "field": "f"},
+            "predict",
+            {"ids": ["a"], "field": "f", "evidence": 10},
+        ),
+    ],
+)
+def test_a_question_says_all_that_was_given(
+    name: str, args: tuple[Any, ...], options: dict[str, Any], path: str, given: dict[str, Any]
+) -> None:
+    request = sent(name, C, *args, **options)
+    assert (request.method, request.path, body(request)) == (POST, f"{P}/{path}", given)
+    assert (request.writes, request.repeatable, request.accept) == (False, True, JSON)
+
+
+def test_attention_and_its_gradients_come_as_tensors() -> None:
+    stamp = Stamp(3, "v1", 7)
+    request = sent("attend", C, ["cat"], include=("keys",), certify=2, stamp=stamp, draft="d")
+    assert (request.path, request.accept, request.repeatable) == (f"{P}/attend", TENSORS, True)
+    assert body(request) == {
+        "queries": ["cat"],
+        "include": ["keys"],
+        "certify": 2,
+        "stamp": {"generation": 3, "model": "v1", "sequence": 7},
+        "draft": "d",
+    }
+    request = sent("vjp", C, ["cat"], context=[[1.0]], weights=[[2.0]], scores=[[3.0]], stamp=stamp)
+    assert (request.path, request.accept) == (f"{P}/vjp", TENSORS)
+    given = body(request)
+    assert (given["grad_context"], given["grad_weights"], given["grad_scores"]) == ([[1.0]], [[2.0]], [[3.0]])
+    assert given["include"] == ["states", "bias", "head"]
+    assert body(sent("vjp", C, ["cat"], head=False, stamp=stamp))["include"] == ["states", "bias"]
+
+
+def test_a_draw_and_its_rewards_are_sent_once() -> None:
+    """A second draw would be another one, and a draw is rewarded once."""
+    request = sent("draw", C, ["cat"], samples=4, seed=9, draft="d")
+    assert (request.path, request.repeatable) == (f"{P}/draws", False)
+    assert body(request) == {"queries": ["cat"], "samples": 4, "seed": 9, "draft": "d"}
+    assert body(sent("draw", C, ["cat"]))["samples"] == 8
+    request = sent("reward", C, "a/b", [[1.0]], learning_rate=0.1, gradients=True)
+    assert (request.path, request.repeatable) == (f"{P}/draws/a%2Fb/rewards", False)
+    assert (request.accept, request.writes) == (TENSORS, False)
+    assert body(request) == {"rewards": [[1.0]], "learning_rate": 0.1, "include": ["states", "head"]}
+    assert body(sent("reward", C, "a", [[1.0]])) == {"rewards": [[1.0]], "include": []}
+
+
+def reply(**task: Any) -> HttpReply:
+    whole = {
+        "id": "t",
+        "kind": "train",
+        "collection": C,
+        "state": "running",
+        "created": "",
+        "attempts": 1,
+        **task,
+    }
+    return HttpReply(200, {}, json.dumps(whole).encode())
+
+
+def test_a_task_is_asked_about_until_it_has_ended() -> None:
+    told: list[str] = []
+    flow = flow_of("wait_for_task", "t", every_s=0.25, on_progress=lambda task: told.append(task.state))
+    assert next(flow) == Request(GET, "/v1/tasks/t")
+    assert flow.send(reply()) == Pause(0.25)
+    assert next(flow) == Request(GET, "/v1/tasks/t")
+    with pytest.raises(StopIteration) as ended:
+        flow.send(reply(state="failed"))
+    assert ended.value.value.state == "failed"
+    assert told == ["running", "failed"]
+
+
+def test_the_wait_for_a_task_ends_in_time() -> None:
+    flow = flow_of("wait_for_task", "t", timeout_s=1.0, every_s=0.5)
+    for _ in range(2):
+        assert isinstance(next(flow), Request)
+        assert flow.send(reply()) == Pause(0.5)
+    next(flow)
+    with pytest.raises(Unavailable, match=r"^task t is running after 1 s; wait longer, or cancel it$"):
+        flow.send(reply())
+
+
+def test_a_damaged_collection_is_no_entry() -> None:
+    flow = flow_of("collections")
+    next(flow)
+    with pytest.raises(StopIteration) as ended:
+        flow.send(HttpReply(200, {}, b'{"collections": [{"name": "x", "problem": {}}]}'))
+    assert ended.value.value == []
+
+
+def test_a_server_is_ready_when_it_says_so() -> None:
+    for status, ready in (("ready", True), ("starting", False)):
+        flow = flow_of("ready")
+        next(flow)
+        with pytest.raises(StopIteration) as ended:
+            flow.send(HttpReply(200, {}, json.dumps({"status": status}).encode()))
+        assert ended.value.value is ready
+    assert Client.ready.__doc__ == Operations.ready.__doc__

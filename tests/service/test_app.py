@@ -1,0 +1,137 @@
+"""Options of an application reach what they are for, and pages of other sites may do what they are let."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from support.service.service_fakes import ORIGIN
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.service import app as app_module
+from dsearch.service import create_app
+from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.middleware.deadline import QUERY_TIMEOUT_S
+from dsearch.service.middleware.guard import LOOPBACK_HOSTS
+
+SITE = "https://search.example"
+
+
+def middleware(app: FastAPI) -> dict[str, dict[str, Any]]:
+    return {each.cls.__name__: dict(each.kwargs) for each in app.user_middleware}  # type: ignore[attr-defined]
+
+
+def test_options_reach_what_they_are_for(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    class _Service(app_module.Service):
+        def __init__(self, engine: SearchEngine, **options: Any):
+            given.update(options)
+            super().__init__(engine, **options)
+
+    monkeypatch.setattr(app_module, "Service", _Service)
+    chosen: dict[str, Any] = {
+        "explore": 0.1,
+        "open_engine": lambda: engine,
+        "task_memory_bytes": 7,
+        "device": "cuda",
+        "migrates_to": "next",
+        "rerankers": ["a"],
+    }
+    edge: dict[str, Any] = {"hosts": ["h"], "origins": [SITE], "require_key": True, "query_timeout_s": 3.0}
+    layers = middleware(create_app(engine, **chosen, **edge))
+    assert given == chosen
+    assert list(layers) == ["WatchBodies", "Guard", "CORSMiddleware", "Access", "Deadline"]
+    assert layers["Deadline"] == {"query_timeout_s": 3.0}
+    assert layers["Access"]["required"] is True
+    assert (layers["Guard"]["hosts"], layers["Guard"]["origins"]) == (["h"], [SITE])
+    assert layers["CORSMiddleware"]["allow_origins"] == [SITE]
+
+
+def test_an_application_without_options_serves_this_machine_alone(engine: SearchEngine) -> None:
+    app = create_app(engine)
+    layers = middleware(app)
+    assert "CORSMiddleware" not in layers
+    assert layers["Guard"]["hosts"] == LOOPBACK_HOSTS
+    assert layers["Access"]["required"] is False
+    assert layers["Deadline"] == {"query_timeout_s": QUERY_TIMEOUT_S} == {"query_timeout_s": 2.0}
+    assert app.state.service.impressions.explore == 0.0
+
+
+@pytest.fixture
+def shared(engine: SearchEngine, papers: Collection) -> TestClient:
+    return TestClient(create_app(engine, origins=[SITE]), base_url=ORIGIN)
+
+
+@pytest.mark.parametrize("header", ["Authorization", "Content-Type", "X-Timeout-Ms", "X-Request-Id"])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_a_page_of_a_named_site_may_send_each_header(shared: TestClient, method: str, header: str) -> None:
+    asked = {
+        "Origin": SITE,
+        "Access-Control-Request-Method": method,
+        "Access-Control-Request-Headers": header,
+    }
+    answer = shared.options("/v1/collections/papers", headers=asked)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["access-control-allow-origin"] == SITE
+    other = {**asked, "Access-Control-Request-Headers": "X-Other"}
+    assert shared.options("/v1/collections/papers", headers=other).status_code == 400
+
+
+def test_a_page_of_a_named_site_may_read_what_it_needs(shared: TestClient) -> None:
+    answer = shared.get("/healthz", headers={"Origin": SITE})
+    assert answer.headers["access-control-expose-headers"] == "X-Request-Id, Retry-After"
+    assert shared.get("/healthz", headers={"Origin": "https://evil.example"}).status_code == 403
+
+
+def test_a_preflight_needs_no_key(engine: SearchEngine) -> None:
+    """A browser sends none with it."""
+    ApiKeys(engine.home.path).create("somebody", "read")
+    client = TestClient(create_app(engine, origins=[SITE], require_key=True), base_url=ORIGIN)
+    asked = {"Origin": SITE, "Access-Control-Request-Method": "GET"}
+    assert client.options("/v1/collections", headers=asked).status_code == 200
+
+
+def test_a_page_of_a_named_site_may_read_errors(
+    engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the header a browser hides the answer: the page sees no 401, no 503 and no 504."""
+    key, _ = ApiKeys(engine.home.path).create("somebody", "read")
+    app = create_app(engine, origins=[SITE])
+    bearer = {"Authorization": f"Bearer {key}"}
+    with TestClient(app, base_url=ORIGIN) as client:
+
+        def status(path: str, **headers: str) -> int:
+            answer = client.get(path, headers={"Origin": SITE, **headers})
+            assert answer.headers.get_list("access-control-allow-origin") == [SITE], path
+            assert answer.headers["access-control-expose-headers"] == "X-Request-Id, Retry-After"
+            assert answer.headers["vary"] == "Origin"
+            plain = client.get(path, headers=headers)
+            assert plain.status_code == answer.status_code
+            assert "access-control-allow-origin" not in plain.headers
+            return answer.status_code
+
+        search = "/v1/collections/papers/search?q=cat"
+        assert status("/v1/collections") == 401
+        assert status("/v1/collections/none", **bearer) == 404
+        assert status(search, **bearer, **{"X-Timeout-Ms": "soon"}) == 422
+        assert status(search, **bearer) == 200
+        monkeypatch.setattr(app.state.service.admission, "searches", 10_000)
+        assert status(search, **bearer) == 503
+
+
+def test_a_key_is_required_before_there_is_one_where_it_is_said(engine: SearchEngine) -> None:
+    client = TestClient(create_app(engine, require_key=True), base_url=ORIGIN)
+    assert client.get("/v1/collections").status_code == 401
+    assert client.get("/healthz").status_code == 200
+
+
+def test_the_description_says_where_keys_are_needed(app: FastAPI) -> None:
+    document = app.openapi()
+    assert document["security"] == [{"key": []}, {}]
+    assert document["paths"]["/healthz"]["get"]["security"] == []
+    assert "security" not in document["paths"]["/v1/collections"]["get"]
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert {"Problem", "DocumentGiven"} <= document["components"]["schemas"].keys()

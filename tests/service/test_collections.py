@@ -1,0 +1,163 @@
+"""The catalogue: what it opens and for whom, what it lists, and who waits while one is deleted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from support.service.service_fakes import WordEncoder
+
+from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, CorruptData, NotFound
+from dsearch.results import CollectionDamaged, CollectionInfo
+from dsearch.service.collections import Catalogue
+from dsearch.types import EmbeddedDocument
+
+
+@pytest.fixture
+def catalogue(engine: SearchEngine) -> Catalogue:
+    return Catalogue(engine)
+
+
+def test_only_what_is_used_and_still_there_is_open(catalogue: Catalogue, papers: Collection) -> None:
+    assert catalogue.opened() == []
+    for name in ("notes", "letters"):
+        assert catalogue.create(name)
+        assert not catalogue.create(name)
+    with catalogue.using("papers"), catalogue.writing("notes"):
+        assert catalogue.opened() == ["notes", "papers"]
+    catalogue.drop("notes")
+    assert catalogue.opened() == ["papers"]
+    assert catalogue.names() == ["letters", "papers"]
+
+
+def test_a_collection_is_made_as_wanted(catalogue: Catalogue) -> None:
+    catalogue.create("notes", language="german", passages=PassageOptions(tokens=32, overlap=4), kind="SQ8")
+    info = catalogue.describe("notes")
+    assert info.language == "german"
+    assert info.passages is not None
+    assert (info.passages["tokens"], info.passages["overlap"]) == (32, 4)
+    catalogue.create("fields", search_fields=["name"])
+    with pytest.raises(Conflict):
+        catalogue.create("fields", search_fields=["other"])
+    with pytest.raises(Conflict):
+        catalogue.create("notes", language="english")
+    with pytest.raises(Conflict):
+        catalogue.create("notes", kind="Flat")
+
+
+def test_a_collection_of_given_embeddings_needs_no_encoder(tmp_path: Path) -> None:
+    loaded: list[None] = []
+
+    def encoder() -> WordEncoder:
+        loaded.append(None)
+        return WordEncoder()
+
+    with SearchEngine(tmp_path / "home", encoder=encoder) as engine:
+        catalogue = Catalogue(engine)
+        catalogue.create("given", dimension=4)
+        with catalogue.writing("given", encoder=True) as collection:
+            collection.upsert([EmbeddedDocument("a", "x", embedding=[1.0, 0.0, 0.0, 0.0])])
+        assert loaded == []
+        catalogue.create("papers")
+        assert loaded == [None]
+        with catalogue.using("papers", encoder=True):
+            catalogue.load_encoder()
+        assert loaded == [None]
+
+
+def test_what_cannot_be_opened_is_listed_with_its_problem(
+    catalogue: Catalogue, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gone", "broken"):
+        catalogue.create(name)
+    describe = catalogue.describe
+
+    def failing(name: str) -> CollectionInfo:
+        if name == "gone":
+            raise CollectionNotFound("deleted since it was listed")
+        if name == "broken":
+            raise CorruptData("damaged")
+        return describe(name)
+
+    monkeypatch.setattr(catalogue, "describe", failing)
+    broken, listed = catalogue.describe_all()
+    assert isinstance(broken, CollectionDamaged)
+    assert (broken.name, "damaged" in str(broken.problem)) == ("broken", True)
+    assert isinstance(listed, CollectionInfo)
+    assert listed.name == "papers"
+
+
+def test_a_missing_collection_names_those_there_are_and_how_to_make_it(
+    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = "Make one with: PUT /v1/collections/none"
+    with pytest.raises(CollectionNotFound, match=f"^no collection 'none'; there is none yet. {make}$"):
+        catalogue.describe("none")
+    monkeypatch.setattr(catalogue, "names", lambda: [f"c{number:02}" for number in range(21)])
+    with pytest.raises(CollectionNotFound) as refused:
+        catalogue.drop("none")
+    assert "there are: c00, c01," in str(refused.value)
+    assert "c19. Make" in str(refused.value)
+
+
+def test_aliases_lead_to_collections(catalogue: Catalogue, papers: Collection) -> None:
+    first = catalogue.set_alias("live", "papers")
+    assert (first.alias, first.collection, first.previous) == ("live", "papers", None)
+    catalogue.create("notes")
+    catalogue.set_alias("other", "live")
+    assert catalogue.aliases() == {"live": "papers", "other": "papers"}
+    assert catalogue.set_alias("live", "notes").previous == "papers"
+    with catalogue.using("live") as collection:
+        assert collection.name == "notes"
+    with pytest.raises(CollectionExists):
+        catalogue.set_alias("notes", "papers")
+    with pytest.raises(CollectionNotFound):
+        catalogue.set_alias("more", "none")
+    catalogue.drop_alias("live")
+    with pytest.raises(NotFound):
+        catalogue.drop_alias("live")
+
+
+def test_jobs_hold_their_collection_until_they_return(catalogue: Catalogue, papers: Collection) -> None:
+    def named(collection: Collection, *parts: str, end: str) -> tuple[str, bool]:
+        return "".join([collection.name, *parts, end]), collection in catalogue._holds
+
+    assert catalogue.call(named, "papers", "-", end="!")() == ("papers-!", True)
+    assert catalogue.write(named, "papers", "+", end="?")() == ("papers+?", True)
+    assert papers not in catalogue._holds
+
+
+def test_a_deletion_waits_for_those_that_hold_and_keeps_new_ones_out(
+    catalogue: Catalogue, papers: Collection
+) -> None:
+    """Forced: the reader lets go only after the deletion is known to wait and a new reader has come."""
+    dropped, refused = threading.Event(), threading.Event()
+
+    def drop() -> None:
+        catalogue.drop("papers")
+        dropped.set()
+
+    def read() -> None:
+        try:
+            with catalogue.using("papers"):
+                pass
+        except CollectionNotFound:
+            refused.set()
+
+    dropping, reading = threading.Thread(target=drop), threading.Thread(target=read)
+    with catalogue.using("papers"), catalogue.using("papers"):
+        dropping.start()
+        while "papers" not in catalogue._leaving:
+            time.sleep(0.001)
+        reading.start()
+        reading.join(0.05)
+        assert not refused.is_set()
+        assert not dropped.is_set()
+    for thread in (dropping, reading):
+        thread.join(30)
+    assert dropped.is_set()
+    assert refused.is_set()
+    assert catalogue._leaving == set()

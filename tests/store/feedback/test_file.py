@@ -1,0 +1,124 @@
+"""`feedback.db` as a file: what is synced, what is refused, and what is read of a file that was cut off."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from support.store.feedback_rows import PAGE, click
+
+from dsearch.errors import CorruptData, Unavailable
+from dsearch.store import FeedbackStore
+from dsearch.store.feedback import file as module
+from dsearch.store.feedback.file import FeedbackFile
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The names in the folder at each time that it is synced."""
+    seen: list[list[str]] = []
+    monkeypatch.setattr(
+        module, "sync_folder", lambda folder: seen.append(sorted(x.name for x in folder.iterdir()))
+    )
+    return seen
+
+
+def test_the_names_of_new_files_are_synced_once(tmp_path: Path, synced: list[list[str]]) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    assert len(synced) == 2
+    assert len(synced[0]) == 1  # the watermark by itself, before anything else is written
+    assert synced[0][0] in synced[1]
+    assert "feedback.db" in synced[1]
+    store.record([], [click("e2")])
+    assert len(synced) == 2
+    store.close()
+    FeedbackStore(tmp_path).record([], [click("e3")])
+    assert len(synced) == 3  # a file that is opened again
+
+
+def test_a_folder_that_cannot_be_synced_acknowledges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    store = FeedbackStore(tmp_path)
+    monkeypatch.setattr(module, "sync_folder", failing)
+    with pytest.raises(Unavailable, match="Input/output error"):
+        store.record([PAGE], [click()])
+    monkeypatch.undo()
+    with pytest.raises(Unavailable, match="feedback is refused until this process is started again"):
+        store.record([PAGE], [click()])
+    again = FeedbackStore(tmp_path)
+    assert list(again.pages()) == []
+    assert again.record([PAGE], [click()]).events == 1
+
+
+def test_a_transaction_that_raises_leaves_nothing(tmp_path: Path) -> None:
+    def failing() -> None:
+        with FeedbackFile(tmp_path).writing() as change:
+            change.connection.execute("DELETE FROM event")
+            raise KeyError
+
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    with pytest.raises(KeyError):
+        failing()
+    assert len(next(iter(store.pages())).events) == 1
+    assert store.record([], [click("e2")]).events == 1
+
+
+def test_a_file_without_tables_was_never_written(tmp_path: Path) -> None:
+    """A first write that was cut off leaves an empty database."""
+    assert not FeedbackFile(tmp_path).exists
+    sqlite3.connect(tmp_path / "feedback.db").close()
+    (tmp_path / "feedback.db").touch()
+    file = FeedbackFile(tmp_path)
+    assert file.exists
+    with file.reading() as connection:
+        assert connection is None
+    assert list(FeedbackStore(tmp_path).pages()) == []
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["gone", "emptied"])
+def test_a_file_that_lost_all_it_had_is_damaged(tmp_path: Path, emptied: bool) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    store.close()
+    for path in tmp_path.glob("feedback.db*"):
+        path.unlink()
+    if emptied:
+        (tmp_path / "feedback.db").touch()
+    assert FeedbackFile(tmp_path).exists
+    with pytest.raises(CorruptData, match="its watermark shows 1 writes"):
+        list(FeedbackStore(tmp_path).pages())
+
+
+def test_a_file_that_was_replaced_takes_no_more(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    store.stop_writing()
+    with pytest.raises(Unavailable, match="its collection was replaced by another; open that one"):
+        store.record([], [click("e2")])
+    assert len(next(iter(store.pages())).events) == 1
+    store.close()
+    store.close()
+
+
+def test_a_write_that_changes_nothing_is_no_operation(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    file = FeedbackFile(tmp_path)
+
+    def sequence() -> int:
+        marks = file._marks()
+        assert marks is not None
+        return marks.newest.sequence
+
+    before = sequence()
+    store.record([PAGE], [click()])
+    assert sequence() == before
+    store.record([], [click("e2")])
+    assert sequence() == before + 1
