@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsearch.attention.memory_rows import START_NULL_LEVEL, START_TEMPERATURE, by_query, in_eight_bits
+from dsearch.attention.memory_rows import (
+    START_NULL_LEVEL,
+    START_TEMPERATURE,
+    TRUSTED,
+    by_query,
+    in_eight_bits,
+)
 from dsearch.attention.recall import FixedMemory
-from dsearch.attention.retrieval.contributors import TRUSTED
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.errors import DimensionMismatch, DsearchError, InvalidRequest
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from dsearch.attention.arrays import keyword_part, unit
 from dsearch.attention.retrieval.mixture import mix
-from dsearch.attention.vectors import keyword_part, unit
 
 
 @pytest.mark.parametrize("rows", [[[3.0, 4.0]], [[3.0, 4.0], [0.0, 0.0], [0.0, -2.0]]])

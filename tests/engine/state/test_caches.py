@@ -11,8 +11,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection
 from dsearch.engine.models.files import load_fixed_head, load_head
-from dsearch.engine.state import heads as module
-from dsearch.engine.state.heads import KeptHeads
+from dsearch.engine.state import caches as module
+from dsearch.engine.state.caches import KeptHeads
 from dsearch.errors import ModelNotFound
 
 
