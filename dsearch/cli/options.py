@@ -99,8 +99,6 @@ ExcludePairs = Annotated[
     Path | None,
     typer.Option("--exclude", help="TSV of query and document ids to exclude from rankings and scores."),
 ]
-Alpha = Annotated[float, typer.Option(help="Gate: largest p-value that counts as a gain.")]
-Margin = Annotated[float, typer.Option(help="Gate: tolerated loss of nDCG@10 on seen or unseen documents.")]
 
 
 Vector = Annotated[

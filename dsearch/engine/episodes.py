@@ -67,7 +67,7 @@ class Episodes:
     """The newest episodes, as many as fit; safe in many threads.
 
     Args:
-        max_bytes: of all of them, about.
+        max_bytes: approximate size limit.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES):

@@ -38,7 +38,7 @@ from dsearch.errors import (
     UnsupportedFormat,
 )
 from dsearch.hints import Command
-from dsearch.index.durable import sync_file, sync_folder
+from dsearch.index.durable import replace_file
 from dsearch.store import Store, validate_name
 from dsearch.store.documents.validate import is_name
 from dsearch.store.sqlite.schema import FILE_NAME
@@ -262,11 +262,8 @@ def drop_alias(home: Home, alias: str) -> None:
 def _write(home: Path, aliases: Mapping[str, str]) -> None:
     """Replace all aliases, durably and atomically."""
     content: dict[str, Any] = {"format": FORMAT, "aliases": dict(sorted(aliases.items()))}
-    unfinished = home / f".{ALIASES_FILE}.writing"
-    unfinished.write_text(json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n")
-    sync_file(unfinished)
-    unfinished.rename(home / ALIASES_FILE)
-    sync_folder(home)
+    text = json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n"
+    replace_file(home / ALIASES_FILE, text.encode())
 
 
 _REMEDY = "delete the file and set the aliases again"

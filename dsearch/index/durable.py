@@ -71,6 +71,15 @@ def sync_tree(folder: Path) -> None:
     sync_folder(folder)
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` in the place of a file, synced before it has the name: at once or not at all."""
+    unfinished = path.with_name(f".{path.name}.writing")
+    unfinished.write_bytes(content)
+    sync_file(unfinished)
+    unfinished.rename(path)
+    sync_folder(path.parent)
+
+
 def publish_folder(unfinished: Path, final: Path) -> None:
     """Make a finished folder visible under its final name, atomically."""
     sync_tree(unfinished)

@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Catalogue:
     """The collections of an engine, for many threads.
 
-    The engine opens a collection and loads its encoder when they are first asked for; here two threads
-    that ask at once get the same one.
+    The engine opens a collection and loads its encoder at the first request; two threads that request one at
+    the same time get the same one.
     """
 
     def __init__(self, engine: SearchEngine):
@@ -118,7 +118,7 @@ class Catalogue:
         return self._engine.names()
 
     def opened(self) -> list[str]:
-        """Those that were asked for since the start, sorted."""
+        """Names of the collections that were used since the start, sorted."""
         with self._changed:
             return sorted(self._used.intersection(self.names()))
 
@@ -128,7 +128,7 @@ class Catalogue:
             return collection.describe()
 
     def describe_all(self) -> list[CollectionInfo | CollectionDamaged]:
-        """Every collection; of one that cannot be opened its name and why."""
+        """Describe every collection; one that cannot be opened by its name and the error."""
         described: list[CollectionInfo | CollectionDamaged] = []
         for name in self.names():
             try:
@@ -148,7 +148,7 @@ class Catalogue:
         dimension: int | None = None,
         search_fields: Sequence[str] | None = None,
     ) -> bool:
-        """Make a collection unless it is there; whether it was made.
+        """Create a collection unless it exists; return True if it was created.
 
         Args:
             name: its name.

@@ -36,11 +36,11 @@ class Feedback:
     """The events of one request, to be written by the feedback worker.
 
     Attributes:
-        catalogue: of the collections.
-        impressions: the pages that are remembered.
-        collection: whose feedback.
-        key: of the request; "" where none is needed.
-        events: what was sent.
+        catalogue: catalogue of the collections.
+        impressions: cache of recent pages.
+        collection: name of the collection.
+        key: identity of the request's API key; "" if none is needed.
+        events: events of the request.
     """
 
     catalogue: Catalogue
@@ -50,10 +50,10 @@ class Feedback:
     events: Sequence[EventGiven]
 
     def __call__(self) -> StoredEvents:
-        """Write them, all or none; durable on return.
+        """Write the events, all or none; durable on return.
 
         Raises:
-            UnknownQuery: a page that is neither remembered nor stored, and no words of the query.
+            UnknownQuery: a page that is neither cached nor stored, and no text of the query.
             InvalidRequest: a document that was not shown, a position that it did not have, another query.
             CollectionNotFound, Conflict, FeedbackFull, InsufficientStorage, Unavailable.
         """
@@ -164,11 +164,11 @@ _HIT_BYTES = 130  # of a hit's id and weight, without the characters of the id
 
 
 class Impressions:
-    """The newest pages, as many as fit.
+    """Cache of the newest pages, as many as fit.
 
     Args:
-        max_bytes: of all of them, about.
-        explore: the share of pages on which two positions are left to a coin, unless a search says otherwise.
+        max_bytes: approximate size limit.
+        explore: share of pages on which two hits may change places at random, unless a search says otherwise.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES, explore: float = 0.0):
@@ -181,13 +181,13 @@ class Impressions:
     def show(
         self, collection: str, result: SearchResult, *, key: str = "", explore: float | None = None
     ) -> tuple[SearchResult, str, RandomPair | None]:
-        """Remember a page: as it is to be shown, its query id, and what was left to a coin.
+        """Cache a page. Returns it as it is to be shown, its query id, and the positions drawn at random.
 
         Args:
-            collection: that was searched.
-            result: what was found.
-            key: who asked.
-            explore: the share of such pages with two positions left to a coin; the service's when None.
+            collection: name of the searched collection.
+            result: result of the search.
+            key: identity of the requester's API key.
+            explore: share of pages on which two hits may change places at random; the service's when None.
         """
         share = self.explore if explore is None else explore
         hits, drawn = explored(result.hits, share, self._coins)
@@ -198,7 +198,7 @@ class Impressions:
         return result, query_id, drawn
 
     def find(self, collection: str, query_id: str) -> Impression | None:
-        """The page of this id, if it is still remembered."""
+        """Return the page of this id; None if it is not cached any more."""
         with self._lock:
             return self._pages.get((collection, query_id))
 
@@ -220,7 +220,7 @@ class Impressions:
 
 
 def _size(page: Impression) -> int:
-    # Four bytes a character at most: what Python keeps for text with an emoji.
+    # At most four bytes a character: Python needs them for a text with an emoji.
     characters = len(page.query) + sum(len(id) for id in page.ids)
     return _ENTRY_BYTES + _HIT_BYTES * len(page.ids) + 4 * characters
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.fakes import HashingEncoder
 
-from dsearch.engine import Collection, SearchEngine, home
+from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.home import ALIASES_FILE
 from dsearch.errors import (
     CollectionExists,
@@ -20,6 +20,7 @@ from dsearch.errors import (
     NotFound,
     UnsupportedFormat,
 )
+from dsearch.index import durable
 from dsearch.types import Document
 
 
@@ -105,14 +106,14 @@ def test_aliases_are_synced_before_they_have_their_name(
 ) -> None:
     order: list[str] = []
     for name in ("sync_file", "sync_folder"):
-        sync = getattr(home, name)
+        sync = getattr(durable, name)
 
         def recording(path: Path, *, name: str = name, sync: Callable[[Path], None] = sync) -> None:
             there = (engine.home.path / ALIASES_FILE).exists()
             order.append(f"{name} {path.name}, {'in place' if there else 'not yet'}")
             sync(path)
 
-        monkeypatch.setattr(home, name, recording)
+        monkeypatch.setattr(durable, name, recording)
     engine.set_alias("live", "food")
     folder = engine.home.path.name
     assert order == [f"sync_file .{ALIASES_FILE}.writing, not yet", f"sync_folder {folder}, in place"]

@@ -12,11 +12,11 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.indexing import tuning
 from dsearch.engine.indexing.tuning import FILE_NAME, TunedKeys, keep_tuned, kept_tuned, key_queries
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.rebuild import QUERIES, folded_queries, tuning_queries
 from dsearch.errors import InvalidRequest
+from dsearch.index import durable
 from dsearch.index.dense.tuning import exact_neighbours, recall
 from dsearch.types import Document
 
@@ -183,7 +183,7 @@ def test_kept_parameters_are_on_the_medium_before_they_have_their_name(
         def sync(there: Path, name: str = name) -> None:
             synced.append((name, path.exists()))
 
-        monkeypatch.setattr(tuning, name, sync)
+        monkeypatch.setattr(durable, name, sync)
     keep_tuned(collection.store, TunedKeys(7, "v1", 0.5, {"nprobe": 9}, {"recall_at_10": 0.9}))
     assert synced == [("sync_file", False), ("sync_folder", True)]
     kept = kept_tuned(collection.store, 7)

@@ -38,7 +38,7 @@ from dsearch.attention.blockwise.card_attention import (
     attend_on_card_backward,
     block_size_on_card,
 )
-from dsearch.attention.blockwise.fused_passes import (
+from dsearch.attention.blockwise.fused import (
     FusedPasses,
     attend_fused,
     attend_fused_backward,

@@ -26,8 +26,6 @@ from dsearch.engine.ranking.second_stage import FirstStage
 from dsearch.engine.search.arrangement import padded
 from dsearch.engine.snapshot.snapshot import NONE
 
-_HEAD_UNDERFLOW = 1e-30
-
 
 @dataclass(frozen=True, slots=True)
 class Candidates:

@@ -23,7 +23,7 @@ from dsearch.engine.options import KeyOptions
 from dsearch.errors import InvalidRequest
 from dsearch.index import Generation
 from dsearch.index.dense.tuning import exact_neighbours, recall, tuned
-from dsearch.index.durable import sync_file, sync_folder
+from dsearch.index.durable import replace_file
 from dsearch.processes import Report
 from dsearch.store import Store
 
@@ -103,13 +103,9 @@ def key_queries(
 
 def keep_tuned(store: Store, tuned: TunedKeys) -> None:
     """Store the parameters for the next opening."""
-    path = store.path / FILE_NAME
-    unfinished = path.with_name(f".{FILE_NAME}.writing")
     content = {"generation": tuned.generation, "model": tuned.model, "parameters": tuned.parameters}
-    unfinished.write_text(json.dumps({**content, "measured": tuned.measured}, indent=1))
-    sync_file(unfinished)
-    unfinished.rename(path)
-    sync_folder(store.path)
+    text = json.dumps({**content, "measured": tuned.measured}, indent=1)
+    replace_file(store.path / FILE_NAME, text.encode())
 
 
 def kept_tuned(store: Store, generation: int) -> Mapping[str, Any] | None:

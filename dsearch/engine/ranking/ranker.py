@@ -313,9 +313,7 @@ class Ranker:
         strength = self.head.hop_strength if self.hop_strength is None else self.hop_strength
         if attended.keys is None:
             return refine(queries, head_weights, scoring.keys(best, queries), strength)
-        keys = scoring.keys_taken(
-            attended.keys[:, :, :HOP_CANDIDATES], best, queries
-        )  # each head has its own
+        keys = scoring.keys_taken(attended.keys[:, :, :HOP_CANDIDATES], queries)  # each head has its own
         return refine(queries[:, :, None], head_weights[:, :, None], keys, strength)[:, :, 0]
 
     def _attend(

@@ -182,10 +182,9 @@ class Scoring(NamedTuple):
     def keys_taken(
         self,
         keys: Int64[np.ndarray, "batch heads candidates"],
-        positions: Int64[np.ndarray, "batch candidates"],
         like: Array,
     ) -> Float[Array, "batch heads candidates key_dim"]:
-        """The keys that each head took of the documents at these positions, as in `CandidateScores.keys`."""
+        """The keys that each head took, by their places as in `CandidateScores.keys`."""
         if self.resident is not None:
             return self.head.keys(self.resident.keys(keys, like))
         return self.head.keys(as_like(self.snapshot.key_embeddings(keys), like))

@@ -75,7 +75,7 @@ class ApiKey:
 
 
 class ApiKeys:
-    """The keys in a home. What another process writes is seen at the next look.
+    """Keys of a home. Changes by another process are seen at the next read.
 
     Args:
         home: the folder of collections.
@@ -91,10 +91,10 @@ class ApiKeys:
         self._sequence = 0
 
     def list(self) -> list[ApiKey]:
-        """Every key that was made, revoked ones included.
+        """All keys, revoked ones included.
 
         Raises:
-            CorruptData: the file is lost or not what was written; nobody gets in until it is mended.
+            CorruptData: the file is missing or damaged; all requests are refused until it is repaired.
         """
         return list(self._read().values())
 
@@ -105,15 +105,15 @@ class ApiKeys:
 
     @property
     def opening(self) -> bool:
-        """True if any key opens something; raises as `list`."""
+        """True if any key is not revoked; raises as `list`."""
         return any(key.sha256 for key in self._read().values())
 
     def create(self, name: str, scope: str) -> tuple[str, ApiKey]:
-        """Make a key: the key itself, which is kept nowhere and not shown again, and what is kept of it.
+        """Create a key. Returns the key itself, which is not stored, and the record that is.
 
         Raises:
             InvalidRequest: no name, or not a scope.
-            CorruptData: the file is not what was written. One that was deleted is begun again.
+            CorruptData: the file is damaged. A deleted one is created anew.
         """
         if scope not in SCOPES:
             raise InvalidRequest(f"scope={scope!r}; use {', '.join(SCOPES)}")
@@ -127,7 +127,7 @@ class ApiKeys:
         return text, key
 
     def revoke(self, id: str) -> ApiKey:
-        """Let a key no longer open anything, at once.
+        """Revoke a key, with effect at the next request.
 
         Raises:
             NotFound: no key of that id.
@@ -143,7 +143,7 @@ class ApiKeys:
         return key
 
     def clear(self) -> int:
-        """Forget all keys; returns their number. A service that runs goes on to require one.
+        """Delete all keys; returns their number. A running service still requires one.
 
         Raises:
             Conflict: one of them is not revoked.
@@ -159,20 +159,20 @@ class ApiKeys:
         return len(keys)
 
     def holder(self, secret: str) -> ApiKey | None:
-        """The key that `secret` is, or None.
+        """Return the key of this secret, or None.
 
         Raises:
-            CorruptData: the file is not what was written.
+            CorruptData: the file is damaged.
         """
         keys = self._read()
         matched = _KEY.fullmatch(secret)
         key = keys.get(matched[1]) if matched else None
-        # Compared even where no such key exists: the time taken does not tell which ids do.
+        # Compared even if no such key exists, so that the time taken does not reveal which ids exist.
         same = hmac.compare_digest(_digest(secret), key.sha256 if key and key.sha256 else _NOBODY)
         return key if same and key and key.sha256 else None
 
     def _alone(self) -> FileLock:
-        """Two commands that change the file at once take turns."""
+        """Lock against other processes that change the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(self.path.with_name(f".{FILE_NAME}.lock"), timeout=10)
 
@@ -181,7 +181,7 @@ class ApiKeys:
             return self._load()
 
     def _load(self, *, lost: bool = False) -> dict[str, ApiKey]:
-        """The keys; without a file none, which is refused where one was written unless `lost`."""
+        """Read the keys; none without a file. If the mark knows the file, that is an error unless `lost`."""
         try:
             state = os.stat(self._at)  # at every request: the path's own takes four times as long
         except FileNotFoundError:
@@ -205,7 +205,7 @@ class ApiKeys:
         return self._keys
 
     def _write(self, keys: dict[str, ApiKey]) -> None:
-        """Replace file and mark."""
+        """Replace the file, then its mark."""
         sequence = self._sequence + 1
         content = {"format": _FORMAT, "keys": [asdict(key) for key in keys.values()], "sequence": sequence}
         _replace(self.path, content)
@@ -242,7 +242,7 @@ def _parse(path: Path) -> tuple[dict[str, ApiKey], int]:
 
 
 def _marked(path: Path) -> int:
-    """Number of the last change that the mark knows; 0 without one, or where it cannot be read."""
+    """Number of the last change by the mark; 0 if it is missing or unreadable."""
     try:
         content = json.loads(path.read_bytes())
         sequence = content["sequence"]

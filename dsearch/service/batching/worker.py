@@ -36,7 +36,7 @@ class BatchWork(Protocol[Item, Result]):
 
     @property
     def largest_batch(self) -> int:
-        """The most items that it takes at once."""
+        """Maximum number of items of a batch."""
         ...
 
     def __call__(self, items: Sequence[Item]) -> Sequence[Result]:
@@ -72,11 +72,11 @@ class WorkerObserver(Protocol):
     """Observer of a worker's jobs; called in the worker's thread, or where a job is refused."""
 
     def batch(self, worker: str, waited_s: Sequence[float], took_s: float) -> None:
-        """Jobs were computed together: how long each had waited, and how long they took."""
+        """Receive the waiting time of each job of a batch, and the time that the batch took."""
         ...
 
     def rejected(self, worker: str, reason: str) -> None:
-        """A job was refused ("overloaded") or dropped ("deadline", "client gone")."""
+        """Receive the reason why a job was refused ("overloaded") or dropped ("deadline", "client gone")."""
         ...
 
 
@@ -84,15 +84,15 @@ class Worker:
     """A thread with a bounded queue of jobs.
 
     Args:
-        name: of the thread.
-        waiting: jobs that may wait; one more is refused.
-        waiting_characters: the size of what may wait, together. A larger job is taken when nothing waits.
-        waiting_s: how long a job may have to wait, by the pace of the last batches; one that would wait more
-            is refused, unless fewer than eight wait. None: however long.
-        finishes: whether a job that was begun is finished and answered whatever the deadline says: a write
-            must not be answered with an error and be there all the same.
-        most_together: how many jobs may be computed together now; None: as many as their work takes.
-        observer: told of batches and refusals.
+        name: name of the thread.
+        waiting: maximum number of waiting jobs; one more is refused.
+        waiting_characters: maximum size of all waiting jobs. A larger job is taken when nothing waits.
+        waiting_s: longest waiting time, estimated by the pace of the last batches; a job that would wait
+            longer is refused, unless fewer than eight wait. None: no limit.
+        finishes: True if a started job is finished and answered whatever its deadline: a write must not be
+            answered with an error and be stored all the same.
+        most_together: returns the maximum number of jobs of a batch now; None: that of their work.
+        observer: receives batches and refusals.
 
     Attributes:
         pace_s: seconds that a job took in the quickest of the last eight batches; 0 before the eighth. A slow
@@ -130,12 +130,12 @@ class Worker:
         self._stopping = False
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Start the thread; to be called once."""
         self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more jobs, finish those that wait, end the thread."""
+        """Refuse new jobs, finish the waiting ones, and end the thread."""
         with self._lock:
             self._stopping = True
             self._ring()
@@ -149,7 +149,7 @@ class Worker:
 
     @property
     def depth(self) -> int:
-        """Jobs that wait."""
+        """Number of waiting jobs."""
         return len(self._queue)
 
     async def submit(self, work: BatchWork[Item, Result], item: Item, *, characters: int = 0) -> Result:
@@ -227,7 +227,7 @@ class Worker:
         )
 
     def _expire(self, job: _Job) -> None:
-        """Answer a job whose time is over, unless it is finished all the same."""
+        """Answer a job after its deadline with an error, unless it is one that is finished all the same."""
         with self._lock:
             if job.answer.done() or (job.begun and self._finishes):
                 return
@@ -235,14 +235,14 @@ class Worker:
         self._count(job, "deadline")
 
     def _count(self, job: _Job, reason: str) -> None:
-        """A job was given up, unless it is finished all the same."""
+        """Count a job that was given up, unless it is one that is finished all the same."""
         with self._lock:
             finished = job.begun and self._finishes
         if not finished and self._observer is not None:
             self._observer.rejected(self.name, reason)
 
     def _ring(self) -> None:
-        """Wake the thread if it waits; under the lock."""
+        """Wake the thread if it waits; the caller holds the lock."""
         if self._waits:
             self._waits = False
             self._bell.release()
@@ -267,7 +267,7 @@ class Worker:
             _deliver(batch)  # last, so that woken threads find the interpreter free
 
     def _next_batch(self) -> list[_Job]:
-        """The job that has waited longest and those that go with it; empty when it is time to end."""
+        """Wait for the next batch: the oldest job and those of equal work; empty if the thread has to end."""
         while True:
             with self._lock:
                 if batch := self._taken():
@@ -278,7 +278,7 @@ class Worker:
             self._bell.acquire()
 
     def _taken(self) -> list[_Job]:
-        """The next batch, out of the queue; empty when there is none."""
+        """Take the next batch from the queue; empty if no job waits."""
         batch: list[_Job] = []
         others: deque[_Job] = deque()
         most = self.most_together()
@@ -311,7 +311,7 @@ def _compute(batch: list[_Job]) -> None:
 
 
 def _deliver(batch: list[_Job]) -> None:
-    """Hand the results over, one wake-up of each event loop for the whole batch."""
+    """Deliver the results of a batch, waking each event loop once."""
     for loop in {job.loop for job in batch}:
         mine = [job for job in batch if job.loop is loop]
         with contextlib.suppress(RuntimeError):  # the loop was closed

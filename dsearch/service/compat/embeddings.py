@@ -38,7 +38,6 @@ from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 
 MAX_INPUTS = 2048
-_SIDES: tuple[Role, ...] = ("query", "document")
 
 router = APIRouter(prefix="/v1", tags=["compatible"], route_class=StrictRoute)
 QUESTIONS = documented(

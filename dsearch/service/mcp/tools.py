@@ -23,10 +23,10 @@ from dsearch.service.auth.keys import SCOPES, Scope
 from dsearch.service.batching.search import Searches
 from dsearch.service.collections import Catalogue
 from dsearch.service.feedback import record_outcome
+from dsearch.service.schemas.answers import public_metadata
 from dsearch.service.schemas.search import DocumentGiven, EpisodeName, QueryText
 from dsearch.service.state import Service
 from dsearch.service.wire.fields import RequestModel, allowed, repr_of
-from dsearch.service.wire.public import public_metadata
 from dsearch.types import Document, Hit
 
 MAX_FOUND = 50

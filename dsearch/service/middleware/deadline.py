@@ -38,10 +38,10 @@ def present() -> float | None:
 
 
 def in_time(work: str) -> InTime:
-    """Cut what is inside off when the request's time is over: `async with in_time("search"):`.
+    """Cancel the block at the request's deadline: `async with in_time("search"):`.
 
     Raises:
-        DeadlinePassed: it was.
+        DeadlinePassed: the deadline passed first.
     """
     return InTime(work)
 
@@ -66,7 +66,7 @@ class InTime:
 
 
 def passed(work: str) -> DeadlinePassed:
-    """The error of a request whose time is over."""
+    """Return the error of a request after its deadline."""
     return DeadlinePassed(f"the time for this {work} is over; ask for more with {HEADER}, or ask for less")
 
 
@@ -134,7 +134,7 @@ def _headers(scope: Scope) -> tuple[str | None, bool]:
 
 
 class _Client:
-    """The client of a request: once its body is read, the next that it says can only be a farewell."""
+    """Client of a request. Once the body is read, its next message can only be a disconnect."""
 
     def __init__(self, receive: Receive, send: Send, loop: asyncio.AbstractEventLoop):
         self._receive, self._send, self._loop = receive, send, loop
@@ -146,17 +146,17 @@ class _Client:
         self.gone = False
 
     async def send(self, message: Message) -> None:
-        """As ASGI's `send`; notes when the answer is complete: servers call that a farewell, too."""
+        """As ASGI's `send`; notes the end of the answer, which servers report as a disconnect, too."""
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._answered = True
         await self._send(message)
 
     async def read_on(self) -> None:
-        """Take the first message; `receive` gives it."""
+        """Read the first message ahead; `receive` returns it."""
         self._read = await self.receive()
 
     async def receive(self) -> Message:
-        """The next message; some time after the last part of the body a watch is kept for the leaving."""
+        """The next message. Some time after the body has ended, a task starts to wait for a disconnect."""
         if self._read is not None:
             message, self._read = self._read, None
             return message
@@ -168,10 +168,10 @@ class _Client:
         return message
 
     def forget(self) -> None:
-        """End the watch, and hold nothing that holds this.
+        """End the waiting task and drop the references to it.
 
-        The task keeps its cancellation, the cancellation its frames, the frames this: a circle of fifty
-        objects a request, which a busy server's garbage collector would stop all threads to find.
+        Otherwise this, the task, its cancellation and its frames would be a reference cycle of fifty objects
+        a request, and a busy server's garbage collector stops all threads to find those.
         """
         if self._later is not None:
             self._later.cancel()

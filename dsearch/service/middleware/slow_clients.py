@@ -68,10 +68,10 @@ class PatientProtocol(asyncio.Protocol):
     """One connection.
 
     Attributes:
-        patience: with its client.
-        connections: all that are open.
-        waiting_since: since when headers are awaited; None when they are there, or nothing was sent since the
-            last answer (which uvicorn's own timeout ends).
+        patience: limits for its client.
+        connections: all open connections.
+        waiting_since: start of the wait for headers; None if they have arrived, or if nothing was sent since
+            the last answer (uvicorn's own timeout ends that).
     """
 
     patience: ClassVar[SlowClientLimits]
@@ -81,7 +81,7 @@ class PatientProtocol(asyncio.Protocol):
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         make: Any = AutoHTTPProtocol
         self._served = make(config, server_state, {**app_state, _STATE: self}, _loop)
-        # The parsers answer what they cannot read with it, as text that is no problem document.
+        # Replaces the plain text with which the parsers answer malformed requests by a problem document.
         self._served.send_400_response = lambda _: self._refuse(
             HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request; check its first line and its headers"
         )
@@ -132,13 +132,13 @@ class PatientProtocol(asyncio.Protocol):
         self._served.resume_writing()
 
     def begin(self) -> _Request:
-        """The headers of a request are there."""
+        """Note that the headers of a request have arrived."""
         self.waiting_since, self._header_bytes = None, 0
         self._request = request = _Request()
         return request
 
     def end(self, request: _Request) -> None:
-        """A request is answered; the next one, sent ahead, may have begun."""
+        """Note that a request is answered; the next one of a pipelining client may have begun."""
         if self._request is request:
             self._request = None
 
@@ -166,7 +166,7 @@ class PatientProtocol(asyncio.Protocol):
             )
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
-        """Answer what never became a request, and close the connection."""
+        """Answer a malformed request, and close the connection."""
         if self.transport.is_closing():
             return
         answer = problem(MalformedRequest.code, detail, status=status)
@@ -180,10 +180,10 @@ class PatientProtocol(asyncio.Protocol):
 
 
 class _Request:
-    """The body of a request as it comes.
+    """A request whose body is being received.
 
     Attributes:
-        bytes: that came since the last look.
+        bytes: number of bytes received since the last check.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class _Request:
         self._awaited_since: float | None = None
 
     async def receive(self, receive: Receive) -> Message:
-        """As ASGI's `receive`; the time that this waits for a body is the client's."""
+        """As ASGI's `receive`; the time spent waiting for the body counts as the client's."""
         if self._read:
             return await receive()
         self._awaited_since = time.monotonic()
@@ -204,7 +204,7 @@ class _Request:
         return message
 
     def too_slow(self, patience: SlowClientLimits, now: float) -> bool:
-        """Return True if too little came while more was waited for."""
+        """Return True if the body arrived too slowly while the server was waiting for it."""
         if self._read:
             return False
         awaited_s = self._awaited_s + (0.0 if self._awaited_since is None else now - self._awaited_since)

@@ -25,7 +25,7 @@ class _JsonRequest(Request):
 
     def __init__(self, request: Request, value: Any):
         super().__init__(request.scope, request.receive)
-        self._body = b"" if value is None else b"read"  # FastAPI looks whether there is one, and asks `json`
+        self._body = b"" if value is None else b"read"  # FastAPI checks that there is one, and calls `json`
         self._value = value
 
     async def json(self) -> Any:
@@ -33,10 +33,10 @@ class _JsonRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that parses its JSON body strictly, before anything of it is used."""
+    """A route that parses its JSON body strictly before FastAPI validates it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, given requests that are parsed already."""
+        """Return FastAPI's handler for requests that are parsed already."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle

@@ -41,13 +41,13 @@ from dsearch.service.middleware.strict_route import (
     read_json,
     require_type,
 )
+from dsearch.service.schemas.answers import public_document, public_metadata
 from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body, problem_of
-from dsearch.service.wire.public import public_document, public_metadata
 from dsearch.service.wire.tensor_documents import documents_of_tensors, with_vectors
 from dsearch.types import Document
 

@@ -9,14 +9,25 @@ compare every answer with its shape.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dsearch.engine.feedback import RandomPair
 from dsearch.results import CollectionDamaged, CollectionInfo, FieldPrediction, Proof
 from dsearch.service.wire.json import new_id, stamped
-from dsearch.service.wire.public import public_metadata
-from dsearch.types import AttentionSummary, Confidence, Hit, PendingDocuments, QueryDraws, SearchResult, Stamp
+from dsearch.types import (
+    ROOT_KEYS,
+    AttentionSummary,
+    Confidence,
+    Document,
+    Hit,
+    PendingDocuments,
+    QueryDraws,
+    SearchResult,
+    Stamp,
+)
+
+_FIELD, _ROOT = ROOT_KEYS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,3 +327,23 @@ class StatisticsAnswer:
     bytes_per_document: float | None
     rebuild: dict[str, Any]
     verification: dict[str, Any]
+
+
+def public_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata without the folder of this machine that a document came from.
+
+    The engine needs the folder to tell which documents are gone with their files. Clients learn a document's
+    place in the folder (`path`), not where the folder lies: that tells names of users and of disks.
+
+    Returns the same object if there is no folder.
+    """
+    own = metadata.get(_FIELD)
+    if not isinstance(own, dict) or _ROOT not in own:
+        return metadata
+    return {**metadata, _FIELD: {name: value for name, value in own.items() if name != _ROOT}}
+
+
+def public_document(document: Document) -> Document:
+    """Return the document without the folder; the same object if it has none."""
+    metadata = public_metadata(document.metadata)
+    return document if metadata is document.metadata else replace(document, metadata=metadata)

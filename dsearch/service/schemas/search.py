@@ -46,7 +46,6 @@ SearchMode = Annotated[Mode, allowed("hybrid, dense or keyword", MODES)]
 Version = Annotated[
     str, Field(pattern=r"^v[0-9]{1,9}$"), allowed("a registered version such as v1; v0 is untrained")
 ]
-YesOrNo = Annotated[bool, allowed("true or false")]
 FilterGiven = Annotated[dict[str, Any], allowed('an object such as {"year": {"gte": 1990}}')]
 FilterText = Annotated[
     str,

@@ -75,7 +75,7 @@ _READ_EVENT = f"SELECT {', '.join(EVENT_COLUMNS)}, digest FROM events"
 
 @dataclass(slots=True)
 class TaskChange:
-    """A transaction at work; `facts` is what it adds to the sum of all digests."""
+    """An open transaction; `facts` is the sum of the digests that it adds."""
 
     connection: sqlite3.Connection
     facts: int = 0
@@ -126,7 +126,7 @@ class TaskFile:
         home: the folder of collections.
 
     Raises:
-        CorruptData: rows are missing or are not what was written.
+        CorruptData: rows are missing or damaged.
         UnsupportedFormat: written by a release with another format.
     """
 
@@ -164,7 +164,7 @@ class TaskFile:
 
     @contextmanager
     def changing(self) -> Generator[TaskChange]:
-        """A transaction, durable when the block has ended; nothing of it stays when the block raises."""
+        """Open a transaction, durable when the block has ended and rolled back when it raises."""
         with self._lock, self._errors(), self._transactions.distrusting():
             self._transactions.require_writable()
             self._connection.execute("BEGIN IMMEDIATE")

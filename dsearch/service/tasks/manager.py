@@ -51,13 +51,13 @@ _log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """The long work of one home.
+    """Tasks of one home, run one after another.
 
     Args:
-        engine: whose home; one that is readonly takes on no task.
+        engine: engine of the home; a readonly one accepts no task.
         catalogue: its collections, as requests see them.
         open_engine: opens the home readonly; called in another process, so it has to be picklable.
-        memory_bytes: what a task's process may take beyond its libraries; all of the machine's when None.
+        memory_bytes: memory limit of a task's process, beside its libraries; the machine's memory when None.
         device: where training runs.
     """
 
@@ -100,7 +100,7 @@ class Tasks:
         return self._store
 
     def start(self) -> None:
-        """Take up what was left, and go on with what is asked for; once."""
+        """Resume interrupted tasks and start the thread; to be called once."""
         if self._engine.readonly:
             return
         try:
@@ -115,13 +115,13 @@ class Tasks:
         self._thread.start()
 
     def leave(self) -> None:
-        """Begin to end what runs, to go on with it when the server is started again."""
+        """Ask the running task to stop; it goes on when the server is started again."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """`leave`, wait for the end, and close the file."""
+        """Call `leave`, wait for the thread to end, and close the file."""
         self.leave()
         if self._thread is not None:
             self._thread.join()
@@ -130,7 +130,7 @@ class Tasks:
             self._store = None
 
     def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> StoredTask:
-        """Take a task on; it is kept on disk when this returns.
+        """Accept a task; it is stored on disk on return.
 
         Raises:
             CollectionNotFound.
@@ -206,7 +206,7 @@ class Tasks:
         return self._stopping or task.id in self._cancelled
 
     def _teller(self, task: StoredTask) -> Any:
-        """Writes what a task reports down; of progress only now and then, and each stage's last step."""
+        """Return a function that stores a task's reports; progress only at intervals and at a stage's end."""
         latest = {"stage": "", "at": 0.0}
 
         def tell(said: Progress | TaskNote) -> None:
@@ -223,7 +223,7 @@ class Tasks:
         return tell
 
     def _take_up(self, task: StoredTask) -> None:
-        """A task that was running when the server died."""
+        """Queue a task again that was running when the server died; end it after too many attempts."""
         if task.attempts < _ATTEMPTS:
             self.store.requeue(task, begun=True)
             return
@@ -254,19 +254,19 @@ def _memory_of_the_machine() -> int | None:
     return None
 
 
-READERS_S = 30.0  # a request takes no longer, and no longer holds an older state
+READERS_S = 30.0  # longest request: after it nobody reads an older state
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A task at work.
+    """A running task.
 
     Attributes:
-        task: which.
-        request: what it was asked with.
-        folder: its own; what an attempt that was stopped left is there.
-        tell: takes `Progress` and `TaskNote`.
-        cancelled: whether it is to stop.
+        task: record of the task.
+        request: request that started it.
+        folder: folder of the task, with the files of an attempt that was stopped.
+        tell: receives `Progress` and `TaskNote`.
+        cancelled: returns True if the task has to stop.
     """
 
     task: StoredTask
@@ -277,18 +277,18 @@ class Job:
 
     @property
     def collection(self) -> str:
-        """Its name."""
+        """Name of its collection."""
         return self.task.collection
 
 
 class TaskWork:
-    """Does tasks, each to its end.
+    """Runs tasks of each kind.
 
     Args:
         catalogue: the collections, as requests see them.
         open_engine: opens the home readonly; called in another process, so it has to be picklable.
-        memory_bytes: what a task's process may take beyond its libraries; None for no bound.
-        device: where training runs.
+        memory_bytes: memory limit of a task's process, beside its libraries; None for no limit.
+        device: device of training.
     """
 
     def __init__(

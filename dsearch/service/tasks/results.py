@@ -58,7 +58,7 @@ class ModelParts:
 def write_made(
     folder: Path, trained: TrainingResult | TrainedValues | TunedSearch | JudgedLayer
 ) -> dict[str, Any]:
-    """Write the parts into a run's folder; what is told of them, as JSON: which there are."""
+    """Write the parts into a run's folder. Returns their names as JSON, for `read_made`."""
     encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
     documents, lessons = getattr(trained, "documents", None), getattr(trained, "lessons", None)
     heads = {_HEAD: trained.head}
@@ -135,7 +135,7 @@ def read_rows(folder: Path) -> list[MemoryRow]:
 
 
 def write_stage(folder: Path, trained: TrainedStage | None) -> dict[str, Any] | None:
-    """Write a second stage that may go live into a run's folder; the record of any, None without one."""
+    """Write a second stage into a run's folder if it may go live. Returns its record; None without one."""
     if trained is None:
         return None
     if trained.passed:
@@ -146,7 +146,7 @@ def write_stage(folder: Path, trained: TrainedStage | None) -> dict[str, Any] | 
 def register_made(
     folder: Path, outcome: dict[str, Any], collection: Collection, *, promote: bool, accept: bool, task: str
 ) -> Registration:
-    """Keep what a task has trained as a version, which answers if it may, with its second stage if that may.
+    """Add a head that a task has trained as a version, with its second stage; promote each if it may go live.
 
     Args:
         folder: folder of the run.

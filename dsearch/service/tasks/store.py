@@ -20,7 +20,6 @@ from dsearch.service.tasks.file import TASK_COLUMNS, TaskFile, require_written
 from dsearch.types import TaskState
 
 TaskKind = Literal["train", "tune", "save", "evaluate", "refresh", "compact", "migrate"]
-ENDED: tuple[TaskState, ...] = ("done", "failed", "cancelled", "interrupted")
 KEPT_TASKS = 1000
 KEPT_EVENTS = 2000  # of one task
 _EVERY = ", ".join((*TASK_COLUMNS, "digest"))
@@ -34,7 +33,7 @@ class TaskNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class StoredTask(Task):
-    """One task, as it stands; `number` counts in the order in which tasks were requested."""
+    """Current state of a task; `number` counts tasks in the order of their requests."""
 
     number: int = 0
 
@@ -45,7 +44,7 @@ class StoredTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """Something that a task said: its number within the task, its kind, and what."""
+    """Report of a running task: its number within the task, its kind, and its content."""
 
     number: int
     kind: str
@@ -53,13 +52,13 @@ class TaskEvent:
 
 
 class TaskStore:
-    """For many threads of one process.
+    """Store of the tasks; for many threads of one process.
 
     Args:
         home: the folder of collections.
 
     Raises:
-        CorruptData: tasks are missing or not what was written; the file can be moved away.
+        CorruptData: tasks are missing or damaged; the file can be moved away.
         UnsupportedFormat: written by a release with another format.
     """
 
@@ -136,7 +135,7 @@ class TaskStore:
     # ---- what becomes of them
 
     def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> StoredTask:
-        """A new task, queued; durable on return."""
+        """Queue a new task; durable on return."""
         id = uuid.uuid4().hex
         with self._file.changing() as change:
             number = change.connection.execute(
@@ -152,7 +151,7 @@ class TaskStore:
         return self.get(id)
 
     def next(self) -> StoredTask | None:
-        """The task that has been queued longest, now running; None when there is none."""
+        """Mark the task that has been queued longest as running and return it; None without one."""
         with self._file.changing() as change:
             first = "SELECT min(number) FROM tasks WHERE state = 'queued'"
             (number,) = change.connection.execute(first).fetchone()
@@ -163,7 +162,7 @@ class TaskStore:
         return _task(self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", number)[0])
 
     def say(self, task: StoredTask, kind: str, data: dict[str, Any]) -> None:
-        """Add an event; a `progress` is also where the task stands. The oldest go when there are too many."""
+        """Add an event; kind `progress` also sets the task's progress. The oldest are dropped if too many."""
         with self._file.changing() as change:
             last = change.connection.execute(
                 "SELECT max(number) FROM events WHERE task = ?", (task.number,)
@@ -182,19 +181,19 @@ class TaskStore:
         result: dict[str, Any] | None = None,
         problem: dict[str, str] | None = None,
     ) -> None:
-        """A task has ended."""
+        """Record the end of a task."""
         changes = "state = ?, ended = ?, request = NULL, result = ?, problem = ?"
         with self._file.changing() as change:
             change.update_task(task.number, changes, state, _now(), _json(result), _json(problem))
 
     def requeue(self, task: StoredTask, *, begun: bool) -> None:
-        """A task that was stopped before its end is begun again later; `begun`: that attempt counts."""
+        """Queue a stopped task again; `begun`: count the attempt that was stopped."""
         changes = "state = 'queued', progress = NULL, attempts = attempts - ?"
         with self._file.changing() as change:
             change.update_task(task.number, changes, 0 if begun else 1)
 
     def cancel_queued(self, id: str) -> bool:
-        """Cancel a task that was not begun; whether it was."""
+        """Cancel a task that has not started; return True if it was cancelled."""
         with self._file.changing() as change:
             query = "SELECT number FROM tasks WHERE id = ? AND state = 'queued'"
             row = change.connection.execute(query, (id,)).fetchone()

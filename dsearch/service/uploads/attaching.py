@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Attachment:
-    """A file on its way into a collection.
+    """A file that is being attached to a collection.
 
     Attributes:
         collection: its name.
@@ -65,11 +65,11 @@ class AttachedBatch:
     """Files that were attached together.
 
     Attributes:
-        id: made here.
-        collection: their collection's name.
+        id: id of the batch.
+        collection: name of their collection.
         created_at: seconds since 1970.
-        files: in the order of the request.
-        work: ends when none of them waits.
+        files: files in the order of the request.
+        work: asyncio task that ends when no file waits.
     """
 
     id: str
@@ -80,7 +80,7 @@ class AttachedBatch:
 
     @property
     def status(self) -> Status:
-        """State of the batch: of its files taken together."""
+        """State of the batch, by the states of its files."""
         states = {attachment.status for attachment in self.files}
         if "in_progress" in states:
             return "in_progress"
@@ -90,7 +90,7 @@ class AttachedBatch:
 
 
 class Attachments:
-    """Files on their way into collections; used by the event loop alone.
+    """Files that are being attached to collections; used by the event loop alone.
 
     Args:
         uploads: the files.
@@ -160,7 +160,7 @@ class Attachments:
         return batch
 
     def cancel(self, batch: AttachedBatch) -> None:
-        """Leave out the files of a batch that have not been begun."""
+        """Cancel the files of a batch that are still waiting."""
         for attachment in batch.files:
             if attachment.status == "in_progress":
                 attachment.status = "cancelled"
@@ -172,7 +172,7 @@ class Attachments:
         }
 
     def forget(self, collection: str, file: str | None = None) -> bool:
-        """Forget what failed of a collection, or one file of it; True if there was something."""
+        """Forget the failed files of a collection, or one of them; return True if there were any."""
         gone = [key for key in self._unfinished if key[0] == collection and (file is None or key[1] == file)]
         for key in gone:
             attachment = self._unfinished.pop(key)

@@ -174,7 +174,7 @@ def remember_rows(collection: Collection, rows: Sequence[MemoryRow], record: Map
 
 
 def judged_together(
-    memory: OutcomeMemory, of_head: GateReport, gate: Gate | None = None, *, seed: int = 0
+    memory: OutcomeMemory, of_head: GateReport, *, seed: int = 0
 ) -> tuple[OutcomeMemory, GateReport]:
     """The reports on the rows and on a head that learned from the same feedback, tested as two candidates.
 

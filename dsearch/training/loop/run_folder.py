@@ -33,7 +33,7 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.errors import CorruptData, InvalidRequest
-from dsearch.index.durable import sync_file, sync_folder
+from dsearch.index.durable import replace_file
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student
@@ -159,11 +159,7 @@ class RunFolder:
             )
 
     def _write_run(self, content: dict[str, Any]) -> None:
-        unfinished = self.path / f".{_RUN}.writing"
-        unfinished.write_text(json.dumps(content, indent=1), "utf-8")
-        sync_file(unfinished)
-        os.replace(unfinished, self.path / _RUN)
-        sync_folder(self.path)
+        replace_file(self.path / _RUN, json.dumps(content, indent=1).encode())
 
 
 def _differing_options(
@@ -240,17 +236,12 @@ class Stage:
 
     def keep_answers_in(self, name: str, answers: Mapping[str, Answers]) -> None:
         """Keep several together, by labels without a slash."""
-        path = self.folder / f"{name}.safetensors"
-        unfinished = path.with_name(f".{path.name}.writing")
         arrays = {
             f"{label}/{part}": np.ascontiguousarray(getattr(answer, part))
             for label, answer in answers.items()
             for part in _PARTS
         }
-        unfinished.write_bytes(save_arrays(arrays))
-        sync_file(unfinished)
-        os.replace(unfinished, path)
-        sync_folder(self.folder)
+        replace_file(self.folder / f"{name}.safetensors", save_arrays(arrays))
 
 
 class ReadingStage:
@@ -278,12 +269,8 @@ def _board(path: Path) -> Any:
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
     """Put this in the place of the checkpoint that is there, at once or not at all."""
-    unfinished = path.with_name(f".{path.name}.writing")
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    unfinished.write_bytes(save(content, metadata={"numbers": json.dumps(numbers)}))
-    sync_file(unfinished)
-    os.replace(unfinished, path)
-    sync_folder(path.parent)
+    replace_file(path, save(content, metadata={"numbers": json.dumps(numbers)}))
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:

@@ -9,7 +9,7 @@ import pytest
 def served(monkeypatch):
     """Counts the blocks that fused operators served, so that no test passes by falling back."""
     import dsearch.attention.blockwise.exact as exact
-    import dsearch.attention.blockwise.fused_passes as passes
+    import dsearch.attention.blockwise.fused as passes
 
     # Our own kernels come first where there are any; see test_card.py.
     monkeypatch.setattr(exact, "attend_on_card", lambda *args: None)

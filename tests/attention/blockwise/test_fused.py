@@ -14,8 +14,7 @@ from torch.autograd import gradcheck
 
 from dsearch.attention import ExactAttention, PartialAttention, exact_attention, log_partition, merge
 from dsearch.attention.blockwise import fused as operators
-from dsearch.attention.blockwise.fused import fused_block, fused_block_backward
-from dsearch.attention.blockwise.fused_passes import choose_fused
+from dsearch.attention.blockwise.fused import choose_fused, fused_block, fused_block_backward
 
 quick = settings(max_examples=by_size(40, 400))
 
@@ -316,7 +315,7 @@ class TestCorpus:
 
     def test_a_backward_that_no_operator_serves_is_written_out(self, draw, monkeypatch):
         """Half of the blocks served and half not must not leave half a gradient."""
-        import dsearch.attention.blockwise.fused_passes as passes
+        import dsearch.attention.blockwise.fused as passes
 
         queries, keys = draw(3, 4), draw(20, 4)
         reference = exact_attention(queries, keys, fused=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsearch.service.wire.public import public_document, public_metadata
+from dsearch.service.schemas.answers import public_document, public_metadata
 from dsearch.types import ROOT_KEYS, Document
 
 FIELD, ROOT = ROOT_KEYS
