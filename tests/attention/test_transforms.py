@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from dsearch.attention.transforms import check_states, refuse_transforms
+from dsearch.attention.transforms import checked_states, refuse_transforms
 from dsearch.errors import DimensionMismatch, DsearchError, InvalidRequest
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(2, 4), (0, 4), (2, 3, 4)])
 def test_batches_and_sequences_of_numbers_are_taken(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    check_states(torch.zeros(shape, dtype=dtype))
+    checked_states(torch.zeros(shape, dtype=dtype))
 
 
 REFUSED: list[tuple[Any, type[DsearchError], str]] = [
@@ -35,7 +35,7 @@ REFUSED: list[tuple[Any, type[DsearchError], str]] = [
 @pytest.mark.parametrize(("states", "error", "message"), REFUSED)
 def test_others_are_refused(states: Any, error: type[DsearchError], message: str) -> None:
     with pytest.raises(error, match=message):
-        check_states(states)
+        checked_states(states)
 
 
 def test_a_transform_of_torch_is_refused() -> None:
