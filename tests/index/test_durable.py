@@ -67,3 +67,21 @@ def test_syncs_reach_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert synced == [path.stat().st_ino, tmp_path.stat().st_ino]
     with pytest.raises(NotADirectoryError):
         durable.sync_folder(path)
+
+
+def test_a_replaced_file_is_synced_before_it_has_its_name_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, steps = tmp_path / "a", []
+
+    def of_file(unfinished: Path) -> None:
+        steps.append(("file", unfinished.read_bytes(), path.exists()))
+
+    def of_folder(folder: Path) -> None:
+        steps.append(("folder", folder.name, path.exists()))
+
+    monkeypatch.setattr(durable, "sync_file", of_file)
+    monkeypatch.setattr(durable, "sync_folder", of_folder)
+    durable.replace_file(path, b"content")
+    assert steps == [("file", b"content", False), ("folder", tmp_path.name, True)]
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from dsearch.errors import CorruptData
-from dsearch.training.loop import run_folder
 from dsearch.training.loop.run_folder import read_checkpoint, write_checkpoint
 
 
@@ -26,27 +24,6 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert int(tensors["n"]) == 3
     assert numbers == {"epoch": 2, "loss": [0.5, None]}
     assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
-
-
-def test_it_is_synced_before_it_takes_its_place_and_its_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps: list[tuple[str, str]] = []
-    replace = os.replace
-
-    def replaced(source: Path, target: Path) -> None:
-        steps.append(("replace", Path(target).name))
-        replace(source, target)
-
-    monkeypatch.setattr(run_folder, "sync_file", lambda path: steps.append(("file", path.name)))
-    monkeypatch.setattr(run_folder, "sync_folder", lambda path: steps.append(("folder", path.name)))
-    monkeypatch.setattr(run_folder.os, "replace", replaced)
-    write_checkpoint(tmp_path / "a.safetensors", {}, {})
-    assert steps == [
-        ("file", ".a.safetensors.writing"),
-        ("replace", "a.safetensors"),
-        ("folder", tmp_path.name),
-    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 9, None])
