@@ -91,7 +91,7 @@ def in_words(confidence: Confidence) -> str:
         drawn = amount(confidence.queries, "query", "queries")
         source = f"{drawn} made of the documents' own words, not on judgements"
         if confidence.verdict == "unlikely":
-            source += "; other words for the same thing look less likely than they are"
+            source += "; hits in other words look less likely than they are"
     if confidence.verdict == "nothing fits":
         return f"nothing fits this query well (estimated on {source}); these hits are the nearest there are"
     if confidence.probability is not None:

@@ -117,7 +117,7 @@ def test_less_likely_hits_are_set_apart_once(capsys: pytest.CaptureFixture[str])
             Confidence("unlikely", None, "documents", 9, 0.0),
             (
                 "the first hit is unlikely to be right (estimated on 9 queries made of the documents' own "
-                "words, not on judgements; other words for the same thing look less likely than they are)"
+                "words, not on judgements; hits in other words look less likely than they are)"
             ),
         ),
         (

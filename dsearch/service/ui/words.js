@@ -17,7 +17,7 @@ const VERDICTS = {
   "nothing fits": "Nothing here fits this query well.",
 };
 
-// Whether the first hit is right; "" where nobody can tell. No share of attention has a part in these words.
+// Whether the first hit is right; "" where nobody can tell. No share of attention takes part.
 export function confidenceInWords({ hits, confidence }) {
   if (!confidence || hits.length === 0) return "";
   const { verdict, probability } = confidence;
@@ -29,8 +29,8 @@ export function evidenceInWords({ confidence }) {
   if (!confidence) return "";
   const { fitted_on: source, queries, verdict } = confidence;
   if (source === "judgements") return `Estimated on ${count(queries, "judged query", "judged queries")}.`;
-  const paraphrase = verdict === "unlikely" ? "; other words for the same thing look less likely than they are" : "";
-  return `Estimated on queries made of the documents' own words, not on judgements${paraphrase}.`;
+  return "Estimated on queries made of the documents' own words, not on judgements"
+    + (verdict === "unlikely" ? "; hits in other words look less likely than they are." : ".");
 }
 
 // Documents that no search finds yet, and the command that goes on with them; "" without any.
@@ -41,10 +41,10 @@ export function waitingInWords({ waiting }) {
     `encoded. To go on, in a terminal: \`${["dsearch", hint.name, ...hint.arguments].join(" ")}\``;
 }
 
-// e^entropy is the number of documents that equal weights of the same entropy would be spread over.
+// e^entropy: the number of documents over which equal weights have that entropy.
 export function attentionInWords({ hits, attention, waiting }) {
   if (attention.candidates === 0) {
-    return waiting ? "Nothing found." : "Nothing found. Leave out a filter, quotes or signs, or try other words.";
+    return `Nothing found.${waiting ? "" : " Leave out a filter, quotes or signs, or try other words."}`;
   }
   const spread = Math.exp(attention.entropy);
   const over = attention.candidates === 1 || spread < 1.5 ? "one document has most of it"
@@ -56,7 +56,7 @@ export function attentionInWords({ hits, attention, waiting }) {
   return `${count(hits.length, "hit")} with ${percent(shown)} of the attention; ${over}. ${scored}${rest}.`;
 }
 
-// The score's parts, when one head makes them a sum.
+// The parts of a score, where one head sums them.
 export function partsInWords({ score, explain }) {
   const number = score.toFixed(3);
   if (!explain || explain.dense.length !== 1) return `score ${number}`;
