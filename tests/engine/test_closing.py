@@ -42,6 +42,7 @@ def test_no_file_of_the_home_stays_open(tmp_path: Path, documents: list[Document
                 food.calibrations.of("v0")
             assert len(list(food.feedback.pages())) == 1
             assert open_below(home) != []
+        assert [path for path in open_below(home) if ".db" in path] == []  # while it is there, too
         del engine, food
         gc.collect()
         assert open_below(home) == []

@@ -157,6 +157,7 @@ def test_a_golden_home_keeps_its_predictions_when_a_search_is_promoted(home: Pat
         collection = engine.collection("live")
         collection.promote("v0")
         assert (collection.live_model, collection.answering("predict")) == ("v0", "v2")
+        assert collection.store.model_history("predict") == ["v2", "v2"]
         assert collection.rollback("predict") == "v0"
         assert collection.store.verify().ok
         collection.delete_model("v2")
