@@ -77,6 +77,7 @@ def test_changes_are_indexed_until_it_ends(watched: Watched) -> None:
     assert watched.becomes(["a.md", "b.md"])
     (watched.folder / "a.md").unlink()
     assert watched.becomes(["b.md"])
+    assert watched.told.count(f"watching {watched.folder}; end it with Ctrl-C") == 1
 
 
 def test_a_folder_that_is_removed_and_made_again_is_watched_on(watched: Watched) -> None:
