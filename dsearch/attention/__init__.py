@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsearch.attention.arrays import entropy, masked_log_softmax, masked_softmax, temper
+    from dsearch.attention.blockwise.blocks import ExactAttention, PartialAttention, merge
     from dsearch.attention.blockwise.exact import exact_attention, log_partition
-    from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge
     from dsearch.attention.database import Answer, Database, similarity
     from dsearch.attention.excitation import GatedValues, SqueezeExcite
     from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
         score_named,
         unit,
     )
-    from dsearch.attention.softmax import entropy, masked_log_softmax, masked_softmax, temper
 
 _NAMES = {
     "pooling": (
@@ -109,7 +109,7 @@ _NAMES = {
         "floor_of",
     ),
     "retrieval.coverage": ("CoveredMass", "covered_mass", "estimate_covered_mass", "sample_rest"),
-    "blockwise.partial": ("ExactAttention", "PartialAttention", "merge"),
+    "blockwise.blocks": ("ExactAttention", "PartialAttention", "merge"),
     "excitation": ("GatedValues", "SqueezeExcite"),
     "sampling.sampled": ("HardSample", "SampledHardAttention", "reinforce_loss", "sample"),
     "multihead": ("MultiHeadAttention", "causal_mask"),
@@ -117,7 +117,7 @@ _NAMES = {
     "retrieval.topk": ("TopK", "TopKAttention", "top_k", "top_k_attention"),
     "retrieval.hops": ("attend_in_hops", "refine"),
     "kernels": ("boxcar", "epanechnikov", "gaussian"),
-    "softmax": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
+    "arrays": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
     "blockwise.exact": ("exact_attention", "log_partition"),
     "retrieval.null_slot": ("fit_null_slot", "null_weights", "slot_evidence"),
     "sampling.gumbel": ("gumbel_top_k", "relaxed_top_k"),

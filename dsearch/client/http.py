@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dsearch.client.flow import NOTHING, Flow, HttpReply, Pause, Request
 from dsearch.client.operations.all import Operations
 from dsearch.client.wire import error_of
-from dsearch.errors import DsearchError, InvalidRequest, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable
 from dsearch.version import __version__
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsearch.cluster.coordinator import READY_S
-from dsearch.errors import DsearchError, EncoderUnavailable, InvalidRequest, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, DsearchError, EncoderUnavailable, InvalidRequest, Unavailable
 from dsearch.types import Mode
 
 if TYPE_CHECKING:

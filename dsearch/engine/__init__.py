@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from dsearch.engine.maintenance.statistics import statistics
     from dsearch.engine.maintenance.verify import Verification
     from dsearch.engine.models.documents import EncodedDocuments
-    from dsearch.engine.models.files import UNTRAINED
-    from dsearch.engine.models.retired import retired_part
+    from dsearch.engine.models.files import UNTRAINED, retired_part
     from dsearch.engine.models.tensors import (
         MAX_HEADS,
         head_bytes,
@@ -55,7 +54,7 @@ _NAMES = {
         "request_of_file",
         "require_head_alone",
     ),
-    "models.files": ("UNTRAINED",),
+    "models.files": ("UNTRAINED", "retired_part"),
     "search.attend": ("AttendResult",),
     "maintenance.backup": ("Backup",),
     "collection": ("Collection",),
@@ -73,7 +72,6 @@ _NAMES = {
     "searchable": ("Searchable",),
     "snapshot.snapshot": ("Snapshot",),
     "maintenance.verify": ("Verification",),
-    "models.retired": ("retired_part",),
     "maintenance.statistics": ("statistics",),
 }
 _HOMES = {name: f"dsearch.engine.{module}" for module, names in _NAMES.items() for name in names}

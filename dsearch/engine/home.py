@@ -31,13 +31,13 @@ from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.errors import (
     CollectionExists,
     CollectionNotFound,
+    Command,
     CorruptData,
     HomeLocked,
     InvalidRequest,
     NotFound,
     UnsupportedFormat,
 )
-from dsearch.hints import Command
 from dsearch.index.durable import replace_file
 from dsearch.store import Store, validate_name
 from dsearch.store.documents.validate import is_name

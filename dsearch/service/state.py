@@ -26,8 +26,7 @@ from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady
 from dsearch.service.feedback import Impressions
 from dsearch.service.middleware.deadline import in_time
-from dsearch.service.overload.admission import LONG_S, Admission, EventLoopLag
-from dsearch.service.overload.refusal import Refusal
+from dsearch.service.overload.admission import LONG_S, Admission, EventLoopLag, Refusal
 from dsearch.service.tasks.manager import Tasks
 from dsearch.service.tasks.readonly import OpenEngine, open_default
 from dsearch.service.telemetry.metrics import Metrics, Reading

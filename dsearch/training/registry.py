@@ -17,9 +17,8 @@ from dsearch.store import MemoryRow
 from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows
 from dsearch.training.finetune.second_stage import SCOPE as SECOND_STAGE
-from dsearch.training.gate.sentence import Outcome, sentence_of
-from dsearch.training.remember import SCOPE as REMEMBER
-from dsearch.training.remember import with_inserted
+from dsearch.training.gate.decision import Outcome, sentence_of
+from dsearch.training.memory import REMEMBER, with_inserted
 from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:

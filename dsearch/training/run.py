@@ -38,17 +38,19 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
-from dsearch.training.finetune.stage_options import check_stage_options, stage_features
 from dsearch.training.finetune.strength import with_strength
 from dsearch.training.gate.gate import Gate
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
+from dsearch.training.memory import with_remembered
 from dsearch.training.options import (
     TrainingOptions,
     ValueOptions,
+    check_stage_options,
     feedback_options,
     query_options,
     self_supervised_options,
+    stage_features,
 )
 from dsearch.training.registry import (
     Registration,
@@ -57,7 +59,6 @@ from dsearch.training.registry import (
     register_trained,
     starting_version,
 )
-from dsearch.training.remember import with_remembered
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.summary import summary
 from dsearch.training.tune import TunedSearch, tune

@@ -30,8 +30,7 @@ from dsearch.client.wire import (
     text_and_hint,
     written_before,
 )
-from dsearch.errors import Conflict, DsearchError, Gone, InvalidRequest, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, Conflict, DsearchError, Gone, InvalidRequest, Unavailable
 from dsearch.results import Attention, Gradients, RefusedDocument, WriteResult
 from dsearch.types import Document, Stamp
 

@@ -17,8 +17,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
-from dsearch.errors import InvalidRequest
-from dsearch.hints import Command
+from dsearch.errors import Command, InvalidRequest
 
 if TYPE_CHECKING:
     from dsearch.config import Settings

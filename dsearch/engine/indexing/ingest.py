@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from dsearch.encoder import EncoderIdentity, TextEncoder
-from dsearch.encoder.batching import length_sorted_batches
+from dsearch.encoder.text_encoder import length_sorted_batches
 from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions, encode, passage_table
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.options import (

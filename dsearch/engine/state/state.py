@@ -32,8 +32,7 @@ from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.drafts import DraftHeads, Draws
 from dsearch.engine.models.encoders import ModelEncoders
-from dsearch.engine.models.files import UNTRAINED, load_lessons
-from dsearch.engine.models.retired import live_problem, served_version
+from dsearch.engine.models.files import UNTRAINED, live_problem, load_lessons, served_version
 from dsearch.engine.models.training_record import QueryDrift, TrainingInfluences
 from dsearch.engine.options import LayerOptions, language_of, search_fields_of
 from dsearch.engine.snapshot.filters import NarrowedStates
@@ -42,8 +41,7 @@ from dsearch.engine.state.caches import KeptDocuments, KeptHeads, KeptLayers, Ke
 from dsearch.engine.state.fields import KeptFields, with_match
 from dsearch.engine.state.live import LiveState, no_such_state
 from dsearch.engine.state.remembered import RememberedRows
-from dsearch.errors import CorruptData, DocumentNotFound, UnsupportedFormat
-from dsearch.hints import Command
+from dsearch.errors import Command, CorruptData, DocumentNotFound, UnsupportedFormat
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
 from dsearch.types import Mode, PendingDocuments, Purpose, Stamp

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dsearch.errors import KeyMissing, ScopeTooNarrow
-from dsearch.hints import Command
+from dsearch.errors import Command, KeyMissing, ScopeTooNarrow
 from dsearch.service.auth.keys import MAKE_ONE, SCOPES, ApiKey, ApiKeys
 from dsearch.service.auth.keys import Scope as KeyScope
 

@@ -35,8 +35,7 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock
 
-from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
-from dsearch.hints import Command
+from dsearch.errors import Command, Conflict, CorruptData, InvalidRequest, NotFound
 from dsearch.store.sqlite.watermark import sync_folder
 
 Scope = Literal["read", "write", "admin"]

@@ -19,9 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from dsearch.errors import MissingExtra
 from dsearch.service.mcp.tools import ToolCaller
-from dsearch.service.middleware.strict_route import MAX_BODY_BYTES
 from dsearch.service.state import Service
 from dsearch.service.wire.problems import problem
+from dsearch.service.wire.requests import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from mcp.server import ServerRequestContext

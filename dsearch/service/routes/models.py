@@ -24,13 +24,19 @@ from dsearch.errors import (
 from dsearch.results import MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped, Task
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 from dsearch.service.schemas.search import Version
 from dsearch.service.schemas.tasks import JudgeRequest, RememberRequest, RowsRequest, SaveRequest
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body
+from dsearch.service.wire.requests import (
+    MAX_STREAM_BYTES,
+    RequestModel,
+    StrictRoute,
+    allowed,
+    limited,
+    require_type,
+)
 from dsearch.types import Purpose
 
 router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)

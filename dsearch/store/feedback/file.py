@@ -30,9 +30,8 @@ from dsearch.store.feedback.rows import (
     insert_state,
     read_state,
 )
-from dsearch.store.sqlite.connection import connect, readable_errors
+from dsearch.store.sqlite.connection import Transactions, connect, readable_errors, roll_back
 from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts
-from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
     MarkedState,
     Watermark,

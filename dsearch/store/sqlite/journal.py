@@ -21,10 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dsearch.errors import CorruptData, DsearchError, Unavailable
-from dsearch.store.sqlite.connection import connect, readable_errors, translate
+from dsearch.store.sqlite.connection import Transactions, connect, readable_errors, roll_back, translate
 from dsearch.store.sqlite.digest import add_facts
 from dsearch.store.sqlite.schema import State, read_state
-from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import Watermark, WatermarkSlots, check_database, later, write_state
 
 _WINDOW_S = 0.005

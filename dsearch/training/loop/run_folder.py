@@ -35,8 +35,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.durable import replace_file
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.loop.observer import Epoch
-from dsearch.training.loop.student import Student
+from dsearch.training.loop.observer import Epoch, Student
 
 FORMAT = 2
 _PARTS, _ALONE = ("all", "seen", "unseen"), "answers"
