@@ -9,8 +9,7 @@ from dsearch.encoder.automatic.encoder import AutomaticEncoder
 from dsearch.encoder.automatic.source import EncoderInUse, EncoderSource, encoder_cache, encoder_in_use
 from dsearch.encoder.backends import Backend
 from dsearch.encoder.load import BackendChoice, choice_of, load_encoder
-from dsearch.encoder.query_cache import QueryCache
-from dsearch.encoder.text_encoder import EncoderIdentity, TextEncoder
+from dsearch.encoder.text_encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import TokenCounter
 from dsearch.encoder.weights import DEFAULT_ENCODER

@@ -11,8 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
-from dsearch.service.auth.access import Access, is_open
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.auth.keys import Access, ApiKeys, is_open
 from dsearch.service.compat import (
     embeddings,
     files,

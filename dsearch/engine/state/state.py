@@ -24,8 +24,8 @@ from jaxtyping import Float, Float32, Int64
 from dsearch.attention.arrays import Array
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder, encoder_in_use
+from dsearch.engine.home import is_given, require_encoder
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
-from dsearch.engine.indexing.ingest import is_given, require_encoder
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.confidence import KeptCalibrations

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import InvalidRequest
-from dsearch.service.auth.access import needed_scope
+from dsearch.service.auth.keys import needed_scope
 from dsearch.service.errors import DeadlinePassed
 
 HEADER = "X-Timeout-Ms"

@@ -23,8 +23,7 @@ from dsearch.errors import DsearchError
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
 from dsearch.service.overload.admission import Refusal
 from dsearch.service.telemetry import logs
-from dsearch.service.telemetry.metrics import Metrics
-from dsearch.service.telemetry.tracing import RequestSpans
+from dsearch.service.telemetry.metrics import Metrics, RequestSpans
 from dsearch.service.wire.json import add_headers, new_id
 from dsearch.service.wire.problems import problem, problem_of
 

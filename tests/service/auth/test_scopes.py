@@ -10,8 +10,7 @@ from fastapi.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.guide import guide
-from dsearch.service.auth.access import is_open, needed_scope, scope_table
-from dsearch.service.auth.keys import SCOPES, ApiKeys
+from dsearch.service.auth.keys import SCOPES, ApiKeys, is_open, needed_scope, scope_table
 
 
 def operations(app: FastAPI) -> list[tuple[str, str]]:
