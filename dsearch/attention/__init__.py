@@ -5,8 +5,9 @@ Names are loaded when they are first used: the formulas that a search needs do w
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dsearch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsearch.attention.arrays import entropy, masked_log_softmax, masked_softmax, temper
@@ -202,12 +203,4 @@ __all__ = [
     "with_zero_gradient",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsearch.attention' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

@@ -5,9 +5,9 @@ Names are loaded when they are first used, so that a search does not import what
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dsearch.lazy_names import lazy_names
 from dsearch.threads import load_torch_first
 
 load_torch_first()  # faiss comes with the index
@@ -115,12 +115,4 @@ __all__ = [
     "vjp",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsearch.engine' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

@@ -89,7 +89,7 @@ def create_app(
         explore: share of search pages, 0 to 0.2, with two positions left to a coin: what learning from clicks
             needs to tell liked from on top.
         open_engine: opens the same home readonly, in the process of a task: picklable, such as a `partial` of
-            `opening.open_readonly`. With the default encoder when None.
+            `tasks.readonly.open_readonly`. With the default encoder when None.
         task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
         device: where tasks train.
         migrates_to: what the engine's `next_encoder` (its `encoder` where there is none) is called, for those
