@@ -219,7 +219,7 @@ def values_of_memories(
 ) -> dict[tuple[Setting, MemorySetting | None], MemoryValues]:
     """Values of each setting with each memory of the grid, and without one.
 
-    No query is answered by a memory that knows its episode (data/episodes.py).
+    No query is answered by a memory that knows its episode (gate/held_out.py).
 
     Args:
         examples: judged queries.

@@ -143,7 +143,7 @@ class CollectionState:
 
     @property
     def live_model(self) -> str:
-        """Version that answers searches by default; see models/retired.py for one that cannot be served."""
+        """Version that answers searches by default; see models/files.py for one that cannot be served."""
         return self.answering("search")
 
     def answering(self, purpose: Purpose) -> str:

@@ -2,8 +2,8 @@
 
     b(q, d) = Σ_{t in q} part(t, d) / Σ_{t in q} idf(t)        in [0, 1)
 
-part and idf are those of `bm25.py`; `query.py` defines the terms of a query. k1 and b keep their names
-from the literature, and b(q, d) of DESIGN is called score.
+part and idf are those of `data.py`; `query.py` defines the terms of a query. k1 and b keep their names
+from the literature; b(q, d) of the guide `architecture` is called score.
 
 Decisions:
 - A query without terms scores 0 everywhere, never NaN.

@@ -3,7 +3,7 @@
 No sessions are kept: a request holds all that it needs, as in the protocol's version of July 2026, and calls
 of older clients are answered in the same way. A restart interrupts nothing, and any server can answer.
 
-Keys, hosts and origins are checked around all routes (auth/access.py, middleware/guard.py). The scope of the
+Keys, hosts and origins are checked around all routes (auth/keys.py, middleware/guard.py). The scope of the
 key, as noted by `Access`, decides which tools are listed.
 """
 

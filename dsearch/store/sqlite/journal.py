@@ -7,7 +7,7 @@
 in line, or the first that finds the transaction 5 ms old, commits for all. A single writer commits at once. A
 failed operation is rolled back by itself (a savepoint), and the others continue.
 
-**Errors.** transaction.py: after an error of the disk the store rejects further writes until it is opened
+**Errors.** connection.py: after an error of the disk the store rejects further writes until it is opened
 again, and continues to read; after a full disk the next write may try again.
 """
 

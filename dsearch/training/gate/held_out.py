@@ -148,7 +148,7 @@ def split_folds(examples: Examples, folds: int, seed: int) -> list[list[int]]:
 
     Queries that share documents, directly or over others, form a group. Half of the groups stay together, so
     that their fold has unseen documents; the queries of the others are spread, so that there are seen ones.
-    Groups too large for a fold are spread, each episode (data/episodes.py) as a whole.
+    Groups too large for a fold are spread, each episode as a whole.
     """
     generator = np.random.default_rng(seed)
     groups: dict[int, list[int]] = {}

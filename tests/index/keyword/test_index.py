@@ -23,7 +23,7 @@ corpora = st.lists(texts_of, max_size=8)
 
 
 def reference(query: str, document: str, corpus: list[str], k1: float, b: float) -> float:
-    """b(q, d) of DESIGN, term by term and document by document; `document` need not be of the corpus."""
+    """The formula b(q, d), term by term and document by document; `document` need not be of the corpus."""
     lengths = [len(text.split()) for text in corpus]
     average = sum(lengths) / len(lengths) if lengths else 0.0
     words = document.split()
