@@ -19,6 +19,7 @@ from dsearch.attention.memory_rows import MemoryRows, all_trusted, by_query
 from dsearch.attention.recall import FixedMemory
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.hints import amount
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.memory import QueryMemory
@@ -89,7 +90,7 @@ def _checked(arrays: dict[str, np.ndarray], texts: list[str] | None) -> dict[str
     if any(len(arrays[name]) != size for name, size in sizes.items()):
         raise InvalidRequest("its parts are of different lengths")
     if texts is not None and len(texts) != queries:
-        raise InvalidRequest(f"{len(texts)} texts for {queries} queries")
+        raise InvalidRequest(f"{amount(len(texts), 'text')} for {amount(queries, 'query')}")
     of_query, of_document = (arrays[name].astype(np.int64) for name in ("of_query", "of_document"))
     grades = by_query(of_query, of_document, arrays["grades"], arrays["inserted"], queries)
     return {**arrays, **grades}

@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int8, Int64
 
+from dsearch.hints import amount
+
 SAMPLES = 10_000
 POWER = 0.8  # with which the further queries would find a gain that is as large as it looks
 QUERIES_AT_ONCE = 512  # 25 MiB of signs
@@ -78,7 +80,7 @@ class Decision:
         """The decision in one line."""
         text = f"{odds(self.helps)} that it helps: expected {self.expected:+.4f}, at worst {self.low:+.4f}"
         if self.further_queries is not None:
-            text += f"; about {self.further_queries:,} more judged queries would settle it"
+            text += f"; about {amount(self.further_queries, 'more judged query')} would settle it"
         return text
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from dsearch.hints import amount
 from dsearch.training.gate.held_out import FEW_QUERIES
 
 Outcome = Literal["live", "accepted", "kept", "outdated", "tuned", "remembered"]
@@ -52,7 +53,7 @@ def _end(gate: Mapping[str, Any], outcome: Outcome) -> str:
         return "it is not live, since another version became live after the comparison."
     why, decision = _why_not(gate), gate.get("decision") or {}
     further = decision.get("further_queries")
-    more = f"; about {further:,} more judged queries would settle it" if further else ""
+    more = f"; about {amount(further, 'more judged query')} would settle it" if further else ""
     return f"it is not live, since {why}{more}."
 
 
@@ -61,9 +62,11 @@ def _why_not(gate: Mapping[str, Any]) -> str:
     if whole["difference"] is None and "no trusted slice" in gate.get("reason", ""):
         return "it learned from feedback, and no judgements were given that are trusted to judge it"
     if whole["difference"] is None:
-        return f"at least {gate.get('min_queries', 10)} judged queries are needed"
+        return (
+            f"at least {amount(gate.get('min_queries', 10), 'judged query is', 'judged queries are')} needed"
+        )
     if whole["queries"] < gate.get("min_queries", 0):
-        return f"{whole['queries']} held-out queries are too few"
+        return f"{amount(whole['queries'], 'held-out query is', 'held-out queries are')} too few"
     if whole["difference"]["mean"] <= 0:
         return "it did not get better"
     for part in parts:
