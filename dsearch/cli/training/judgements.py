@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dsearch.cli.session import say
+from dsearch.errors import InvalidRequest
 from dsearch.evaluation import read_pairs, read_qrels
 from dsearch.jobs import LearningJob, TrainingJob
 
@@ -33,6 +34,20 @@ class JudgedFolder:
     exclude: Path | None = None
     teacher: Path | None = None
     strict: bool = False
+
+
+DEFAULT_SPLIT = "train"
+
+
+def require_data(data: Path | None, **about: object) -> None:
+    """Refuse options about judgements, by name, where none are given.
+
+    Raises:
+        InvalidRequest: one of them has a value.
+    """
+    values = {**about, "split": about.get("split") != DEFAULT_SPLIT}
+    if data is None and (names := ", ".join(f"--{name}" for name, value in values.items() if value)):
+        raise InvalidRequest(f"{names} without --data; give the judgements with --data, or leave it out")
 
 
 def judged_job(collection: Collection, job: AnyJob, folder: JudgedFolder) -> AnyJob:
