@@ -17,7 +17,7 @@ def main() -> None:
     from dsearch.threads import let_waiting_threads_sleep
 
     let_waiting_threads_sleep()  # before any command loads numpy
-    from dsearch.cli.app import app
+    from dsearch.cli.grouped_help import app
     from dsearch.errors import DsearchError
 
     try:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsearch.hints import Command
+from dsearch.errors import Command
 from dsearch.types import Progress
 
 if TYPE_CHECKING:

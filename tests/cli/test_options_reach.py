@@ -17,7 +17,7 @@ import typer
 from support.cli.recorder import MADE_UP, Recorder, holds
 from support.cli.terminal import Terminal
 
-from dsearch.cli.app import app
+from dsearch.cli.grouped_help import app
 from dsearch.declared import options_of
 from dsearch.jobs import TrainingJob, TuningJob
 

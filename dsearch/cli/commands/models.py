@@ -14,8 +14,8 @@ from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
 from dsearch.cli.session import ProgressBars, amount, opened_engine, print_json, say, show_outcome
-from dsearch.cli.training.judgements import DEFAULT_SPLIT, require_data
 from dsearch.cli.training.output import ANSWERS, answers_now, epochs_text
+from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.results import Model
 from dsearch.types import PURPOSES, Purpose

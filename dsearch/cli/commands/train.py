@@ -10,10 +10,17 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.declared_options import as_flag, with_options_of
 from dsearch.cli.session import opened_engine
-from dsearch.cli.training.judgements import DEFAULT_SPLIT, JudgedFolder, judged_job, require_data
 from dsearch.cli.training.output import Outcome, outcome_of
 from dsearch.cli.training.remote import train_by_server
-from dsearch.cli.training.session import run_folder, terminal_observer, training_processes
+from dsearch.cli.training.session import (
+    DEFAULT_SPLIT,
+    JudgedFolder,
+    judged_job,
+    require_data,
+    run_folder,
+    terminal_observer,
+    training_processes,
+)
 from dsearch.cli.training.shards import task_over_shards
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.jobs import TrainingJob

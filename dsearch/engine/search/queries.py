@@ -24,7 +24,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine.indexing.own_vectors import Vectors, query_arrays
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.search.pagination import PageRequest
+from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.engine.state.state import CollectionState

@@ -13,7 +13,7 @@ from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import DimensionMismatch
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Limit, Number, Vector
-from dsearch.service.wire.fields import RequestModel, allowed, encodable
+from dsearch.service.wire.requests import RequestModel, allowed, encodable
 from dsearch.types import Purpose, Stamp
 
 StateText = Annotated[

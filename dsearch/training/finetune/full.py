@@ -36,9 +36,8 @@ from dsearch.training.gate.selection import (
 from dsearch.training.loop.distributed import Processes
 from dsearch.training.loop.loop import TrainingDiverged, Watch
 from dsearch.training.loop.moving_index import MovingIndex
-from dsearch.training.loop.observer import Epoch, Observer
+from dsearch.training.loop.observer import Epoch, Observer, Student
 from dsearch.training.loop.run_folder import ReadingStage, RunFolder
-from dsearch.training.loop.student import Student
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.scopes.full import FullOptions, train_full
 from dsearch.types import Progress

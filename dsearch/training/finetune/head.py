@@ -37,9 +37,8 @@ from dsearch.training.gate.selection import (
     cross_fitted,
     with_memory,
 )
-from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.observer import Observer, Student
 from dsearch.training.loop.run_folder import RunFolder
-from dsearch.training.loop.student import Student
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.memory import MemoryTrials, memory_of
 from dsearch.training.options import TrainingOptions

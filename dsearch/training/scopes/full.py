@@ -33,8 +33,7 @@ from dsearch.training.loop.distributed import Processes
 from dsearch.training.loop.gradcache import cached_backward, encoded_by_all
 from dsearch.training.loop.loop import TrainingDiverged, TrainingSchedule, Watch, run_course
 from dsearch.training.loop.moving_index import Contents, MovingIndex
-from dsearch.training.loop.observer import Epoch
-from dsearch.training.loop.student import Student
+from dsearch.training.loop.observer import Epoch, Student
 from dsearch.training.losses.losses import info_nce
 from dsearch.training.options import require_at_least_one, require_rates
 from dsearch.training.relevant import padded

@@ -10,7 +10,7 @@ import pytest
 from support.cli.terminal import Terminal
 
 import dsearch.training
-from dsearch.cli.training.judgements import JudgedFolder, judged_job
+from dsearch.cli.training.session import JudgedFolder, judged_job
 from dsearch.jobs import TrainingJob, TuningJob
 from dsearch.training.data.validation import CheckedData, DataReport
 from dsearch.training.gate.held_out import FEW_QUERIES

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.pagination import Cursor, PageRequest
+from dsearch.engine.search.hits import Cursor, PageRequest
 from dsearch.errors import Conflict, Gone, InvalidCursor, InvalidRequest
 from dsearch.types import Document, SearchResult, Stamp
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.store.matching import matching_rows
 
 from dsearch.store import Store
 from dsearch.store.filters import matching
@@ -40,7 +41,7 @@ def ids(store: Store, rows: Any) -> str:
 
 def test_searches_find_rows_with_an_embedding_and_counts_have_the_others(filled: Store) -> None:
     equal = {"y": {"eq": 1}}
-    assert ids(filled, filled.matching_rows(equal)) == "a b e"
+    assert ids(filled, matching_rows(filled, equal)) == "a b e"
     counts = filled.count(equal)
     assert (counts.documents, counts.pending, counts.tombstones) == (4, 1, 0)
     assert ids(filled, filled.rows_matching_ever(equal)) == "a b e waiting gone"
@@ -119,6 +120,6 @@ def test_a_text_with_a_zero_character_is_no_other_text(store: Store, embed: Any)
     store.upsert(
         [Document("a", "a", metadata={"y": "x"}), Document("b", "b", metadata={"y": "x\0z"})], embed("a", "b")
     )
-    assert store.matching_rows({"y": {"eq": "x\0z"}}).tolist() == []
-    assert store.matching_rows({"y": {"in": ["x\0z", "other"]}}).tolist() == []
-    assert len(store.matching_rows({"y": {"in": ["x\0z", "x"]}})) >= 1
+    assert matching_rows(store, {"y": {"eq": "x\0z"}}).tolist() == []
+    assert matching_rows(store, {"y": {"in": ["x\0z", "other"]}}).tolist() == []
+    assert len(matching_rows(store, {"y": {"in": ["x\0z", "x"]}})) >= 1
