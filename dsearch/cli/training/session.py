@@ -147,6 +147,20 @@ class JudgedFolder:
     strict: bool = False
 
 
+DEFAULT_SPLIT = "train"
+
+
+def require_data(data: Path | None, **about: object) -> None:
+    """Refuse options about judgements, by name, where none are given.
+
+    Raises:
+        InvalidRequest: one of them has a value.
+    """
+    values = {**about, "split": about.get("split") != DEFAULT_SPLIT}
+    if data is None and (names := ", ".join(f"--{name}" for name, value in values.items() if value)):
+        raise InvalidRequest(f"{names} without --data; give the judgements with --data, or leave it out")
+
+
 def judged_job(collection: Collection, job: AnyJob, folder: JudgedFolder) -> AnyJob:
     """The job with the judgements of a folder; faults of the data are reported and left out.
 
