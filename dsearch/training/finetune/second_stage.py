@@ -390,8 +390,8 @@ def _crossed(
     places: list[int] = []
     for part, rest in _parts(lists, examples, seed):
         training, mine = lists.subset(rest), lists.subset(part)
-        known = examples.subset([*training.queries.tolist(), *learned])
-        held_out = HeldOut(examples.subset(mine.queries.tolist()), known)
+        taught = examples.subset([*training.queries.tolist(), *learned])
+        held_out = HeldOut(examples.subset(mine.queries.tolist()), taught)
         way = chosen_way(training, examples, seed)
         weights = fitted(training, way)
         ranked = [mine.ranked(weights)]
