@@ -408,6 +408,8 @@ class SavingJob(LearningJob):
             return
         if self.judgements is not None:
             raise InvalidRequest("judgements and scores; give one kind of evidence")
+        if not self.before and not self.after:
+            raise InvalidRequest("no scores of examples; give one of each by both versions, or no evidence")
         if len(self.before) != len(self.after):
             raise InvalidRequest(
                 f"{len(self.before)} scores before and {len(self.after)} after; give one each for an example"

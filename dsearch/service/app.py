@@ -50,6 +50,7 @@ from dsearch.service.schemas import descriptions
 from dsearch.service.schemas.search import DocumentGiven
 from dsearch.service.state import Service
 from dsearch.service.tasks.readonly import OpenEngine
+from dsearch.service.tasks.uploads import MAX_BYTES
 from dsearch.service.wire import problems
 from dsearch.version import __version__
 
@@ -75,6 +76,7 @@ def create_app(
     device: str = "cpu",
     migrates_to: str | None = None,
     rerankers: Collection[str] = (),
+    model_upload_bytes: int = MAX_BYTES,
 ) -> FastAPI:
     """The service as an ASGI application; its threads run from the server's start-up to its shutdown.
 
@@ -95,6 +97,7 @@ def create_app(
         migrates_to: what the engine's `next_encoder` (its `encoder` where there is none) is called, for those
             who ask for a migration and say to what.
         rerankers: models that a training may name as `reranker`.
+        model_upload_bytes: most bytes of a trained model that `POST …/models/save` takes.
     """
     service = Service(
         engine,
@@ -104,6 +107,7 @@ def create_app(
         device=device,
         migrates_to=migrates_to,
         rerankers=rerankers,
+        model_upload_bytes=model_upload_bytes,
     )
 
     @asynccontextmanager

@@ -101,6 +101,11 @@ class JobResult:
     second_stage: TrainedStage | None = None
     outcomes: OutcomeMemory | None = None
 
+    def in_place_of(self, live: str) -> JobResult:
+        """The same, to go live only while the version still answers that was live when the run began."""
+        record = {**self.result.record, "live_at_start": live}
+        return replace(self, result=replace(self.result, record=record))
+
     def register(self, collection: Collection, job: LearningJob) -> Registration:
         """Keep it as a version, which answers if the gate lets it; with a second stage, if that may too."""
         registered = register_trained(
@@ -148,21 +153,30 @@ def run_training(
     """
     job.check()
     check_stage_options(job, collection)
+    live, folders = collection.answering("search" if job.field is None else "predict"), list[RunFolder]()
+
+    def opened(identity: Mapping[str, Any], join: bool) -> RunFolder:
+        assert open_run is not None
+        folders.append(open_run({**identity, "live_at_start": live}, join))
+        return folders[-1]
+
     run = _TrainingRun(
         collection,
         job,
         observer or Observer(),
-        open_run,
+        None if open_run is None else opened,
         device,
         processes,
         make_task,
         starting_version(collection),
     )
     if job.field is not None:
-        return run.values(job.field)
-    if job.source is not None:
-        return run.feedback()
-    return run.full() if job.scope == "full" else run.head()
+        learned = run.values(job.field)
+    elif job.source is not None:
+        learned = run.feedback()
+    else:
+        learned = run.full() if job.scope == "full" else run.head()
+    return learned.in_place_of(folders[-1].live_at_start if folders else live)
 
 
 def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None = None) -> JobResult:
@@ -172,6 +186,7 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
         InvalidRequest: too few judged queries.
     """
     job.check()
+    live = collection.live_model
     examples = judged_examples(collection, job)
     tuned = tune(examples, gate=_gate(job), seed=job.seed, observer=observer)
     judged = ranked_examples(examples, tuned.head)
@@ -179,7 +194,8 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
     stage = None
     if not job.accept:
         tuned, stage = with_strength(collection, tuned, examples, gate=_gate(job), seed=job.seed)
-    return JobResult(tuned, UNTRAINED, len(examples), examples.left_out, second_stage=stage)
+    learned = JobResult(tuned, UNTRAINED, len(examples), examples.left_out, second_stage=stage)
+    return learned.in_place_of(live)
 
 
 def judged_examples(

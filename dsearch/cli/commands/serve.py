@@ -97,6 +97,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         ),
         migrates_to=settings.next_encoder or settings.encoder,
         rerankers=_listed(settings.rerankers),
+        model_upload_bytes=settings.model_upload_bytes,
         task_memory_bytes=settings.task_memory_bytes,
         device=settings.device,
     )

@@ -80,6 +80,7 @@ def _tune_here(
             learned = run_tuning(target, job, observer)
         registered = learned.register(target, job)
         second_stage = learned.summary(registered)["second_stage"]
+        text = learned.result.gate.to_text()
     return {
         "version": registered.model,
         "live": registered.live is not None,
@@ -87,5 +88,5 @@ def _tune_here(
         "verdict": registered.sentence,
         **learned.result.record,
         "second_stage": second_stage,
-        "text": learned.result.gate.to_text(),
+        "text": text if registered.outdated_by is None else f"{text}\n{registered.reason}",
     }

@@ -118,7 +118,8 @@ def test_a_task_registers_it_too(trained: tuple[Collection, TrainingJob, JobResu
     collection, job, learned = trained
     told = json.loads(json.dumps(_written(tmp_path, learned)))
     registered = register_made(tmp_path, told, collection, promote=True, accept=False, task="t")
-    stage = collection.head(str(registered.live)).second_stage
+    assert registered.outdated_by == collection.live_model  # it was registered before
+    stage = collection.head(str(registered.passed)).second_stage
     assert stage is not None
     assert stage.reranker is not None
     assert stage.reranker.name == job.reranker
