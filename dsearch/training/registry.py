@@ -12,8 +12,7 @@ from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import TrainingInfluences
-from dsearch.errors import Conflict
-from dsearch.hints import Command
+from dsearch.errors import Command, Conflict
 from dsearch.store import MemoryRow
 from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows

@@ -19,7 +19,7 @@ from dsearch.engine.indexing.disk_errors import FULL
 from dsearch.errors import CorruptData, InsufficientStorage, Unavailable
 from dsearch.index.durable import file_digest, sync_file, sync_folder
 from dsearch.service.errors import Overloaded
-from dsearch.service.middleware.strict_route import limited
+from dsearch.service.wire.requests import limited
 
 FOLDER = "uploads"  # in that of the tasks
 MAX_BYTES = 512 * 1024**2
@@ -53,17 +53,17 @@ class ModelUploads:
             Overloaded: too many bytes wait for their tasks.
             InsufficientStorage, Unavailable: the disk is full, or cannot be written.
         """
-        name, digest, held = uuid.uuid4().hex, hashlib.sha256(), bytearray()
+        name, digest, buffer = uuid.uuid4().hex, hashlib.sha256(), bytearray()
         place = self.folder / f"{name}{_SUFFIX}"
         try:
             file = await run_in_threadpool(self._begin, place)
             try:
                 async for some in limited(request, self._max_bytes, _LARGER):
-                    held += some
-                    if len(held) >= _AT_A_TIME:
-                        await run_in_threadpool(_write, file, held, digest)
-                        held = bytearray()
-                await run_in_threadpool(_write, file, held, digest)
+                    buffer += some
+                    if len(buffer) >= _AT_A_TIME:
+                        await run_in_threadpool(_write, file, buffer, digest)
+                        buffer = bytearray()
+                await run_in_threadpool(_write, file, buffer, digest)
             finally:
                 file.close()
             await run_in_threadpool(self._finish, place)
