@@ -3,9 +3,7 @@
 Every option is declared here once, with its default, its help and the values that are allowed. The command
 line (`dsearch train`), the HTTP schema (`POST …/train`) and the Python clients take theirs from here; a new
 option of training is a field of `TrainingJob`, a line of `TrainOptions` for type checkers, and its use in
-training/.
-
-This module is light: it imports neither torch nor the engine.
+training/. The module imports neither torch nor the engine.
 """
 
 from __future__ import annotations
@@ -410,10 +408,9 @@ class SavingJob(LearningJob):
             raise InvalidRequest("judgements and scores; give one kind of evidence")
         if not self.before and not self.after:
             raise InvalidRequest("no scores of examples; give one of each by both versions, or no evidence")
-        if len(self.before) != len(self.after):
-            raise InvalidRequest(
-                f"{len(self.before)} scores before and {len(self.after)} after; give one each for an example"
-            )
+        before, after = len(self.before), len(self.after)
+        if before != after:
+            raise InvalidRequest(f"{before} scores before and {after} after; give one each for an example")
         if not all(isfinite(score) for score in (*self.before, *self.after)):
             raise InvalidRequest("scores that are not finite; leave such examples out, or bound the score")
 

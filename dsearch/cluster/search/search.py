@@ -28,7 +28,7 @@ from dsearch.encoder import TextTokens
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged, shaped_by, sharing_attention
 from dsearch.engine.search.hits import HitPage, PageRequest, results_of, summaries_of
-from dsearch.engine.search.queries import QueryGroup, checked_questions, grouped, states_of
+from dsearch.engine.search.queries import QueryGroup, checked_questions, group_queries, states_of
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
 from dsearch.hints import amount
 from dsearch.index import ParsedQuery, Tokenizer
@@ -179,7 +179,7 @@ class ShardedSearch:
         if vectors is not None and not any(map(str.strip, queries)):
             groups = [QueryGroup([*range(len(queries))], ParsedQuery(""), "dense", None)]
         else:
-            groups = grouped(queries, chosen.mode, self._tokenizer, operators=chosen.operators)
+            groups = group_queries(queries, chosen.mode, self._tokenizer, operators=chosen.operators)
         head = self._head(stamp.model)
         by_meaning = chosen.highlight and chosen.highlight_by == "meaning"
         reranked = [vectors is None and may_rerank(chosen.stages, head, group.mode) for group in groups]

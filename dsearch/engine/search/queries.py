@@ -43,11 +43,11 @@ class QueryBatch:
     """Queries that share one layer.
 
     Attributes:
-        numbers: which queries of the batch they are.
-        layer: over the state that they are answered from.
-        states: what it takes for them.
-        texts: their words, without quotes, signs and what is excluded; None where words have no part.
-        tokens: for the second stage; None without one.
+        numbers: their numbers in the batch.
+        layer: the layer, over one state.
+        states: their embeddings, as the layer takes them.
+        texts: their words, without quotes, signs and excluded phrases; None for queries without words.
+        tokens: their tokens for the second stage; None without one.
     """
 
     numbers: list[int]
@@ -75,23 +75,23 @@ def resolve_queries(
     """Group queries by the layer that answers them, all in one state, with the stamp of the answers.
 
     Args:
-        collection: what is asked.
-        queries: texts, or what takes the place of their embeddings.
-        options: of the layers.
-        model: a version; the live one when None.
-        filter: what documents must meet; None for all.
+        collection: the collection.
+        queries: texts, or embeddings in their place.
+        options: options of the layers.
+        model: version that answers; the live one when None.
+        filter: condition on documents; None for all.
         operators: whether quotes and signs in a text restrict.
-        pinned: the state and model to answer from; the present ones when None.
-        narrow: takes more away from the state.
-        turn: what is made of the queries' embeddings.
-        vectors: in place of the embeddings of texts, whose words the keyword leg takes; without any word
-            ("") the search is dense.
-        differentiable: whether layers are modules and states tensors; False answers in NumPy where it can.
-        typos: whether words that no document has stand for the most similar ones, for the keyword leg.
+        pinned: state and model to answer from; the present ones when None.
+        narrow: restriction of the state beyond the filter.
+        turn: change of the queries' embeddings.
+        vectors: embeddings in place of those of the texts, whose words are for the keyword leg; without any
+            word ("") the search is dense.
+        typos: whether the keyword leg replaces words that no document has by the most similar ones.
+        differentiable: whether layers are modules and states tensors; False answers in NumPy where possible.
 
     Raises:
         InvalidRequest: not a filter; options out of range.
-        Gone, Conflict: the pinned state is not there any more, or never was.
+        Gone, Conflict: the pinned state no longer exists, or never did.
         ModelNotFound.
     """
     live = collection.live_model
@@ -115,7 +115,7 @@ def resolve_queries(
         states = states_for(head, queries)
         states = states if turn is None else turn(states)
         return [QueryBatch([*range(len(states))], layer, states, None)], pinned
-    groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
+    groups = group_queries(queries, mode, state.keyword.tokenizer, operators=operators)
     own = vectors is not None or turn is not None
     of_tokens = None
     if not own and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2:
@@ -147,7 +147,7 @@ def resolve_queries(
 
 
 def states_for(head: HeadFormulas, states: Any) -> Array:
-    """States as the head of a layer takes them."""
+    """Return states as arrays for a fixed head, as tensors for one that can learn."""
     if isinstance(head, FixedHead):
         return numbers_of(states)
     import torch
@@ -158,7 +158,7 @@ def states_for(head: HeadFormulas, states: Any) -> Array:
 def checked_questions(
     queries: Sequence[str], chosen: SearchOptions, vectors: Vectors | None, dimension: int
 ) -> tuple[Float32[np.ndarray, "batch encoder_dim"] | None, Sequence[object]]:
-    """Check a batch; return the vectors as states, and what names each query in a cursor.
+    """Check a batch; return the vectors as states, and the key of each query in a cursor.
 
     Raises:
         DimensionMismatch: vectors of another length.
@@ -180,9 +180,9 @@ def checked_questions(
 def tokens_of(
     collection: CollectionState, texts: Sequence[str], state: Snapshot, version: str | None = None
 ) -> list[QueryTokens]:
-    """The tokens of queries, to be matched with those of a state's documents.
+    """Tokens of queries, to be matched with those of a state's documents.
 
-    By `token_encoder_of` the version; by the collection's encoder without one.
+    They come from `token_encoder_of` the version; without a version from the collection's encoder.
 
     Raises:
         InvalidRequest: the documents have none.
@@ -196,10 +196,10 @@ def tokens_of(
 
 
 def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
-    """Return the encoder of a query's tokens: the collection's, as of the documents' tokens.
+    """Return the encoder of a query's tokens: the collection's, which made the documents' tokens.
 
-    That of the version, if it has a second stage of its own, which was fitted to that one's tokens, or if its
-    documents were encoded by that one.
+    A version with a second stage of its own has its own encoder, to whose tokens the stage was fitted; so has
+    one whose documents were encoded by it.
     """
     own = collection.has_documents_of(version) or collection.ranking_head(version).second_stage is not None
     return collection.encoder_of(version) if own else collection.encoder
@@ -229,11 +229,11 @@ class QueryGroup:
     """Queries of a batch with the same phrases.
 
     Attributes:
-        numbers: which queries of the batch they are.
-        phrases: what a document must hold and must not; without a text.
-        mode: the legs. Where phrases leave no word to look for, all that they let through comes with equal
+        numbers: their numbers in the batch.
+        phrases: phrases that a document must contain and must not; without a text.
+        mode: the legs. If phrases leave no word to search for, all documents that they admit get equal
             weights: the dense leg, asked with zeros.
-        texts: their words, without quotes, signs and what is excluded; None where no word is left.
+        texts: their words, without quotes, signs and excluded phrases; None where no word is left.
     """
 
     numbers: list[int]
@@ -242,15 +242,15 @@ class QueryGroup:
     texts: list[str] | None
 
 
-def grouped(
+def group_queries(
     queries: Sequence[str], mode: Mode, tokenizer: Tokenizer | None, *, operators: bool = True
 ) -> list[QueryGroup]:
     """Group a batch, in the order of the first query of each group.
 
     Args:
         queries: the batch.
-        mode: the legs that were asked for.
-        tokenizer: says what is a word to BM25; None takes everything for one.
+        mode: the requested legs.
+        tokenizer: decides what is a word to BM25; with None everything is.
         operators: whether quotes and signs in a text restrict.
     """
     parsed = [parse_query(query) if operators else ParsedQuery(query) for query in queries]

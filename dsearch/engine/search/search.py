@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dsearch.attention.arrays import inference
 from dsearch.engine.indexing.own_vectors import Vectors
@@ -24,6 +25,12 @@ from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.store.filters.field_names import refuse_misspelt
 from dsearch.types import SearchResult, Stamp
+
+if TYPE_CHECKING:
+    from dsearch.engine.ranking.explain import Explain
+    from dsearch.engine.ranking.output import SearchOutput
+    from dsearch.engine.search.highlights.meaning import ShowMeaning
+    from dsearch.evaluation.confidence import Calibration
 
 
 def search(
@@ -55,7 +62,7 @@ def search(
     results = [
         result
         for group in groups
-        for result in answered(
+        for result in search_group(
             collection, group, stamp, chosen, places=places, queries=queries, turned=turned
         )
     ]
@@ -66,7 +73,7 @@ def search(
     return [replace(by_number[number], took_ms=took_ms, waiting=waiting) for number in range(len(queries))]
 
 
-def answered(
+def search_group(
     collection: CollectionState,
     group: QueryBatch,
     stamp: Stamp,
@@ -76,24 +83,28 @@ def answered(
     queries: Sequence[str],
     turned: bool = False,
 ) -> list[SearchResult]:
-    """Answer the queries of a group, in its order; `places` and `queries` are those of the batch.
+    """Build one result per query of a group, in its order.
 
-    `turned`: the states are not those of the texts.
+    Args:
+        collection: the collection.
+        group: queries that share a layer.
+        stamp: state and model that the layer is of.
+        chosen: options of the search.
+        places: first place of each query of the batch.
+        queries: texts of the batch.
+        turned: whether the states are other than those of the texts.
     """
     layer, texts = group.layer, group.texts
     shape = shaped_by(chosen.fields)
     page = HitPage(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
+    by_words = chosen.highlight and chosen.highlight_by == "words"
     with inference():
         output = layer.ranked(group.states, texts, group.tokens)
-        covers = chosen.covers(layer.snapshot.positions)
         attention = sharing_attention(output)
-        mass = covered_mass(attention, layer, texts) if covers else None
-        summaries = summaries_of(attention, mass)
-        calibration = None
-        by_score = chosen.sort is None  # otherwise the first hit is not the likeliest
-        if texts is not None and chosen.mode == "hybrid" and by_score and not turned:
-            calibration = collection.calibrations.of(stamp.model)
-        estimated = [] if calibration is None else confidences(attention, layer, calibration)
+        covers = chosen.covers(layer.snapshot.positions)
+        summaries = summaries_of(attention, covered_mass(attention, layer, texts) if covers else None)
+        calibration = None if turned else _calibration(collection, texts, stamp, chosen)
+        estimated = None if calibration is None else confidences(attention, layer, calibration)
         output, duplicates = arranged(
             output,
             layer,
@@ -102,32 +113,14 @@ def answered(
             collection.kept_fields.of,
             collection.kept_documents.of,
         )
-        explain = None
-        if chosen.explain:
-            from dsearch.engine.ranking.explain import explainer
-            from dsearch.engine.search.training_effect import learned
-
-            change = None
-            if output.second is None:  # the parent's ranking has none
-                change = learned(
-                    collection, stamp.model, output, layer, group.states, texts, chosen, turned=turned
-                )
-            explain = explainer(output, layer, texts, change)
-        by_words = chosen.highlight_by == "words"
-        meaning = None
-        if chosen.highlight and not by_words and texts is not None:
-            from dsearch.engine.search.highlights.meaning import meaning_highlighter
-
-            tokens = tokens_of(collection, texts, layer.snapshot, stamp.model)
-            meaning = meaning_highlighter(layer.snapshot, layer.reranker.stage, tokens)
         hits = hits_of(
             output,
             layer,
             collection.kept_documents,
             page,
-            explain=explain,
-            highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight and by_words else None,
-            meaning=meaning,
+            explain=_explanation(collection, group, stamp, chosen, output, turned=turned),
+            highlight=highlighter(layer.snapshot.keyword, texts) if by_words else None,
+            meaning=None if by_words else _meaning(collection, group, stamp, chosen),
             duplicates=duplicates,
         )
         absent = absent_fields([hit for of_query in hits for hit in of_query], chosen.fields)
@@ -135,6 +128,49 @@ def answered(
         hits = [[shape(hit) for hit in of_query] for of_query in hits]
         named = [(queries[number], places[number]) for number in group.numbers]
         results = results_of(named, output, hits, summaries, page, stamp)
-        if calibration is None:
+        if estimated is None:
             return results
         return [replace(result, confidence=of) for result, of in zip(results, estimated, strict=True)]
+
+
+def _calibration(
+    collection: CollectionState, texts: Sequence[str] | None, stamp: Stamp, chosen: SearchOptions
+) -> Calibration | None:
+    """Calibration of the first hits' confidence; None where the first hit is not the likeliest."""
+    if texts is None or chosen.mode != "hybrid" or chosen.sort is not None:
+        return None
+    return collection.calibrations.of(stamp.model)
+
+
+def _explanation(
+    collection: CollectionState,
+    group: QueryBatch,
+    stamp: Stamp,
+    chosen: SearchOptions,
+    output: SearchOutput,
+    *,
+    turned: bool,
+) -> Explain | None:
+    """Parts of the scores, and the change that training made; None unless asked for."""
+    if not chosen.explain:
+        return None
+    from dsearch.engine.ranking.explain import explainer
+    from dsearch.engine.search.training_effect import learned
+
+    layer, texts, change = group.layer, group.texts, None
+    if output.second is None:  # the parent's ranking has none
+        change = learned(collection, stamp.model, output, layer, group.states, texts, chosen, turned=turned)
+    return explainer(output, layer, texts, change)
+
+
+def _meaning(
+    collection: CollectionState, group: QueryBatch, stamp: Stamp, chosen: SearchOptions
+) -> ShowMeaning | None:
+    """Highlights by meaning, from the tokens of queries and documents; None unless asked for."""
+    if not chosen.highlight or group.texts is None:
+        return None
+    from dsearch.engine.search.highlights.meaning import meaning_highlighter
+
+    layer = group.layer
+    tokens = tokens_of(collection, group.texts, layer.snapshot, stamp.model)
+    return meaning_highlighter(layer.snapshot, layer.reranker.stage, tokens)

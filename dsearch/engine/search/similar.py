@@ -24,7 +24,7 @@ from dsearch.attention.arrays import length, unit
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.search.queries import layer_options, resolve_queries
-from dsearch.engine.search.search import answered
+from dsearch.engine.search.search import search_group
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DocumentNotFound, InvalidRequest
@@ -85,7 +85,9 @@ def similar(
         typos=chosen.typos,
     )
     queries = ["" if query is None else query]
-    result = answered(collection, groups[0], stamp, chosen, places=[place], queries=queries, turned=True)[0]
+    result = search_group(collection, groups[0], stamp, chosen, places=[place], queries=queries, turned=True)[
+        0
+    ]
     took_ms = (time.perf_counter() - started) * 1000
     return replace(result, took_ms=took_ms, waiting=collection.waiting)
 

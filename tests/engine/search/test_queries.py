@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
-from dsearch.engine.search.queries import grouped, states_of
+from dsearch.engine.search.queries import group_queries, states_of
 from dsearch.index import ParsedQuery, Tokenizer
 
 QUERIES = ["rice", '"beam search" rice', "-java", '"beam search"', "+beam +search rice", "bread -java"]
@@ -18,7 +18,7 @@ queries = st.lists(st.sampled_from([*QUERIES, "", " ", '"to be"', '"the"', "-", 
 
 @given(queries=queries, operators=st.booleans())
 def test_every_query_is_in_one_group(queries: list[str], operators: bool) -> None:
-    groups = grouped(queries, "hybrid", Tokenizer(), operators=operators)
+    groups = group_queries(queries, "hybrid", Tokenizer(), operators=operators)
     assert sorted(number for group in groups for number in group.numbers) == list(range(len(queries)))
     for group in groups:
         assert group.texts is None or len(group.texts) == len(group.numbers)
@@ -27,18 +27,20 @@ def test_every_query_is_in_one_group(queries: list[str], operators: bool) -> Non
 
 
 def test_phrases_make_groups() -> None:
-    groups = grouped(["rice", "bread", 'rice "beam search"', 'bread "beam search"'], "hybrid", Tokenizer())
+    groups = group_queries(
+        ["rice", "bread", 'rice "beam search"', 'bread "beam search"'], "hybrid", Tokenizer()
+    )
     assert [group.numbers for group in groups] == [[0, 1], [2, 3]]
     assert groups[1].phrases == ParsedQuery("", ("beam search",))
     assert groups[1].texts == ["rice beam search", "bread beam search"]
 
 
 def test_what_leaves_no_word_is_asked_without_words() -> None:
-    (excluding,) = grouped(["-java"], "hybrid", Tokenizer())
+    (excluding,) = group_queries(["-java"], "hybrid", Tokenizer())
     assert (excluding.mode, excluding.texts) == ("dense", None)
-    (stopped,) = grouped(['"to be"'], "keyword", Tokenizer())
+    (stopped,) = group_queries(['"to be"'], "keyword", Tokenizer())
     assert (stopped.mode, stopped.texts) == ("dense", None)
-    (worded,) = grouped(['"to be"'], "hybrid", Tokenizer())
+    (worded,) = group_queries(['"to be"'], "hybrid", Tokenizer())
     assert (worded.mode, worded.texts) == ("hybrid", ["to be"])
 
 
@@ -50,7 +52,7 @@ def test_states_stand_in_the_order_of_the_batch(queries: list[str]) -> None:
         calls.append(texts)
         return torch.tensor([[float(len(text)), 1.0] for text in texts])
 
-    groups = grouped(queries, "hybrid", Tokenizer())
+    groups = group_queries(queries, "hybrid", Tokenizer())
     states = states_of(groups, encode, 2)
     assert len(calls) <= 1
     for group in groups:

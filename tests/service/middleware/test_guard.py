@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from support.service.problems import error_table
 from support.service.service_fakes import ORIGIN
 
 import dsearch
