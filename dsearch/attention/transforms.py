@@ -19,6 +19,10 @@ from dsearch.attention.arrays import numbers_of
 from dsearch.attention_options import LONGEST_STATE
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
+NO_GRAPH = (
+    "a search inside torch.export or torch.jit, which no index has: its candidates would be those of the "
+    "example; export the networks around it, or use torch.compile, which leaves it as it is"
+)
 _SHORTEST = 1e-18  # squares of shorter states are no numbers of float32
 
 
@@ -27,7 +31,7 @@ def checked_states(states: Any) -> Float[Tensor, "*queries encoder_dim"]:
 
     Raises:
         InvalidRequest: another type, whole or complex numbers, numbers that are not finite, a state longer
-            than a million, or a transform of `torch.func`.
+            than a million, a transform of `torch.func`, or a graph of `torch.export` or `torch.jit`.
         DimensionMismatch: one query, or more than two dimensions of them.
     """
     if not isinstance(states, Tensor):
@@ -39,6 +43,8 @@ def checked_states(states: Any) -> Float[Tensor, "*queries encoder_dim"]:
             f"query states of layout {states.layout} on device {states.device}; give a dense tensor with "
             "numbers: states.to_dense()"
         )
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        raise InvalidRequest(NO_GRAPH)
     refuse_transforms(states)
     if not states.is_floating_point():
         raise InvalidRequest(f"query states of {states.dtype}; give floating-point numbers: states.float()")
@@ -70,6 +76,19 @@ def bounded_states(states: Float[Tensor, "*queries encoder_dim"]) -> Float[Tenso
     if not (short := lengths < _SHORTEST).any():
         return states
     return states.masked_fill(torch.as_tensor(short, device=states.device).unsqueeze(-1), 0.0)
+
+
+def require_numbers(parameter: Tensor) -> None:
+    """Refuse a layer whose parameters lie on the device meta.
+
+    Raises:
+        InvalidRequest.
+    """
+    if parameter.is_meta:
+        raise InvalidRequest(
+            "a layer on the device meta, where its parameters have no numbers; open it again, or call "
+            "to_empty(device='cpu') and load a state_dict"
+        )
 
 
 def refuse_transforms(states: Tensor) -> None:

@@ -17,6 +17,7 @@ answered.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from dsearch.attention import POOLINGS, mix, pool, temper, with_zero_gradient
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
-from dsearch.attention.transforms import checked_states
+from dsearch.attention.transforms import NO_GRAPH, checked_states, require_numbers
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
 from dsearch.client.remote_gradients import AttentionByServer, DenseByServer
@@ -107,7 +108,7 @@ class RemoteSearch(nn.Module):
             self.model = model or self.client.models(collection).live
             tensors = self.client.head(collection, self.model)
             self.head = head_of_arrays(tensors).train()
-            self._tensors = {name for name, _ in self.head.named_parameters()}
+            self._own = _references(self.head)
         self.version = self.model
         self._draft: str | None = None
         self._handed_in: Mapping[str, Any] = {}  # the head of the draft
@@ -248,9 +249,14 @@ class RemoteSearch(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteSearch:
         """A layer with parameters of its own by the same client; handed in as this one was."""
         other = with_own_parameters(self, memo)
+        if other.head is not None:
+            other._own = _references(other.head)
         if other._draft is not None:
             other._hand_in()
         return other
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise InvalidRequest(NO_GRAPH)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -307,12 +313,23 @@ class RemoteSearch(nn.Module):
         """Refuse a head with other parameters than those that the server has gradients of."""
         if self.head is None:
             return
-        others = {name for name, _ in self.head.named_parameters()} - self._tensors
-        if others:
+        require_numbers(self.head.log_temperature)
+        present = dict(self.head.named_parameters())
+        if others := present.keys() - self._own.keys():
             raise InvalidRequest(
                 f"a head with {min(others)!r}, of which a server computes no gradient; remove the "
                 "parametrization (or pruning), or train a layer of dsearch.open_layer"
             )
+        own = {name: of() for name, of in self._own.items()}
+        lent = [name for name, at in present.items() if own[name] is not None and own[name] is not at]
+        if lent:
+            raise InvalidRequest(
+                f"a head with other tensors for this call, such as {lent[0]!r} (functional_call): a server "
+                "answers by the head that it was handed in; load them (load_state_dict) and call sync(), or "
+                "use a layer of dsearch.open_layer"
+            )
+        if any(at is None for at in own.values()):  # they were replaced for good
+            self._own = _references(self.head)
 
     def _hand_in(self) -> None:
         """Make a draft of the head of the last `sync`."""
@@ -383,6 +400,11 @@ class RemoteSearch(nn.Module):
         named = {"model": self.model} if self._draft is None else {"draft": self._draft}
         bias = {} if self.bias is None else {"bias": self.bias.detach().double().cpu().numpy()}
         return {**self.options, **named, **bias, "dtype": dtype}
+
+
+def _references(head: Head) -> dict[str, weakref.ref[nn.Parameter]]:
+    """A head's parameters by name, which this does not keep alive."""
+    return {name: weakref.ref(parameter) for name, parameter in head.named_parameters()}
 
 
 _HERE_ALONE = (

@@ -41,6 +41,13 @@ class Upload:
     parent: str | None
 
 
+def plain_layer(layer: TrainedLayer) -> TrainedLayer:
+    """The layer inside of a wrapper of torch; see `dsearch.training.saving.unwrapped`."""
+    from dsearch.training.saving import unwrapped
+
+    return layer if isinstance(layer, Mapping) else unwrapped(layer)
+
+
 def upload_of(layer: TrainedLayer, encoder: TrainedEncoder, parent: str | None) -> Upload:
     """The parts of a layer, of a head, or of a head's tensors.
 
@@ -49,6 +56,7 @@ def upload_of(layer: TrainedLayer, encoder: TrainedEncoder, parent: str | None) 
     """
     from dsearch.encoder import LearningEncoder
 
+    layer = plain_layer(layer)
     encoder = encoder or getattr(layer, "encoder", None)
     change = encoder.change() if isinstance(encoder, LearningEncoder) else encoder
     return Upload(_tensors_of(layer), change, parent or getattr(layer, "version", None))

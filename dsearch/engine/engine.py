@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from dsearch.encoder import EncoderSource, QueryCache, TextEncoder
 from dsearch.engine.collection import Collection
@@ -376,21 +375,20 @@ class SearchEngine:
     # ---- closing
 
     def close(self) -> None:
-        """Close every collection and release the lock; safe to call twice."""
-        for collection in self._open.values():
-            collection.close()
-        self._open.clear()
+        """Close every collection and release the lock, for good; safe to call twice."""
+        while self._open:
+            self._open.popitem()[1].close()
         self.home.unlock()
 
     def __enter__(self) -> SearchEngine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _opened(self, folder: Path) -> Collection:
+        if not self.readonly:
+            self.home.require_locked()
         store = Store.open(folder, readonly=self.readonly)
         try:
             closed = take_clean_close(store)
@@ -441,6 +439,7 @@ class SearchEngine:
     def _require_writable(self) -> None:
         if self.readonly:
             raise Conflict(f"{self.home.path} was opened with readonly=True; open it for writing")
+        self.home.require_locked()
 
 
 def _of_settings(home: Path) -> TextEncoder:

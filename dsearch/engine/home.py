@@ -38,6 +38,7 @@ from dsearch.errors import (
     HomeLocked,
     InvalidRequest,
     NotFound,
+    Unavailable,
     UnsupportedFormat,
 )
 from dsearch.index.durable import replace_file
@@ -70,7 +71,7 @@ class Home:
                 "dsearch.RemoteSearch"
             )
         self.path = path
-        self._lock = FileLock(path / LOCK_NAME)
+        self._lock = FileLock(path / LOCK_NAME, thread_local=False)  # any thread may ask, and close
 
     def folder(self, name: str) -> Path:
         """Return the folder of collection `name`, which need not exist.
@@ -134,6 +135,15 @@ class Home:
     def locked(self) -> bool:
         """True if this object holds the lock."""
         return self._lock.is_locked
+
+    def require_locked(self) -> None:
+        """Return if this object holds the lock: another process may write since it was released.
+
+        Raises:
+            Unavailable.
+        """
+        if not self.locked:
+            raise Unavailable(f"{self.path} was closed; open it again")
 
     def lock(self) -> None:
         """Lock the home for writing, until `unlock` or the end of the process.

@@ -87,7 +87,8 @@ def save_model(
 
     Args:
         collection: opened for writing.
-        layer: the layer, or its head alone.
+        layer: the layer, also inside of `AveragedModel`, `DataParallel` or what `torch.compile` gives; or its
+            head alone.
         evidence: held-out judged queries; scores by both versions; or a function that scores held-out
             examples by a layer, called with the live version's and with this one, over its own documents with
             encode_documents. None: the version is kept
@@ -107,6 +108,7 @@ def save_model(
         ModelNotFound: no such parent.
         Cancelled: the observer stopped it.
     """
+    layer = unwrapped(layer)
     _require_parts(collection, layer)
     if isinstance(layer, CollectionLayer):
         parent, encoder = parent or layer.version, encoder or layer.encoder
@@ -189,6 +191,15 @@ def _require_parts(collection: object, layer: object) -> None:
             f"a layer of type {type(layer).__name__}; give one of dsearch.open_layer, or its head; a "
             "RemoteSearch is saved by save_model of its client"
         )
+
+
+def unwrapped(layer: Any) -> Any:
+    """The layer inside of an `AveragedModel`, of parallel data or of a compiled module; else itself."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(layer, name, None)
+        if inner is not None:
+            return unwrapped(inner)
+    return layer
 
 
 def head_of_layer(layer: SearchLayer) -> Head:

@@ -18,6 +18,7 @@ from dsearch.client.uploads import (
     evidence_by,
     kept_version,
     model_file,
+    plain_layer,
     upload_of,
     verdict_options,
 )
@@ -177,7 +178,8 @@ class TaskOperations:
 
         Args:
             collection: its name.
-            layer: a trained layer, its head, or the head's tensors.
+            layer: a trained layer (also inside of `AveragedModel` and the like), its head, or the head's
+                tensors.
             evidence: held-out judged queries (`JudgedQueries`), scores by both versions (`ExampleScores`), or
                 a function that scores held-out examples by a layer, one number each, more is better: it is
                 called here, with the live version's layer and with this one. With encode_documents the call
@@ -189,6 +191,7 @@ class TaskOperations:
             record: what should be known of it later, as JSON.
             options: see `dsearch.jobs.SavingJob`.
         """
+        layer = plain_layer(layer)
         upload, live = upload_of(layer, encoder, parent), ""
         if callable(evidence):
             answer = yield Request("GET", path_of(collection, "models"))

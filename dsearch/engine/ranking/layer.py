@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.transforms import bounded_states
+from dsearch.attention.transforms import NO_GRAPH, bounded_states, require_numbers
 from dsearch.engine.ranking.candidates import Among
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
@@ -88,22 +88,29 @@ class SearchLayer(Ranker, nn.Module):
         """A layer with parameters of its own over the same documents, which are not copied."""
         return with_own_parameters(self, memo)
 
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise InvalidRequest(NO_GRAPH)
+
     def _in_own_precision(self, states: Tensor) -> Tensor:
         """States in the precision of the layer, where that loses nothing.
 
         Raises:
-            InvalidRequest: states of float64, and a layer of less.
+            InvalidRequest: states of float64, and a layer of less; other states than those of a layer in half
+                precision; a layer without numbers.
         """
+        require_numbers(self.head.log_temperature)
         own = self.head.log_temperature.dtype
         if states.dtype == own:
             return states
-        if states.dtype == torch.float64:
+        half = (torch.bfloat16, torch.float16)
+        if own in half or states.dtype == torch.float64:
+            given, kept = (str(one).removeprefix("torch.") for one in (states.dtype, own))
+            moved = "double" if states.dtype == torch.float64 else "float"
             raise InvalidRequest(
-                f"query states of float64, and a layer of {str(own).removeprefix('torch.')}; call "
-                "layer.double(), or give states.float()"
+                f"query states of {given}, and a layer of {kept}; call layer.{moved}(), or give "
+                f"states.to(torch.{kept})"
             )
-        half = states.dtype in (torch.bfloat16, torch.float16)
-        return states.to(own) if half or own == torch.float64 else states
+        return states.to(own) if states.dtype in half or own == torch.float64 else states
 
     def whole(self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None) -> Whole:
         """Return the attention over every document, to be read block by block; without gradients."""

@@ -203,7 +203,8 @@ class Ranker:
     def memory(self) -> SnapshotMemory:
         """The head's memory over these documents."""
         memory, bound = self.head.memory, self._memory
-        assert memory is not None
+        if memory is None:  # no assertion: torch asks modules for all that they have
+            raise AttributeError("memory of a layer whose head has none")
         if bound is None or bound.memory is not memory or bound.snapshot is not self._snapshot:
             from dsearch.engine.ranking.memory import SnapshotMemory
 
@@ -225,6 +226,8 @@ class Ranker:
         """The second stage over these documents."""
         from dsearch.engine.ranking.second_stage import Reranker, stage_of
 
+        if self._snapshot.tokens is None:
+            raise AttributeError("reranker of documents without tokens")
         return Reranker(self._snapshot, stage_of(self._snapshot, self.head), self.rerank_candidates)
 
     def weighing_of(self, folded: Float[Array, "batch heads encoder_dim"]) -> Weighing:

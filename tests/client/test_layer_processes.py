@@ -1,0 +1,148 @@
+"""Layers beside other processes: workers of a DataLoader, gloo, a server that has stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.service.in_thread import served_in_thread
+from support.service.service_fakes import WordEncoder, documents
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import dsearch
+from dsearch.client import Client, LocalEngine, RemoteSearch
+from dsearch.engine import SearchEngine
+from dsearch.errors import CollectionNotFound, Unavailable
+from dsearch.service import create_app
+
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("unchecked")]
+
+QUERIES = ["river stone", "attention music head", "lamp"]
+
+
+def states_of(queries: list[str]) -> Tensor:
+    return torch.as_tensor(WordEncoder().encode_queries(queries))
+
+
+class States(Dataset[Tensor]):
+    """Encoded in the worker."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, at: int) -> Tensor:
+        return states_of([QUERIES[at % 3]])[0]
+
+
+class Contexts(States):
+    """Searched in the worker."""
+
+    def __init__(self, layer: nn.Module):
+        self.layer = layer
+
+    def __getitem__(self, at: int) -> Tensor:
+        with torch.no_grad():
+            return self.layer(states_of([QUERIES[at % 3]])).context[0]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    with SearchEngine(tmp_path_factory.mktemp("layers") / "home", encoder=WordEncoder) as opened:
+        opened.create("papers").ingest(documents(20))
+        yield opened
+
+
+@pytest.fixture(params=["here", "in process"])
+def layer(request: pytest.FixtureRequest, engine: SearchEngine) -> nn.Module:
+    if request.param == "here":
+        return dsearch.open_layer(engine, "papers", mode="dense")
+    return RemoteSearch(LocalEngine(engine), "papers", mode="dense", train_head=True)
+
+
+def loader_of(data: Dataset[Tensor], method: str) -> DataLoader[Tensor]:
+    return DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context=method, timeout=300)
+
+
+def test_workers_encode_and_search_beside_a_layer(layer: nn.Module) -> None:
+    """The collection was opened before the workers were forked."""
+    wanted = layer(states_of([QUERIES[at % 3] for at in range(4)])).context
+    states = torch.cat(list(loader_of(States(), "fork")))
+    torch.testing.assert_close(layer(states).context, wanted)
+    torch.testing.assert_close(torch.cat(list(loader_of(Contexts(layer), "fork"))), wanted.detach())
+
+
+def test_a_spawned_worker_opens_a_layer_of_its_own(layer: nn.Module) -> None:
+    with pytest.raises(TypeError, match=r"not pickled.*open"):
+        next(iter(loader_of(Contexts(layer), "spawn")))
+
+
+def test_a_collection_that_was_dropped(tmp_path: Path) -> None:
+    """A layer keeps the documents that it has; what needs the collection says that there is none."""
+    with SearchEngine(tmp_path / "home", encoder=WordEncoder) as opened:
+        papers = opened.create("papers")
+        papers.ingest(documents(20))
+        here = dsearch.open_layer(opened, "papers", mode="dense")
+        there = RemoteSearch(LocalEngine(opened), "papers", mode="dense")
+        before = here(states_of(QUERIES)).context
+        opened.drop("papers")
+        assert here(states_of(QUERIES)).context.equal(before)
+        calls: list[Callable[[], Any]] = [
+            here.refresh,
+            lambda: here(states_of(QUERIES), values="i"),
+            lambda: there(states_of(QUERIES)),
+            lambda: LocalEngine(opened).save_model("papers", here),
+        ]
+        for call in calls:
+            with pytest.raises(CollectionNotFound, match="no collection 'papers'"):
+                call()
+        with pytest.raises(Unavailable, match="was closed; open it again"):
+            dsearch.save_model(papers, here)
+
+
+def test_a_server_that_has_stopped_is_named(tmp_path: Path) -> None:
+    with SearchEngine(tmp_path / "home", encoder=WordEncoder) as opened:
+        opened.create("papers").ingest(documents(20))
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            with served_in_thread(create_app(opened, query_timeout_s=30), listening):
+                client = Client(address, retries=0)
+                client.ready()
+                layer = RemoteSearch(client, "papers", mode="dense", train_head=True)
+                states = states_of(QUERIES).requires_grad_()
+                loss = layer(states).context.square().sum()
+    calls: list[Callable[[], Any]] = [loss.backward, lambda: layer(states), layer.sync, layer.publish]
+    for call in calls:
+        with pytest.raises(Unavailable, match="is the server running"):
+            call()
+    assert states.grad is None
+
+
+def test_two_processes_average_their_gradients(engine: SearchEngine, tmp_path: Path) -> None:
+    """Each has half of the queries and reads the home; both end with the whole batch's gradient."""
+    import torch.multiprocessing as spawning
+
+    batch = [*QUERIES, "stone key"]
+    layer = dsearch.open_layer(engine, "papers", mode="dense")
+    layer(states_of(batch)).context.square().sum(1).mean().backward()
+    home, at = str(engine.home.path), str(tmp_path / "meet")
+    spawning.start_processes(half_of, (home, at, batch, str(tmp_path)), nprocs=2, start_method="fork")
+    for rank in range(2):
+        gradient = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(gradient, layer.head.key_delta.grad, rtol=1e-4, atol=1e-6)
+
+
+def half_of(rank: int, home: str, at: str, batch: list[str], folder: str) -> None:
+    import torch.distributed as distributed
+
+    distributed.init_process_group("gloo", init_method=f"file://{at}", rank=rank, world_size=2)
+    reading = SearchEngine(Path(home), encoder=WordEncoder, readonly=True)
+    layer = dsearch.open_layer(reading, "papers", mode="dense")
+    parallel = nn.parallel.DistributedDataParallel(layer, find_unused_parameters=True)
+    parallel(states_of(batch[2 * rank : 2 * rank + 2])).context.square().sum(1).mean().backward()
+    torch.save(layer.head.key_delta.grad, Path(folder) / f"{rank}.pt")
+    distributed.destroy_process_group()
