@@ -100,6 +100,12 @@ class Settings(BaseSettings):
     task_memory_bytes: int | None = Field(
         None, ge=1, description="memory limit of a task (training, evaluation); none when unset"
     )
+    model_upload_bytes: int = Field(
+        512 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="size of the largest trained model that clients may send (POST …/models/save); all "
+        "weights of the default encoder are 91 MB",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "warning", description="level of the log on stderr; info has a line for each request"
     )

@@ -254,7 +254,7 @@ class TrainingJob(LearningJob):
     )
     memory: bool = option(True, "recall judgements of similar queries, where held-out queries gain by it")
     token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
-    stage_loss: bool = option(False, "scope query: the encoder learns by a second stage's matches too")
+    stage_loss: bool = option(False, "scopes query, full: the encoder learns by a second stage too")
     monotone_fields: str | None = option(
         None, "second stage: fields of the metadata that may raise (+year) or lower (-price)", longest=500
     )
@@ -408,6 +408,8 @@ class SavingJob(LearningJob):
             return
         if self.judgements is not None:
             raise InvalidRequest("judgements and scores; give one kind of evidence")
+        if not self.before and not self.after:
+            raise InvalidRequest("no scores of examples; give one of each by both versions, or no evidence")
         if len(self.before) != len(self.after):
             raise InvalidRequest(
                 f"{len(self.before)} scores before and {len(self.after)} after; give one each for an example"

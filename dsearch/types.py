@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from dsearch.hints import Command
+from dsearch.errors import Command
 
 if TYPE_CHECKING:
     import numpy as np

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "rebuild_share": 0.05,
     "explore": 0.0,
     "task_memory_bytes": None,
+    "model_upload_bytes": 512 * 1024 * 1024,
     "log_level": "warning",
     "log_format": "text",
 }
@@ -42,6 +43,7 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "rebuild_share": ([0, 1.5], [-0.1]),
     "explore": ([0, 0.2], [-0.1, 0.21]),
     "task_memory_bytes": ([1], [0]),
+    "model_upload_bytes": ([1024 * 1024], [1024 * 1024 - 1]),
     "log_level": (["debug", "error"], ["loud"]),
     "log_format": (["json"], ["xml"]),
 }

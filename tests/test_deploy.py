@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from dsearch.cli.app import app
+from dsearch.cli.grouped_help import app
 from dsearch.config import Settings
 
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,8 @@ import pytest
 import typer
 
 from dsearch.attention.retrieval.head import QUERY_SIDES as OF_HEADS
-from dsearch.cli.app import app
 from dsearch.cli.declared_options import as_flag
+from dsearch.cli.grouped_help import app
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import (
     OBJECTIVE_NAMES,

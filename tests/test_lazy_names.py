@@ -11,7 +11,9 @@ from support.paths import ROOT
 LAZY = sorted(
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for file in (ROOT / "dsearch").rglob("*.py")
-    if re.search(r"^def __getattr__\(", file.read_text(encoding="utf-8"), re.MULTILINE)
+    if re.search(
+        r"^(def __getattr__\(|__getattr__, __dir__ = )", file.read_text(encoding="utf-8"), re.MULTILINE
+    )
 )
 
 

@@ -30,7 +30,7 @@ def test_importing_it_is_light() -> None:
 
 
 def test_help_loads_no_engine() -> None:
-    loaded = modules_after("import dsearch.cli.app")
+    loaded = modules_after("import dsearch.cli.grouped_help")
     assert not loaded & {"torch", "faiss", "fastapi", "sentence_transformers", "pydantic"}
 
 

@@ -11,8 +11,8 @@ import typer
 from pydantic import ValidationError
 
 from dsearch.attention_options import AttentionKeywords, AttentionOptions
-from dsearch.cli.app import app
 from dsearch.cli.declared_options import with_options_of
+from dsearch.cli.grouped_help import app
 from dsearch.client.options import AttendOptions, FindOptions
 from dsearch.declared import option, options_of
 from dsearch.engine.options import LayerOptions, SearchArguments

@@ -5,12 +5,14 @@ Names are loaded when they are first used: the formulas that a search needs do w
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dsearch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from dsearch.attention.arrays import entropy, masked_log_softmax, masked_softmax, temper
+    from dsearch.attention.blockwise.blocks import ExactAttention, PartialAttention, merge
     from dsearch.attention.blockwise.exact import exact_attention, log_partition
-    from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge
     from dsearch.attention.database import Answer, Database, similarity
     from dsearch.attention.excitation import GatedValues, SqueezeExcite
     from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
         score_named,
         unit,
     )
-    from dsearch.attention.softmax import entropy, masked_log_softmax, masked_softmax, temper
 
 _NAMES = {
     "pooling": (
@@ -109,7 +110,7 @@ _NAMES = {
         "floor_of",
     ),
     "retrieval.coverage": ("CoveredMass", "covered_mass", "estimate_covered_mass", "sample_rest"),
-    "blockwise.partial": ("ExactAttention", "PartialAttention", "merge"),
+    "blockwise.blocks": ("ExactAttention", "PartialAttention", "merge"),
     "excitation": ("GatedValues", "SqueezeExcite"),
     "sampling.sampled": ("HardSample", "SampledHardAttention", "reinforce_loss", "sample"),
     "multihead": ("MultiHeadAttention", "causal_mask"),
@@ -117,7 +118,7 @@ _NAMES = {
     "retrieval.topk": ("TopK", "TopKAttention", "top_k", "top_k_attention"),
     "retrieval.hops": ("attend_in_hops", "refine"),
     "kernels": ("boxcar", "epanechnikov", "gaussian"),
-    "softmax": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
+    "arrays": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
     "blockwise.exact": ("exact_attention", "log_partition"),
     "retrieval.null_slot": ("fit_null_slot", "null_weights", "slot_evidence"),
     "sampling.gumbel": ("gumbel_top_k", "relaxed_top_k"),
@@ -202,12 +203,4 @@ __all__ = [
     "with_zero_gradient",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsearch.attention' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

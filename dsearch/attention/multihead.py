@@ -4,7 +4,7 @@
 
 Self-attention is queries, keys and values from one source; cross-attention takes queries from one and keys
 and values from another: a decoder looking at a sentence, a target item looking at a user's history.
-Retrieval is cross-attention too, with a corpus for the second source; there DESIGN's heads share their keys
+Retrieval is cross-attention too, with a corpus for the second source; there the heads share their keys
 (multi-query attention, Shazeer, 2019, arXiv:1911.02150), while here every head has keys of its own.
 """
 

@@ -25,8 +25,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dsearch.attention.arrays import masked_softmax, temper
 from dsearch.attention.scores import Score, score_named
-from dsearch.attention.softmax import masked_softmax, temper
 from dsearch.errors import InvalidRequest
 
 Weights = Float[Tensor, "*shape"]

@@ -25,7 +25,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal of another encoding shows "?" for what it lacks
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
-    from dsearch.cli.app import app
+    from dsearch.cli.grouped_help import app
     from dsearch.errors import DsearchError
 
     try:

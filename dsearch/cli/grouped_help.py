@@ -1,13 +1,15 @@
-"""The commands: where each is defined, what it is for, and an example of it."""
+"""The commands: where each is defined, its purpose, an example; the root, which imports the one called."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+import dsearch
 
 COMMANDS = {
     "demo": "commands.demo:demo",
@@ -237,3 +239,32 @@ def add_examples(app: typer.Typer, path: str = "") -> None:
             if name in examples:
                 group.epilog = f"\b\nExample:\n  {examples[name]}"
             add_examples(group.typer_instance, f"{name} ")
+
+
+app = typer.Typer(
+    name="dsearch",
+    cls=GroupedHelp,
+    help="A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(dsearch.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval."""
+    from dsearch.cli.session import remember_home
+
+    remember_home(None)  # of an earlier command in this process

@@ -159,7 +159,7 @@ def ended_task(client: Client, task: Task, called: str, unit: str = "documents")
             names = ("stage", "done", "total", "elapsed_s")
             left_s, elapsed_s = task.progress["eta_s"], task.progress["elapsed_s"]
             share = elapsed_s / (elapsed_s + left_s) if left_s is not None and elapsed_s else None
-            now = Progress(*(task.progress[name] for name in names), share)
+            now = Progress(**{name: task.progress[name] for name in names}, share=share)
             if now != last:  # polled more often than it changes
                 last = now
                 on_progress(now)

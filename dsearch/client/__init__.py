@@ -10,8 +10,9 @@ is a collection of a server as a layer of a network.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dsearch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsearch.client.http import AsyncClient, Client
@@ -30,8 +31,4 @@ _HOMES = {
 
 __all__ = ["AsyncClient", "Client", "LocalEngine", "RemoteOutput", "RemoteSearch", "open"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsearch.client' has no {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

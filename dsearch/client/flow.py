@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, BinaryIO, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -29,7 +29,7 @@ class Request:
         method: HTTP method.
         path: path below the server's address, quoted.
         query: query of the URL.
-        content: request body.
+        content: request body; a file is sent part by part.
         content_type: media type of the body.
         accept: accepted media type.
         repeatable: whether repeating it has no further effect.
@@ -39,7 +39,7 @@ class Request:
     method: str
     path: str
     query: Mapping[str, str | int] = field(default_factory=dict)
-    content: bytes | None = None
+    content: bytes | BinaryIO | None = None
     content_type: str = JSON
     accept: str = JSON
     repeatable: bool = True

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import random
 import time
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from dsearch.client.flow import NOTHING, Flow, HttpReply, Pause, Request
 from dsearch.client.operations.all import Operations
 from dsearch.client.wire import error_of
-from dsearch.errors import DsearchError, InvalidRequest, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable
 from dsearch.version import __version__
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ CONNECT_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
 _LATER = (429, 503)
+_PART_BYTES = 1 << 18
 _DEADLINE = "X-Timeout-Ms"
 
 
@@ -79,13 +80,14 @@ class _Connection:
         headers = {"Accept": f"{request.accept}, application/problem+json"}
         if request.content is not None:
             headers["Content-Type"] = request.content_type
+        if not isinstance(request.content, bytes | None):
+            headers["Content-Length"] = str(request.content.seek(0, os.SEEK_END))
         if not request.writes:  # the server then stops with this timeout; it accepts 30 s at most
             headers[_DEADLINE] = str(max(1, round(1000 * min(limit_s, 30.0))))
         return {
             "method": request.method,
             "url": request.path,
             "params": request.query or None,
-            "content": request.content,
             "headers": headers,
             "timeout": httpx2.Timeout(limit_s, connect=min(limit_s, CONNECT_TIMEOUT_S)),
         }
@@ -126,6 +128,18 @@ class _Connection:
 
 def _answer(response: httpx2.Response) -> HttpReply:
     return HttpReply(response.status_code, dict(response.headers), response.content)
+
+
+def _from_start(content: bytes | BinaryIO | None) -> bytes | BinaryIO | None:
+    """A body for another attempt."""
+    if not isinstance(content, bytes | None):
+        content.seek(0)
+    return content
+
+
+async def _parts_of(file: BinaryIO) -> AsyncIterator[bytes]:
+    while part := await asyncio.to_thread(file.read, _PART_BYTES):
+        yield part
 
 
 def _pause_s(attempt: int) -> float:
@@ -182,7 +196,8 @@ class Client(_Connection, Operations):
             while True:
                 time.sleep(pause_s)
                 try:
-                    outcome: HttpReply | Exception = _answer(self._http.request(**arguments))
+                    content = _from_start(request.content)
+                    outcome: HttpReply | Exception = _answer(self._http.request(**arguments, content=content))
                 except (httpx2.TransportError, httpx2.InvalidURL) as error:
                     outcome = error
                 pause_s = attempts.send(outcome)
@@ -237,7 +252,11 @@ class AsyncClient(_Connection, Operations):
             while True:
                 await asyncio.sleep(pause_s)
                 try:
-                    outcome: HttpReply | Exception = _answer(await self._http.request(**arguments))
+                    content = _from_start(request.content)
+                    if not isinstance(content, bytes | None):
+                        content = _parts_of(content)
+                    reply = await self._http.request(**arguments, content=content)
+                    outcome: HttpReply | Exception = _answer(reply)
                 except (httpx2.TransportError, httpx2.InvalidURL) as error:
                     outcome = error
                 pause_s = attempts.send(outcome)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, Unavailable
 from dsearch.jobs import ExampleScores, JudgedQueries
 
 if TYPE_CHECKING:
@@ -170,26 +170,43 @@ def model_file(
     evidence: JudgedQueries | ExampleScores | None,
     record: Mapping[str, Any] | None,
     options: Mapping[str, Any],
-) -> bytes:
-    """The body of `POST …/models/save`."""
+) -> BinaryIO:
+    """The body of `POST …/models/save`, as a temporary file: it is written from the tensors themselves.
+
+    Raises:
+        InvalidRequest: a record or evidence that is no JSON.
+        Unavailable: the file cannot be written.
+    """
+    import tempfile
+
     import numpy as np
-    from safetensors.numpy import save
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
 
     from dsearch.training import evidence_fields
 
-    tensors = {name: np.array(tensor, np.float32, order="C") for name, tensor in upload.head.items()}
+    tensors = {name: np.asarray(tensor, np.float32, order="C") for name, tensor in upload.head.items()}
     request = {**evidence_fields(evidence), **options, "parent": upload.parent, "record": record}
     if upload.encoder is not None:
         request["encoder"] = asdict(upload.encoder.training)
         tensors |= {
-            f"query_encoder/{name}": tensor.detach().cpu().float().numpy()
+            f"query_encoder/{name}": tensor.detach().cpu().float().contiguous().numpy()
             for name, tensor in upload.encoder.tensors.items()
         }
     fields = {name: value for name, value in request.items() if value is not None}
     try:
-        return save(tensors, {"request": json.dumps(fields, allow_nan=False)})
+        request_json = json.dumps(fields, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"not JSON ({error}); give text, finite numbers, lists and objects") from None
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".safetensors") as written:
+            save_file(tensors, written.name, {"request": request_json})
+            return open(written.name, "rb")  # the name goes, the file stays until it is closed
+    except (OSError, SafetensorError) as error:
+        raise Unavailable(
+            f"the model could not be written to {tempfile.gettempdir()} before it is sent ({error}); free "
+            "space there, or name another folder in TMPDIR"
+        ) from error
 
 
 def is_search_layer(layer: TrainedLayer) -> bool:

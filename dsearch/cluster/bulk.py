@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dsearch.encoder.batching import length_sorted_batches
+from dsearch.encoder.text_encoder import length_sorted_batches
 from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.indexing.ingest import OnProgress
 from dsearch.errors import InvalidRequest

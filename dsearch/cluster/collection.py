@@ -23,8 +23,7 @@ from dsearch.engine import UNTRAINED, Collection, Searchable, SearchEngine
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.options import SearchArguments
 from dsearch.engine.search.arrangement import OWN, absent_fields
-from dsearch.errors import NotInCluster, ShardsMissing
-from dsearch.hints import Command
+from dsearch.errors import Command, NotInCluster, ShardsMissing
 from dsearch.search_options import SearchOptions
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import parse_filter

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dsearch.errors import InvalidRequest, MissingExtra, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, InvalidRequest, MissingExtra, Unavailable
 
 NAMESPACE = "dsearch"
 OBJECT_STORE_BYTES = 256 << 20  # Ray's default is 30 % of the memory; only weights and blocks pass through

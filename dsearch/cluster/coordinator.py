@@ -142,8 +142,7 @@ def coordinator(*, start: bool = False) -> Any:
     import ray
 
     from dsearch.cluster.connection import NAMESPACE
-    from dsearch.errors import Unavailable
-    from dsearch.hints import Command
+    from dsearch.errors import Command, Unavailable
 
     if start:
         actor = ray.remote(Coordinator).options(

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsearch.cluster.coordinator import READY_S
-from dsearch.errors import DsearchError, EncoderUnavailable, InvalidRequest, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, DsearchError, EncoderUnavailable, InvalidRequest, Unavailable
 from dsearch.types import Mode
 
 if TYPE_CHECKING:
     from dsearch.cluster.search.query_encoder import EncodedQueries
+    from dsearch.engine import SearchEngine
 
 APPLICATION = "dsearch"
 LARGEST_BATCH = 32
@@ -57,6 +57,14 @@ class IngressSettings:
     require_key: bool = False
     query_timeout_s: float = 2.0
 
+    def open_engine(self) -> SearchEngine:
+        """Open the home on this replica, with its encoder; files are only read."""
+        from dsearch.service.tasks.readonly import open_readonly
+
+        return open_readonly(
+            Path(self.home), self.encoder, self.device, self.dtype, self.backend, cache=self.cache
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class EncodeRequest:
@@ -85,16 +93,7 @@ class EncoderReplica:
 
         chosen = IngressSettings(**settings)
         set_threads(chosen.threads)
-        from dsearch.service.tasks.readonly import open_readonly
-
-        self._engine = open_readonly(
-            Path(chosen.home),
-            chosen.encoder,
-            chosen.device,
-            chosen.dtype,
-            chosen.backend,
-            cache=chosen.cache,
-        )
+        self._engine = chosen.open_engine()
         _ = self._engine.encoder  # the replica is ready once the encoder is loaded
         self._lock = threading.Lock()
 
@@ -141,8 +140,6 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> Any:
         """Create the application."""
-        from functools import partial
-
         from dsearch.threads import set_threads
 
         chosen = self._settings
@@ -150,20 +147,10 @@ class Ingress:
         from dsearch.cluster.collection import ClusterEngine, Releases
         from dsearch.cluster.shards.remote import RayShards
         from dsearch.service import create_app
-        from dsearch.service.tasks.readonly import open_readonly
 
-        open_engine = partial(
-            open_readonly,
-            Path(chosen.home),
-            chosen.encoder,
-            chosen.device,
-            chosen.dtype,
-            chosen.backend,
-            cache=chosen.cache,
-        )
         engine = ClusterEngine(
             chosen.home,
-            encoder=lambda: open_engine().encoder,
+            encoder=lambda: chosen.open_engine().encoder,
             releases=Releases(live_releases, RayShards),
             encode=self._encode,
             await_encoder=self._await_encoder,
@@ -174,7 +161,7 @@ class Ingress:
             origins=chosen.origins,
             require_key=chosen.require_key,
             query_timeout_s=chosen.query_timeout_s,
-            open_engine=open_engine,
+            open_engine=chosen.open_engine,
             device=chosen.device,
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dsearch.corpus.columns import parse_types
 from dsearch.corpus.formats.beir import BeirFolder, read_queries, write_beir
+from dsearch.corpus.formats.lines import Problems, SourceProblem
 from dsearch.corpus.mirror import Mirror
-from dsearch.corpus.problems import Problems, SourceProblem
 from dsearch.corpus.python_docs import (
     PythonCorpus,
     python_corpus,

@@ -19,7 +19,7 @@ from dsearch.corpus.folders import base_of, files_below, is_pattern, matches
 from dsearch.corpus.formats.arrow import read_arrow, read_parquet
 from dsearch.corpus.formats.datasets import dataset_files, is_dataset
 from dsearch.corpus.formats.jsonl import documents_of_array, documents_of_lines, read_jsonl
-from dsearch.corpus.formats.lines import ByteStream, decoded_lines, opened, unzipped
+from dsearch.corpus.formats.lines import ByteStream, Problems, decoded_lines, opened, unzipped
 from dsearch.corpus.formats.mail import read_eml, read_mbox
 from dsearch.corpus.formats.notebooks import read_notebook
 from dsearch.corpus.formats.office import read_docx, read_epub, read_pptx
@@ -28,7 +28,6 @@ from dsearch.corpus.formats.tables import read_csv
 from dsearch.corpus.formats.texts import read_markdown, read_org, read_rst, read_source, read_text
 from dsearch.corpus.mirror import Mirror
 from dsearch.corpus.parts import parts_of
-from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.errors import InvalidSource, MissingExtra
 from dsearch.hints import amount

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
 from dsearch.encoder.automatic.source import EncoderInUse, EncoderSource, encoder_cache, encoder_in_use
 from dsearch.encoder.backends import Backend
-from dsearch.encoder.choice import BackendChoice
-from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.load import choice_of, load_encoder
-from dsearch.encoder.query_cache import QueryCache
-from dsearch.encoder.text_encoder import TextEncoder
+from dsearch.encoder.load import BackendChoice, choice_of, load_encoder
+from dsearch.encoder.text_encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import TokenCounter
 from dsearch.encoder.weights import DEFAULT_ENCODER
+from dsearch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsearch.encoder.encoder import Encoder
@@ -65,8 +62,4 @@ __all__ = [
     "tuned_identity",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

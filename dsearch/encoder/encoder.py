@@ -14,10 +14,8 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
-from dsearch.encoder.batching import length_sorted_batches
-from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.packed import load_packed
-from dsearch.encoder.text_encoder import Role
+from dsearch.encoder.text_encoder import EncoderIdentity, Role, length_sorted_batches
 from dsearch.encoder.token_batch import TokenBatch, token_batch
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
 from dsearch.encoder.backends import CLOSE, FLOAT, PRECISIONS, TORCH
 from dsearch.encoder.exported.compiled import CompiledEncoder
-from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.text_encoder import Role, TextEncoder
+from dsearch.encoder.text_encoder import EncoderIdentity, Role, TextEncoder
 from dsearch.encoder.token_batch import TokenBatch
 from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import Vocabulary

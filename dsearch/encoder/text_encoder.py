@@ -1,17 +1,104 @@
-"""`TextEncoder`: the encoder interface of the engine."""
+"""`TextEncoder`: the encoder interface of the engine; identity of an encoder, batches, cached queries.
+
+`QueryCache` is a least-recently-used cache of query embeddings. Its entries are outputs of the
+encoder, so results are the same with and without the cache, up to the last bits in which a batch of texts
+differs from the same texts one by one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+import itertools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int, Int64
 
-from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.backends import CLOSE
+from dsearch.errors import Command, CorruptData, EncoderMismatch, InvalidRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderIdentity:
+    """Everything that determines the numbers of an embedding.
+
+    Attributes:
+        name: the user's name of the encoder: a model's name or a folder.
+        revision: commit on the hub, or "" for a model from a package or a folder.
+        weights_sha256: digest of all files of weights.
+        pooling: pooling of token states to one vector, "mean" for example.
+        max_tokens: limit above which texts are cut.
+        backend: library that runs the model: "torch", "onnx", "openvino".
+        dtype: "float32", "bfloat16" or "int8".
+        dimension: length of an embedding.
+    """
+
+    name: str
+    revision: str
+    weights_sha256: str
+    pooling: str
+    max_tokens: int
+    backend: str
+    dtype: str
+    dimension: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> EncoderIdentity:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            CorruptData: fields are missing.
+        """
+        names = {field.name for field in fields(cls)}
+        if missing := names - stored.keys():
+            raise CorruptData(f"the stored identity of the encoder lacks {', '.join(sorted(missing))}")
+        return cls(**{name: stored[name] for name in names})
+
+    def same(self, other: EncoderIdentity) -> bool:
+        """True if embeddings of both can be compared; see `require_same`."""
+        try:
+            self.require_same(other, "")
+        except EncoderMismatch:
+            return False
+        return True
+
+    def require_same(self, other: EncoderIdentity, collection: str) -> None:
+        """Refuse `other` for a collection that was encoded by `self`.
+
+        Name and back end may differ if both compute in float32 or bfloat16: the cosine is then above .9999.
+        Embeddings in int8 are comparable only with those of the same back end in int8.
+
+        Raises:
+            EncoderMismatch: the message names the differences and the remedy.
+        """
+        theirs = other.to_dict()
+        free = {"name"}
+        if self.dtype in CLOSE and other.dtype in CLOSE:
+            free |= {"backend", "dtype"}
+        differing = [
+            f"{part} {value!r} there, {theirs[part]!r} here"
+            for part, value in self.to_dict().items()
+            if part not in free and value != theirs[part]
+        ]
+        if differing:
+            how = "" if self.dtype in CLOSE else f" --backend {self.backend}, with DSEARCH_DTYPE={self.dtype}"
+            raise EncoderMismatch(
+                f"collection {collection!r} was encoded by {self.name!r}, not by this {other.name!r}: "
+                f"{'; '.join(differing)}. Use --encoder {self.name}{how}, or encode it anew",
+                hint=Command("migrate", ("-c", collection, "--encoder", other.name)),
+            )
+
 
 Role = Literal["query", "document"]
 
@@ -36,3 +123,112 @@ class TextEncoder(Protocol):
     def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
         """Unit embeddings as part of the graph: gradients reach the encoder's weights."""
         ...
+
+
+def length_sorted_batches(
+    lengths: Int[np.ndarray, " texts"], batch_size: int, *, tokens: int | None = None, seed: int = 0
+) -> Iterator[Int64[np.ndarray, " batch"]]:
+    """Positions of texts, batch by batch; each position once.
+
+    A batch is padded to its longest text, so it has texts of similar length. The order of batches is random
+    (by `seed`): with the long ones last, estimates of the remaining time would be too short.
+
+    Args:
+        lengths: of the texts, in tokens.
+        batch_size: texts of a batch at most.
+        tokens: padded tokens of a batch at most, if it has more than one text; None for any number.
+        seed: of the order.
+    """
+    order = np.argsort(lengths, kind="stable").astype(np.int64)
+    ends = [len(order)]  # from the longest texts down
+    while ends[-1] > 0:
+        longest = max(1, int(lengths[order[ends[-1] - 1]]))
+        texts = batch_size if tokens is None else min(batch_size, max(1, tokens // longest))
+        ends.append(max(0, ends[-1] - texts))
+    batches = [slice(start, end) for end, start in itertools.pairwise(ends)]
+    if len(batches) > 1:
+        np.random.default_rng(seed).shuffle(batches)
+    for batch in batches:
+        yield order[batch]
+
+
+_OVERHEAD_BYTES = 256  # of an entry, beside its text and its numbers
+
+Encode = Callable[[Sequence[str]], Float32[np.ndarray, "texts encoder_dim"]]
+
+
+class QueryCache:
+    """LRU cache, safe in many threads; several may encode the same new text at once, with equal results.
+
+    Args:
+        max_bytes: largest size of texts and embeddings, bookkeeping included; 0 disables the cache.
+        on_encode: callback with the seconds of each call of the encoder.
+    """
+
+    def __init__(self, max_bytes: int, on_encode: Callable[[float], None] | None = None):
+        if max_bytes < 0:
+            raise InvalidRequest(f"max_bytes={max_bytes}; use a number of at least 0")
+        self.max_bytes = max_bytes
+        self.on_encode = on_encode
+        self.hits = 0
+        self.misses = 0
+        self.bytes = 0
+        self._lock = threading.Lock()
+        self._states: OrderedDict[tuple[Hashable, str], Float32[np.ndarray, " encoder_dim"]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def states(
+        self, encoder: Hashable, texts: Sequence[str], encode: Encode
+    ) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """The embeddings of texts; those that are not kept are encoded, each text once, in one call.
+
+        Args:
+            encoder: key of the encoder: its identity and its version.
+            texts: the queries.
+            encode: the encoder.
+        """
+        keys = [(encoder, text) for text in texts]
+        with self._lock:
+            states = {key: self._states[key] for key in keys if key in self._states}
+            for key in states:
+                self._states.move_to_end(key)
+            missing = [key for key in keys if key not in states]
+            self.hits += len(keys) - len(missing)
+            self.misses += len(missing)
+        new = list(dict.fromkeys(missing))
+        if new or not keys:
+            started = time.perf_counter()
+            encoded = encode([text for _, text in new])
+            if self.on_encode is not None:
+                self.on_encode(time.perf_counter() - started)
+            if len(new) == len(keys):
+                self._keep(new, encoded)
+                return encoded
+            self._keep(new, encoded)
+            states.update(zip(new, encoded, strict=True))
+        return np.array([states[key] for key in keys])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._states.clear()
+            self.bytes = 0
+
+    def _keep(
+        self, keys: Sequence[tuple[Hashable, str]], encoded: Float32[np.ndarray, "texts encoder_dim"]
+    ) -> None:
+        if not self.max_bytes:
+            return
+        with self._lock:
+            for key, row in zip(keys, encoded, strict=True):
+                if key not in self._states:
+                    self._states[key] = row.copy()  # of its own: a view would keep the whole batch
+                    self.bytes += _size(key, row)
+            while self.bytes > self.max_bytes:
+                self.bytes -= _size(*self._states.popitem(last=False))
+
+
+def _size(key: tuple[Hashable, str], row: Float32[np.ndarray, " encoder_dim"]) -> int:
+    return len(key[1].encode()) + row.nbytes + _OVERHEAD_BYTES

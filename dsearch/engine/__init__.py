@@ -5,9 +5,9 @@ Names are loaded when they are first used, so that a search does not import what
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dsearch.lazy_names import lazy_names
 from dsearch.threads import load_torch_first
 
 load_torch_first()  # faiss comes with the index
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from dsearch.engine.maintenance.statistics import statistics
     from dsearch.engine.maintenance.verify import Verification
     from dsearch.engine.models.documents import EncodedDocuments
-    from dsearch.engine.models.files import UNTRAINED
-    from dsearch.engine.models.retired import retired_part
+    from dsearch.engine.models.files import UNTRAINED, retired_part
     from dsearch.engine.models.tensors import (
         MAX_HEADS,
         head_bytes,
         head_from_bytes,
         head_from_tensors,
         head_tensors,
-        parts_from_bytes,
+        parts_from_file,
         request_of_file,
         require_head_alone,
     )
@@ -51,11 +50,11 @@ _NAMES = {
         "head_from_bytes",
         "head_from_tensors",
         "head_tensors",
-        "parts_from_bytes",
+        "parts_from_file",
         "request_of_file",
         "require_head_alone",
     ),
-    "models.files": ("UNTRAINED",),
+    "models.files": ("UNTRAINED", "retired_part"),
     "search.attend": ("AttendResult",),
     "maintenance.backup": ("Backup",),
     "collection": ("Collection",),
@@ -73,7 +72,6 @@ _NAMES = {
     "searchable": ("Searchable",),
     "snapshot.snapshot": ("Snapshot",),
     "maintenance.verify": ("Verification",),
-    "models.retired": ("retired_part",),
     "maintenance.statistics": ("statistics",),
 }
 _HOMES = {name: f"dsearch.engine.{module}" for module, names in _NAMES.items() for name in names}
@@ -109,7 +107,7 @@ __all__ = [
     "head_tensors",
     "make_run",
     "open_layer",
-    "parts_from_bytes",
+    "parts_from_file",
     "request_of_file",
     "require_head_alone",
     "retired_part",
@@ -117,12 +115,4 @@ __all__ = [
     "vjp",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsearch.engine' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

@@ -9,8 +9,7 @@ from typing import Any
 
 from dsearch.engine.collection import Collection
 from dsearch.engine.models.drafts import EXPIRY_S
-from dsearch.engine.models.files import UNTRAINED
-from dsearch.engine.models.retired import retired_part, served_version
+from dsearch.engine.models.files import UNTRAINED, retired_part, served_version
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest

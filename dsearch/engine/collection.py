@@ -17,15 +17,10 @@ from jaxtyping import Float
 
 from dsearch.attention.arrays import Array
 from dsearch.encoder import QueryCache, TextEncoder
+from dsearch.engine.home import is_given
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.disk_errors import disk_errors
-from dsearch.engine.indexing.ingest import (
-    Ingestion,
-    OnProgress,
-    encode_pending,
-    is_given,
-    store_documents,
-)
+from dsearch.engine.indexing.ingest import Ingestion, OnProgress, encode_pending, store_documents
 from dsearch.engine.indexing.leases import retire_one, strike_missing
 from dsearch.engine.indexing.own_vectors import (
     Vectors,

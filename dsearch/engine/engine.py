@@ -12,10 +12,10 @@ from types import TracebackType
 
 from dsearch.encoder import EncoderSource, QueryCache, TextEncoder
 from dsearch.engine.collection import Collection
-from dsearch.engine.home import Home, HomeEncoders, drop_alias, read_aliases, set_alias
+from dsearch.engine.home import Home, HomeEncoders, drop_alias, given_identity, read_aliases, set_alias
 from dsearch.engine.indexing.chunking import PassageOptions
 from dsearch.engine.indexing.clean_close import CleanClose, take_clean_close
-from dsearch.engine.indexing.ingest import OnProgress, build_generation, given_identity, require_options
+from dsearch.engine.indexing.ingest import OnProgress, build_generation, require_options
 from dsearch.engine.indexing.leases import clear, tidy
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
 from dsearch.engine.maintenance.migrate import (

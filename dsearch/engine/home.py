@@ -6,7 +6,8 @@ An alias is a second name of a collection; moving it to another collection is at
 Aliases are stored in one small file, `aliases.json`, with its own digest. A change is one rename of that
 file, so a reader sees all of it or none of it.
 
-`HomeEncoders` holds the encoder that the collections of a home share, and the encoder that they migrate to.
+`HomeEncoders` holds the encoder that the collections of a home share, and the encoder that they migrate to. A
+collection whose embeddings the caller supplies has none.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.errors import (
     CollectionExists,
     CollectionNotFound,
+    Command,
     CorruptData,
+    EncoderMismatch,
     HomeLocked,
     InvalidRequest,
     NotFound,
     UnsupportedFormat,
 )
-from dsearch.hints import Command
 from dsearch.index.durable import replace_file
 from dsearch.store import Store, validate_name
 from dsearch.store.documents.validate import is_name
@@ -334,3 +336,40 @@ class HomeEncoders:
         if self._load_following is None or identity.same(self.own.identity):
             return self.own
         return self.following if identity.same(self.following.identity) else self.own
+
+
+_BACKEND = "given"
+
+
+def given_identity(dimension: int) -> EncoderIdentity:
+    """Return the identity that stands for the encoder of a collection with supplied embeddings.
+
+    Raises:
+        InvalidRequest: a dimension below 1.
+    """
+    if dimension < 1:
+        raise InvalidRequest(f"dimension={dimension}; use the length of your embeddings, 1 or more")
+    return EncoderIdentity(
+        name="given",
+        revision="",
+        weights_sha256="",
+        pooling="",
+        max_tokens=0,
+        backend=_BACKEND,
+        dtype="float32",
+        dimension=dimension,
+    )
+
+
+def is_given(store: Store) -> bool:
+    """Return True if the caller supplies the embeddings of this collection."""
+    return store.encoder.get("backend") == _BACKEND
+
+
+def require_encoder(store: Store) -> None:
+    """Raise EncoderMismatch for a collection with supplied embeddings; names the alternatives."""
+    if is_given(store):
+        raise EncoderMismatch(
+            f"collection {store.name!r} has no encoder: its embeddings are given. Search it with a vector or "
+            "with mode='keyword', and write to it with an embedding for each document"
+        )

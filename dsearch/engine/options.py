@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dsearch.attention_options import AttentionKeywords, SelectionKeywords
-from dsearch.errors import Conflict, InvalidRequest
-from dsearch.hints import Command, amount
+from dsearch.errors import Command, Conflict, InvalidRequest
+from dsearch.hints import amount
 from dsearch.index import DENSE_KINDS, Tokenizer
 from dsearch.index.dense.kinds import AUTO
 from dsearch.index.dense.tuning import RECALL_TARGET
@@ -169,6 +169,11 @@ def tokenizer_for(language: str) -> Tokenizer:
         MissingExtra: several without the extra `multilingual`.
     """
     return Tokenizer.for_language(language)
+
+
+def stop_words_of(store: Store) -> tuple[str, ...]:
+    """The words of a collection's language that are no terms."""
+    return tokenizer_for(language_of(store)).stop_words
 
 
 def require_texts(store: Store, language: str | None, fields: Sequence[str] | None) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from dsearch.corpus import sentences
-from dsearch.engine.indexing.ingest import BuiltGeneration, OnProgress, build_files, is_given
+from dsearch.engine.home import is_given
+from dsearch.engine.indexing.ingest import BuiltGeneration, OnProgress, build_files
 from dsearch.engine.indexing.tuning import TunedKeys, key_queries, retune, retune_in_child
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.state.live import LiveState

@@ -12,8 +12,7 @@ from dsearch.index.keyword.fresh_texts import TokenizedTexts
 from dsearch.index.keyword.highlight import highlights
 from dsearch.index.keyword.index import K1, B, KeywordIndex
 from dsearch.index.keyword.languages import languages
-from dsearch.index.keyword.query import ParsedQuery, parse_query
-from dsearch.index.keyword.query_terms import CorpusStatistics
+from dsearch.index.keyword.query import CorpusStatistics, ParsedQuery, parse_query
 from dsearch.index.keyword.tokenizer import TOKENIZER_VERSION, Tokenizer
 from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
 from dsearch.index.passages import PassageTable

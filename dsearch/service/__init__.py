@@ -1,6 +1,6 @@
 """The HTTP service: `create_app(engine)`. Nothing happens at import.
 
-app.py          `create_app`                              wire/        JSON, fields, problem documents
+app.py          `create_app`                              wire/        JSON, requests, problem documents
 server.py       uvicorn, and a graceful shutdown          auth/        API keys and their scopes
 state.py        `Service`: shared state of the routes     middleware/  hosts, deadlines, slow clients, bodies
 collections.py  collections held by requests              overload/    admission control and refusals

@@ -11,8 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
-from dsearch.service.auth.access import Access, is_open
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.auth.keys import Access, ApiKeys, is_open
 from dsearch.service.compat import (
     embeddings,
     files,
@@ -51,6 +50,7 @@ from dsearch.service.schemas import descriptions
 from dsearch.service.schemas.search import DocumentGiven
 from dsearch.service.state import Service
 from dsearch.service.tasks.readonly import OpenEngine
+from dsearch.service.tasks.uploads import MAX_BYTES
 from dsearch.service.wire import problems
 from dsearch.version import __version__
 
@@ -76,6 +76,7 @@ def create_app(
     device: str = "cpu",
     migrates_to: str | None = None,
     rerankers: Collection[str] = (),
+    model_upload_bytes: int = MAX_BYTES,
 ) -> FastAPI:
     """The service as an ASGI application; its threads run from the server's start-up to its shutdown.
 
@@ -90,12 +91,13 @@ def create_app(
         explore: share of search pages, 0 to 0.2, with two positions left to a coin: what learning from clicks
             needs to tell liked from on top.
         open_engine: opens the same home readonly, in the process of a task: picklable, such as a `partial` of
-            `opening.open_readonly`. With the default encoder when None.
+            `tasks.readonly.open_readonly`. With the default encoder when None.
         task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
         device: where tasks train.
         migrates_to: what the engine's `next_encoder` (its `encoder` where there is none) is called, for those
             who ask for a migration and say to what.
         rerankers: models that a training may name as `reranker`.
+        model_upload_bytes: most bytes of a trained model that `POST …/models/save` takes.
     """
     service = Service(
         engine,
@@ -105,6 +107,7 @@ def create_app(
         device=device,
         migrates_to=migrates_to,
         rerankers=rerankers,
+        model_upload_bytes=model_upload_bytes,
     )
 
     @asynccontextmanager

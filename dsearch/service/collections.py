@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
-from dsearch.engine.indexing.ingest import is_given
+from dsearch.engine.home import is_given
 from dsearch.engine.maintenance.migrate import Migration, PreparedMigration
 from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
 from dsearch.results import AliasSet, CollectionDamaged, CollectionInfo

@@ -25,8 +25,8 @@ from dsearch.hints import amount
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import UnknownQuery
 from dsearch.service.schemas.feedback import EventGiven
-from dsearch.service.wire.fields import repr_of
 from dsearch.service.wire.json import new_id
+from dsearch.service.wire.requests import repr_of
 from dsearch.store import Event, FeedbackStore, Impression, StoredEvents
 from dsearch.training import ACTIONS
 from dsearch.types import CLIENT, SearchResult

@@ -26,10 +26,10 @@ from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady
 from dsearch.service.feedback import Impressions
 from dsearch.service.middleware.deadline import in_time
-from dsearch.service.overload.admission import LONG_S, Admission, EventLoopLag
-from dsearch.service.overload.refusal import Refusal
+from dsearch.service.overload.admission import LONG_S, Admission, EventLoopLag, Refusal
 from dsearch.service.tasks.manager import Tasks
 from dsearch.service.tasks.readonly import OpenEngine, open_default
+from dsearch.service.tasks.uploads import MAX_BYTES
 from dsearch.service.telemetry.metrics import Metrics, Reading
 from dsearch.service.uploads.attaching import Attachments
 from dsearch.service.uploads.files import FOLDER, Uploads
@@ -62,6 +62,7 @@ class Service:
         device: device on which tasks train.
         migrates_to: name of the encoder that collections are migrated to.
         rerankers: models that a training may name.
+        model_upload_bytes: most bytes of a trained model that is sent to be judged.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Service:
         device: str = "cpu",
         migrates_to: str | None = None,
         rerankers: Iterable[str] = (),
+        model_upload_bytes: int = MAX_BYTES,
     ):
         self.migrates_to = migrates_to
         self.rerankers = frozenset(rerankers)
@@ -109,6 +111,7 @@ class Service:
             open_engine or partial(open_default, engine.home.path),
             memory_bytes=task_memory_bytes,
             device=device,
+            model_upload_bytes=model_upload_bytes,
         )
         self.uploads = Uploads(engine.home.path / FOLDER, readonly=engine.readonly)
         self.attachments = Attachments(self.uploads, self.catalogue, self.writing, self.calibrate_soon)

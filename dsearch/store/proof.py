@@ -21,8 +21,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dsearch.errors import CorruptData, DsearchError
-from dsearch.hints import Command
+from dsearch.errors import Command, CorruptData, DsearchError
 from dsearch.store.sqlite.connection import connect
 from dsearch.store.verify import verify
 

@@ -228,12 +228,6 @@ class Reader:
 
     # ---- metadata
 
-    def matching_rows(self, filter: object) -> Int64[np.ndarray, " rows"]:
-        """Return the searchable rows that match a filter, ascending; raises InvalidRequest."""
-        tree = parse_filter(filter)
-        with self._answering() as connection:
-            return matching.searchable_rows(connection, tree)
-
     def rows_matching_ever(self, filter: object, after: int = 0) -> Int64[np.ndarray, " rows"]:
         """Return all rows above `after` that match a filter, ascending, read-only; raises InvalidRequest.
 

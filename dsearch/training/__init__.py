@@ -31,9 +31,9 @@ from dsearch.training.gate.held_out import Headroom, headroom
 from dsearch.training.gate.regression import Baseline, Regression, judge_regression
 from dsearch.training.gate.verdict import judge_scores, verdict_of
 from dsearch.training.loop.loop import TrainingDiverged, Watch
-from dsearch.training.loop.observer import Epoch, Observer
+from dsearch.training.loop.observer import Epoch, Observer, Student
 from dsearch.training.loop.run_folder import RunFolder
-from dsearch.training.loop.student import Student
+from dsearch.training.memory import remember
 from dsearch.training.options import (
     TrainingOptions,
     ValueOptions,
@@ -49,7 +49,6 @@ from dsearch.training.registry import (
     register_verdict,
     starting_version,
 )
-from dsearch.training.remember import remember
 from dsearch.training.run import JobResult, run_training, run_tuning
 from dsearch.training.saving import (
     Evidence,

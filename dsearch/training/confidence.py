@@ -14,9 +14,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.corpus.made_queries import EVERYDAY, known_item_queries, nonsense_queries
 from dsearch.encoder import EncoderChange
 from dsearch.engine import Collection, Snapshot
-from dsearch.engine.models.confidence import RECORDED
+from dsearch.engine.models.confidence import RECORDED, evidence_of_rankings
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.search.confidence import evidence_of_rankings
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.trained_queries import trained_on
 from dsearch.errors import InvalidRequest

@@ -24,7 +24,7 @@ from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression
 from dsearch.training.data.actions import ACTIONS
-from dsearch.training.gate.sentence import missing_queries
+from dsearch.training.gate.decision import missing_queries
 from dsearch.types import Mode, OwnJudgements, QueriesToJudge, QueryToJudge, query_name
 
 MOST_ASKED = 200  # of the queries that people asked, the latest

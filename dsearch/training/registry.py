@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsearch.attention.retrieval.head import Head
@@ -12,14 +12,13 @@ from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import TrainingInfluences
-from dsearch.errors import Conflict
+from dsearch.errors import Command, Conflict
 from dsearch.store import MemoryRow
 from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows
 from dsearch.training.finetune.second_stage import SCOPE as SECOND_STAGE
-from dsearch.training.gate.sentence import Outcome, sentence_of
-from dsearch.training.remember import SCOPE as REMEMBER
-from dsearch.training.remember import with_inserted
+from dsearch.training.gate.decision import Outcome, sentence_of
+from dsearch.training.memory import REMEMBER, with_inserted
 from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:
@@ -38,6 +37,10 @@ class Registration:
         parent: version that training started from.
         reason: reason of the decision, in words.
         sentence: the decision in one plain sentence.
+        passed: version that may answer by its merits or by consent: the trained one or the tuned search; None
+            if neither may.
+        outdated_by: version that became live meanwhile, so that `passed` is kept and does not answer; None if
+            none did.
     """
 
     version: str
@@ -45,6 +48,8 @@ class Registration:
     parent: str
     reason: str
     sentence: str = ""
+    passed: str | None = None
+    outdated_by: str | None = None
 
     @property
     def model(self) -> str:
@@ -123,8 +128,8 @@ def register(
     Args:
         collection: collection of the model.
         head: trained head.
-        record: training metadata, as JSON. If it names a version under `compared_with`, this one goes live
-            in place of that one alone.
+        record: training metadata, as JSON. If it names a version under `compared_with` or `live_at_start`,
+            this one goes live in place of that one alone.
         passed: True if it passed the gate.
         reason: verdict of the gate, in words.
         promote: False: nothing answers that did not before.
@@ -149,22 +154,24 @@ def register(
         head, record, parent=parent, encoder=encoder, documents=documents, lessons=lessons
     )
     if accept or (promote and passed):
-        outdated = _promoted(collection, version, None if accept else record.get("compared_with"))
+        outdated = _promoted(collection, version, {} if accept else record)
         if outdated is not None:
-            return Registration(version, None, parent, f"{reason}; {outdated}", said("outdated"))
-        return Registration(version, version, parent, reason, said("live" if passed else "accepted"))
+            return outdated.registration(version, parent, reason, said("outdated"))
+        return Registration(version, version, parent, reason, said("live" if passed else "accepted"), version)
     tuned = record.get("tuned")
     if not promote or tuned_head is None or tuned is None or tuned["gate"]["verdict"] != "passed":
         return Registration(version, None, parent, reason, said("kept"))
-    why = f"the tuned search does: {tuned['gate']['reason']}"
-    live = collection.add_model(
+    reason = f"{reason}; the tuned search does: {tuned['gate']['reason']}"
+    better = collection.add_model(
         tuned_head,
         {**tuned, "verdict": tuned["gate"]["reason"], "accepted": False, "started": version},
         parent=parent,
     )
-    collection.promote(live)
-    sentence = sentence_of(tuned["gate"], "tuned")
-    return Registration(version, live, parent, f"{reason}; {why}", sentence)
+    outdated = _promoted(collection, better, record)
+    if outdated is not None:
+        sentence = sentence_of(tuned["gate"], "outdated")
+        return replace(outdated.registration(better, parent, reason, sentence), version=version)
+    return Registration(version, better, parent, reason, sentence_of(tuned["gate"], "tuned"), better)
 
 
 def register_verdict(
@@ -193,37 +200,69 @@ def register_verdict(
     collection.add_to_record(
         version, {**record, "verdict": reason, "accepted": accept, calls.OUTDATED_BY: None}
     )
-    live, outdated = accept or (promote and passed), None
-    if live:
-        outdated = _promoted(collection, version, None if accept else record.get("compared_with"))
-    if outdated is not None:
-        live, reason = False, f"{reason}; {outdated}"
-    outcome: Outcome = "outdated" if outdated else "kept" if not live else "live" if passed else "accepted"
     parent = collection.store.model(version).parent or UNTRAINED
-    sentence = sentence_of(record["gate"], outcome)
-    return Registration(version, version if live else None, parent, reason, sentence)
+    answers = accept or (promote and passed)
+    outdated = _promoted(collection, version, {} if accept else record) if answers else None
+    if outdated is not None:
+        return outdated.registration(version, parent, reason, sentence_of(record["gate"], "outdated"))
+    live = version if answers else None
+    outcome: Outcome = "kept" if live is None else "live" if passed else "accepted"
+    return Registration(version, live, parent, reason, sentence_of(record["gate"], outcome), live)
 
 
-def _promoted(collection: Collection, version: str, compared_with: str | None) -> str | None:
-    """Make a version live in place of the one that it was compared with; else say why it is not.
+@dataclass(frozen=True, slots=True)
+class _Outdated:
+    """Another version became live meanwhile.
 
-    A verdict holds between two versions: if a third one answers by now, it says nothing. Then the version's
-    record names that one, and it can be judged again.
+    Attributes:
+        by: that one.
+        why: the same in one sentence, with what judges again.
     """
+
+    by: str
+    why: str
+
+    def registration(self, version: str, parent: str, reason: str, sentence: str) -> Registration:
+        """The outcome of registering a version that is kept for that."""
+        return Registration(version, None, parent, f"{reason}; {self.why}", sentence, version, self.by)
+
+
+def _promoted(collection: Collection, version: str, record: Mapping[str, Any]) -> _Outdated | None:
+    """Make a version live in place of the one that its record names; else say why it is not.
+
+    A verdict holds while the version answers that it was compared with, or that was live when the training
+    began: if a third one answers by now, it says nothing. Then the version's record names that one, and it
+    can be judged again.
+    """
+    started = record.get("compared_with") or record.get("live_at_start")
     try:
-        collection.promote(version, after=compared_with)
+        collection.promote(version, after=_present(collection, version, started))
     except Conflict:
         live = collection.answering(collection.store.purpose_of(version))
-        if compared_with in (None, live):
+        if started in (None, live):
             raise
-        outdated = (
-            f"not promoted, since {live} became live after the comparison with {compared_with}: judge it "
-            f"again by scores of {live} and {version} (judge_model), or promote it"
+        when = f"after the comparison with {started}"
+        if record.get("compared_with") is None:
+            when = f"during the run, which began with {started}"
+        command = Command("compare", (live, version, "-c", collection.name, "--data", "JUDGEMENTS"))
+        why = (
+            f"not promoted, since {live} became live {when}: judge it again by `{command}` or by scores of "
+            f"{live} and {version} (judge_model), or promote it"
         )
-        verdict = f"{collection.store.model(version).record['verdict']}; {outdated}"
+        verdict = f"{collection.store.model(version).record['verdict']}; {why}"
         collection.add_to_record(version, {calls.OUTDATED_BY: live, "verdict": verdict})
-        return outdated
+        return _Outdated(live, why)
     return None
+
+
+def _present(collection: Collection, version: str, started: str | None) -> str | None:
+    """`started`, or the live version if it is that one with a query memory that was begun since.
+
+    Inserted queries change no head, and a new one takes them over.
+    """
+    live = collection.answering(collection.store.purpose_of(version))
+    begun = collection.store.model(live)
+    return live if started and (begun.record.get("scope"), begun.parent) == (REMEMBER, started) else started
 
 
 def register_outcomes(
@@ -239,16 +278,21 @@ def register_outcomes(
     """
     live = remember_rows(collection, rows, record)
     if live is None:
-        return registered
+        outdated_by = collection.live_model
+        reason = (
+            f"{registered.reason}; rows of past queries: not added, since {outdated_by} became live during "
+            f"the run, which compared with {record['live']}: train from the feedback again"
+        )
+        return replace(registered, reason=reason, outdated_by=outdated_by)
     reason = f"{registered.reason}; rows of past queries: {record['gate']['reason']}"
     sentence = sentence_of(record["gate"], "remembered")
-    return Registration(registered.version, live, record["live"], reason, sentence)
+    return Registration(registered.version, live, record["live"], reason, sentence, live)
 
 
 def register_second_stage(
     collection: Collection, stage: SecondStage, record: Mapping[str, Any], registered: Registration
 ) -> Registration:
-    """Register a second stage behind what answers now, and let it answer.
+    """Register a second stage behind the version that it was trained to follow, and let it answer.
 
     Args:
         collection: collection of the model.
@@ -256,16 +300,21 @@ def register_second_stage(
         record: of its training.
         registered: outcome of the training that it was trained in.
     """
-    base = collection.live_model
+    base = registered.passed
+    if base is None:  # it follows the version that was live when the training began
+        started = collection.store.model(registered.version).record.get("live_at_start")
+        base = _present(collection, registered.version, started) or collection.live_model
     head, gate = collection.stored_head(base).reranking(stage), record["gate"]
-    record = {**record, "verdict": gate["reason"], "accepted": False}
+    record = {**record, "verdict": gate["reason"], "accepted": False, "live_at_start": base}
     # Its evidence is that of the first stage, so the fit to that one holds.
     calibration = collection.calibrations.of(base)
     if calibration is not None:
         record[RECORDED] = calibration.to_dict()
     record = with_near(record, record.pop("near", None))
     version = collection.add_model(head, record, parent=base, encoder=collection.encoder_change_of(base))
-    collection.promote(version, after=base)
     reason = f"{registered.reason}; with a second stage: {gate['reason']}"
-    sentence = sentence_of(gate, "live")
-    return Registration(registered.version, version, base, reason, sentence)
+    outdated = _promoted(collection, version, record)
+    if outdated is not None:
+        sentence = sentence_of(gate, "outdated")
+        return replace(outdated.registration(version, base, reason, sentence), version=registered.version)
+    return Registration(registered.version, version, base, reason, sentence_of(gate, "live"), version)

@@ -39,17 +39,19 @@ from dsearch.training.finetune.outcomes import (
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
-from dsearch.training.finetune.stage_options import check_stage_options, stage_features
 from dsearch.training.finetune.strength import with_strength
 from dsearch.training.gate.gate import Gate
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
+from dsearch.training.memory import with_remembered
 from dsearch.training.options import (
     TrainingOptions,
     ValueOptions,
+    check_stage_options,
     feedback_options,
     query_options,
     self_supervised_options,
+    stage_features,
 )
 from dsearch.training.registry import (
     Registration,
@@ -58,7 +60,6 @@ from dsearch.training.registry import (
     register_trained,
     starting_version,
 )
-from dsearch.training.remember import with_remembered
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.summary import summary
 from dsearch.training.tune import TunedSearch, tune
@@ -101,6 +102,11 @@ class JobResult:
     second_stage: TrainedStage | None = None
     outcomes: OutcomeMemory | None = None
 
+    def in_place_of(self, live: str) -> JobResult:
+        """The same, to go live only while the version still answers that was live when the run began."""
+        record = {**self.result.record, "live_at_start": live}
+        return replace(self, result=replace(self.result, record=record))
+
     def register(self, collection: Collection, job: LearningJob) -> Registration:
         """Keep it as a version, which answers if the gate lets it; with a second stage, if that may too."""
         registered = register_trained(
@@ -108,11 +114,10 @@ class JobResult:
         )
         if self.outcomes is not None and self.outcomes.gate.passed and job.promote:
             return register_outcomes(collection, self.outcomes.rows, self.outcomes.record, registered)
-        if self.second_stage is None or not self.second_stage.passed or not job.promote:
-            return registered
-        return register_second_stage(
-            collection, self.second_stage.stage, self.second_stage.record, registered
-        )
+        stage = self.second_stage
+        if stage is None or not stage.passed or not job.promote or self.result.head.second_stage is not None:
+            return registered  # without one, or it is part of the version
+        return register_second_stage(collection, stage.stage, stage.record, registered)
 
     def summary(self, registered: Registration) -> dict[str, Any]:
         """The result as JSON, as tasks show it."""
@@ -148,21 +153,30 @@ def run_training(
     """
     job.check()
     check_stage_options(job, collection)
+    live, folders = collection.answering("search" if job.field is None else "predict"), list[RunFolder]()
+
+    def opened(identity: Mapping[str, Any], join: bool) -> RunFolder:
+        assert open_run is not None
+        folders.append(open_run({**identity, "live_at_start": live}, join))
+        return folders[-1]
+
     run = _TrainingRun(
         collection,
         job,
         observer or Observer(),
-        open_run,
+        None if open_run is None else opened,
         device,
         processes,
         make_task,
         starting_version(collection),
     )
     if job.field is not None:
-        return run.values(job.field)
-    if job.source is not None:
-        return run.feedback()
-    return run.full() if job.scope == "full" else run.head()
+        learned = run.values(job.field)
+    elif job.source is not None:
+        learned = run.feedback()
+    else:
+        learned = run.full() if job.scope == "full" else run.head()
+    return learned.in_place_of(folders[-1].live_at_start if folders else live)
 
 
 def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None = None) -> JobResult:
@@ -172,6 +186,7 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
         InvalidRequest: too few judged queries.
     """
     job.check()
+    live = collection.live_model
     examples = judged_examples(collection, job)
     tuned = tune(examples, gate=_gate(job), seed=job.seed, observer=observer)
     judged = ranked_examples(examples, tuned.head)
@@ -179,7 +194,8 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
     stage = None
     if not job.accept:
         tuned, stage = with_strength(collection, tuned, examples, gate=_gate(job), seed=job.seed)
-    return JobResult(tuned, UNTRAINED, len(examples), examples.left_out, second_stage=stage)
+    learned = JobResult(tuned, UNTRAINED, len(examples), examples.left_out, second_stage=stage)
+    return learned.in_place_of(live)
 
 
 def judged_examples(
@@ -357,8 +373,10 @@ class _TrainingRun:
             processes=self.processes,
             observer=self.observer,
             run=self._run(examples, options),
+            second_stage=not self.job.accept,
         )
-        return JobResult(trained, self.parent, len(examples), examples.left_out)
+        stage = trained.second_stage
+        return JobResult(trained, self.parent, len(examples), examples.left_out, second_stage=stage)
 
     def values(self, field: str) -> JobResult:
         """Train a head that predicts a field of the documents."""

@@ -50,7 +50,7 @@ def measure(documents: int, sizes: list[int], count: int, folder: Path) -> None:
     import numpy as np
 
     from dsearch.attention.retrieval.fixed_head import FixedHead
-    from dsearch.engine.models.nearest import index_keys
+    from dsearch.engine.models.memory import index_keys
     from dsearch.engine.ranking.ranker import Ranker
     from dsearch.engine.snapshot.fresh import Fresh
     from dsearch.engine.snapshot.snapshot import Snapshot

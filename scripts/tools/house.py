@@ -267,7 +267,7 @@ def entered() -> list[Row]:
         home, data = Path(folder) / "index", Path(folder) / "data"
         with SearchEngine(home) as engine:
             engine.create("notes").ingest([Document(id, text) for id, text in texts.items()])
-            with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+            with TestClient(create_app(engine, query_timeout_s=60), base_url="http://127.0.0.1") as client:
                 for last in (False, False, True):
                     recording = last
                     answer = client.post("/v1/collections/notes/search", json={"query": f"bread {last}"})

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from dsearch.cli.app import app
+from dsearch.cli.grouped_help import app
 from dsearch.version import __version__
 
 EXITS = (

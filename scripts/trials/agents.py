@@ -7,7 +7,7 @@ sees ten titles, reads a relevant document with probability .9 and another one w
 that are relevant as useful, and calls the task a success if there are any. All goes through `dsearch.open`:
 search, get, report_outcome, and a training on feedback with judgements of other queries for the gate.
 Held-out queries, which nobody searched for and the gate does not know, give the figures; none of them was
-judged as one with a query that was searched for (training/data/episodes.py).
+judged as one with a query that was searched for (training/gate/held_out.py).
 
     honest    500 episodes of 20 agents
     lying     the same, but a tenth of the episodes lies: an agent of two calls the last hits useful
@@ -49,7 +49,7 @@ from dsearch.engine import Collection, make_run
 from dsearch.evaluation import Qrels, evaluate, read_folds, without_pairs
 from dsearch.jobs import TrainingJob
 from dsearch.training import run_training
-from dsearch.training.data.episodes import episodes_of
+from dsearch.training.gate.held_out import episodes_of
 from dsearch.types import Query
 
 PAGE = 10

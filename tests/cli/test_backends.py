@@ -9,7 +9,7 @@ import pytest
 from support.cli.terminal import Terminal
 from support.tiny_encoder import write_tiny_encoder
 
-from dsearch.encoder import Backend, choice
+from dsearch.encoder import Backend, load
 from dsearch.engine import SearchEngine
 
 
@@ -18,7 +18,7 @@ def dsearch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     if Backend("onnx", "float32").missing(exporting=True):
         pytest.skip("needs the extra onnx")
     monkeypatch.setenv("DSEARCH_ENCODER", str(write_tiny_encoder(tmp_path / "tiny")))
-    monkeypatch.setattr(choice, "installed", lambda: ["onnx"])
+    monkeypatch.setattr(load, "installed", lambda: ["onnx"])
     monkeypatch.setenv("DSEARCH_BACKEND", "auto")
     monkeypatch.setenv("DSEARCH_CACHE", str(tmp_path / "cache"))
     for module in ("load", "automatic.source"):  # what is measured, not what is exported unasked
@@ -39,7 +39,7 @@ def test_what_is_found_once_runs_later_commands(
     assert dsearch("index", source, "-c", "exact", "--no-passages")[0] == 0
     assert not (tmp_path / "cache").exists()  # nothing is measured unasked
 
-    monkeypatch.setattr(choice, "_fastest", lambda rates: Backend("onnx", "float32"))
+    monkeypatch.setattr(load, "_fastest", lambda rates: Backend("onnx", "float32"))
     code, out, err = dsearch("backends")
     assert code == 0
     assert "onnx      float32" in out

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from dsearch.cli.app import app
+from dsearch.cli.grouped_help import app
 
 PROMISED = Path(__file__).with_name("defaults.txt")
 

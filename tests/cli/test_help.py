@@ -13,8 +13,7 @@ import typer
 from support.cli.terminal import Terminal
 from typer.core import TyperCommand
 
-from dsearch.cli.app import app
-from dsearch.cli.grouped_help import EXAMPLES
+from dsearch.cli.grouped_help import EXAMPLES, app
 
 ROOT: Any = typer.main.get_command(app)
 BESIDE_JSON = {
@@ -101,7 +100,9 @@ def test_ctrl_c_says_how_to_go_on(dsearch: Terminal, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("module", "unneeded"), [("dsearch.cli.app", "numpy"), ("dsearch.index", "scipy")], ids=["help", "search"]
+    ("module", "unneeded"),
+    [("dsearch.cli.grouped_help", "numpy"), ("dsearch.index", "scipy")],
+    ids=["help", "search"],
 )
 def test_what_costs_much_to_import_is_not_imported_before_it_is_used(module: str, unneeded: str) -> None:
     code = f"import sys, {module}; print({unneeded!r} in sys.modules)"

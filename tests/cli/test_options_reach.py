@@ -17,7 +17,7 @@ import typer
 from support.cli.recorder import MADE_UP, Recorder, holds
 from support.cli.terminal import Terminal
 
-from dsearch.cli.app import app
+from dsearch.cli.grouped_help import app
 from dsearch.declared import options_of
 from dsearch.jobs import TrainingJob, TuningJob
 
@@ -211,6 +211,44 @@ def test_each_option_reaches_what_does_the_work(recorder: Recorder, name: str) -
         if isinstance(value, str) and Path(value).exists():
             continue  # a file that the command writes itself
         if having == without or (value is not None and (holds(without, value) or not holds(having, value))):
+            lost.append(f"{shlex.join(arguments)}: {recorder.refusal} {having}")
+    assert not lost, "\n".join(lost)
+
+
+WAYS = [
+    ("export", "-c papers -o out.jsonl"),
+    ("export", "-c papers --beir folder"),
+    ("attend", "-c papers --id d1"),
+    ("attend", "-c papers --vectors '[[0.5]]'"),
+    ("predict", "--field year -c papers --id d1"),
+    ("predict", "--field year -c papers --vectors '[[0.5]]'"),
+    ("delete", "-c papers --filter '{\"n\": 1}'"),
+    ("train", "-c papers --from feedback"),
+    ("train", "-c papers --field year --objective value"),
+    ("remember", "-c papers --data judged"),
+    ("synthesize", "out.jsonl -c papers --teacher scores.tsv"),
+    ("evaluate", "--data judged -c papers --baseline before.json"),
+    ("alias", "today --remove"),
+    ("feedback clear", "-c papers --client web"),
+    ("feedback clear", "-c papers --damaged"),
+]
+
+
+@pytest.mark.parametrize(("name", "way"), WAYS)
+def test_each_option_reaches_every_way_of_its_command(recorder: Recorder, name: str, way: str) -> None:
+    """A command that does one of several things hands on its options to each of them, or refuses them."""
+    lost = []
+    base = [*name.split(), *shlex.split(way)]
+    plainly = recorder.calls(*base)
+    if recorder.way == "by server" and not any(call[0].startswith("client.") for call in plainly):
+        return
+    for flag, arguments, value in _options(name):
+        if flag in base or f"{name} {flag}" in ELSEWHERE or f"{name} {flag} {recorder.way}" in ELSEWHERE:
+            continue
+        having = recorder.calls(*base, *arguments)
+        if flag[2:] in recorder.refusal or (isinstance(value, str) and Path(value).exists()):
+            continue
+        if having == plainly or (value is not None and (holds(plainly, value) or not holds(having, value))):
             lost.append(f"{shlex.join(arguments)}: {recorder.refusal} {having}")
     assert not lost, "\n".join(lost)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsearch.cli.output import as_json, check_picture, draw, in_words, shortened, show
-from dsearch.errors import InvalidRequest
-from dsearch.hints import Command
+from dsearch.errors import Command, InvalidRequest
 from dsearch.types import (
     AttentionSummary,
     Confidence,

@@ -163,3 +163,23 @@ def test_a_promotion_between_verdict_and_promotion_over_http(
         assert models[version]["outdated_by"] == "v1"
     again = result_of(client, client.judge_model("papers", kept, ExampleScores(LOW, HIGH, live="v1")))
     assert again["live"] is True
+
+
+@pytest.mark.parametrize("kind", ["train", "tune"])
+def test_a_promotion_during_a_task_that_learns(
+    client: Client, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("dsearch.training.gate.gate.GateReport.passed", property(lambda report: True))
+    queries = {f"q{i}": text for i, text in enumerate(["river stone", "lamp", "music"] * 4)}
+    data: Any = {"queries": queries, "judgements": {query: {"d001": 1} for query in queries}}
+    task = client.train("papers", **data, epochs=1) if kind == "train" else client.tune("papers", **data)
+    result = result_of(client, task)
+    trained = result["trained"]
+    assert (result["live"], engine.collection("papers").live_model) == (False, "v1")
+    assert "not promoted, since v1 became live during the run, which began with v0" in result["reason"]
+    assert f"judge it again by `dsearch compare v1 {trained} -c papers" in result["reason"]
+    assert result["verdict"].endswith("since another version became live after the comparison.")
+    models = {model.version: model.record for model in client.models("papers").models}
+    assert models[trained]["outdated_by"] == "v1"
+    again = result_of(client, client.judge_model("papers", trained, ExampleScores(LOW, HIGH, live="v1")))
+    assert again["live"] is True

@@ -181,6 +181,7 @@ def test_a_version_is_judged_once(client: Client, engine: SearchEngine, encoder:
     ("scores", "message"),
     [
         (ExampleScores([1.0], [1.0, 2.0]), "1 scores before and 2 after"),
+        (ExampleScores([], []), "no scores of examples; give one of each by both versions"),
         (ExampleScores([float("nan")], [1.0]), "finite"),
         (ExampleScores([1.0], [1.0], ""), "1 to 100 characters"),
     ],
@@ -189,7 +190,7 @@ def test_scores_that_are_none_are_refused_at_once(
     client: Client, scores: ExampleScores, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        client.judge_model("numbers", "v1", scores)
+        client.judge_model("numbers", "v1", scores)  # before it is seen that there is no such version
     assert client.tasks().tasks == []
 
 
@@ -216,8 +217,13 @@ def test_a_verdict_survives_and_the_store_verifies(engine: SearchEngine, encoder
 
 
 def test_weights_that_are_too_large_are_told_the_way_that_works(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    engine: SearchEngine,
 ) -> None:
-    monkeypatch.setattr("dsearch.service.routes.models.MAX_SAVED_BYTES", 100)
-    with pytest.raises(dsearch.DsearchError, match=r"at most 100 .*'lora'.*dsearch\.save_model"):
-        client.save_model("numbers", client.head("numbers", "v0"))
+    app = create_app(engine, model_upload_bytes=100)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with served_in_thread(app, listening), Client(address) as client:
+            given = client.head("numbers", "v0")
+            wanted = r"at most 100 .*model_upload_bytes.*'lora'.*dsearch\.save_model"
+            with pytest.raises(dsearch.DsearchError, match=wanted):
+                client.save_model("numbers", given)

@@ -26,10 +26,12 @@ def sent(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_only_what_was_given_is_sent() -> None:
     upload = Upload({"w": np.ones((2, 3))[:, ::-1].T}, None, "v3")
-    described, request = sent(model_file(upload, None, {"loss": 0.5}, {"promote": False, "alpha": None}))
+    described, request = sent(
+        model_file(upload, None, {"loss": 0.5}, {"promote": False, "alpha": None}).read()
+    )
     assert (described["w"]["dtype"], described["w"]["shape"]) == ("F32", [3, 2])
     assert request == {"parent": "v3", "record": {"loss": 0.5}, "promote": False}
-    assert sent(model_file(Upload({}, None, None), None, None, {}))[1] == {}
+    assert sent(model_file(Upload({}, None, None), None, None, {}).read())[1] == {}
 
 
 @pytest.mark.parametrize("record", [{"loss": float("nan")}, {"loss": float("inf")}, {"loss": {1, 2}}])

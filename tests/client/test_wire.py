@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from typing import Any
@@ -30,8 +31,7 @@ from dsearch.client.wire import (
     text_and_hint,
     written_before,
 )
-from dsearch.errors import Conflict, DsearchError, Gone, InvalidRequest, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, Conflict, DsearchError, Gone, InvalidRequest, Unavailable
 from dsearch.results import Attention, Gradients, RefusedDocument, WriteResult
 from dsearch.types import Document, Stamp
 
@@ -260,12 +260,12 @@ def test_a_function_judges_against_the_version_that_answers_for_the_purpose(
     compared: list[str] = []
     monkeypatch.setattr(tasks, "upload_of", lambda *_: None)
     monkeypatch.setattr(tasks, "evidence_by", lambda *given: compared.append(given[3]()))
-    monkeypatch.setattr(tasks, "model_file", lambda *_: b"file")
+    monkeypatch.setattr(tasks, "model_file", lambda *_: io.BytesIO(b"file"))
     monkeypatch.setattr(tasks, "clean_up", lambda _: None)
     options: Any = {} if purpose is None else {"purpose": purpose}
     flow: Any = Operations.save_model(None, "papers", {}, evidence=lambda _: [1.0], **options)  # type: ignore[misc]
     assert next(flow).path == "/v1/collections/papers/models"
     sent = flow.send(HttpReply(200, {}, json.dumps({"live": "v3", "predict": "v5", "models": []}).encode()))
     assert compared == [live]
-    assert (sent.path, sent.content) == ("/v1/collections/papers/models/save", b"file")
+    assert (sent.path, sent.content.read()) == ("/v1/collections/papers/models/save", b"file")
     assert (sent.repeatable, sent.writes, sent.content_type) == (False, True, TENSORS)

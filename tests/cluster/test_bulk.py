@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ray
 def test_a_folder_is_indexed_by_a_cluster(
     nodes: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from dsearch.cli.app import app
+    from dsearch.cli.grouped_help import app
 
     monkeypatch.setenv("DSEARCH_ENCODER", str(write_tiny_encoder(tmp_path / "encoder")))
     monkeypatch.setenv("DSEARCH_BACKEND", "torch")

@@ -48,3 +48,32 @@ def test_what_cannot_be_planned_is_refused() -> None:
         plan(0)
     with pytest.raises(InvalidRequest, match=r"recall=1\.5; use a number above 0, at most 1"):
         plan(10, recall=1.5)
+
+
+def test_disk_and_hours_worked_out_by_hand() -> None:
+    """A number takes 4 bytes as it is stored and, as an SQ8 key, 1 more."""
+    made = plan(1_000_000, recall=0.994, replicas=3, rates=Rates(encode_documents=100.0))
+    assert (made.kind.name, made.replicas) == ("SQ8", 3)
+    assert made.disk_gb == pytest.approx(3 * (384 * 5 + 400 + 2000) / 1000)
+    assert made.encode_hours == pytest.approx(1_000_000 / 100 / (made.machines * 16) / 3600)
+
+
+def test_each_copy_needs_memory_of_its_own() -> None:
+    machine = MachineResources(memory_gb=10.0, cores=64, share=0.5)
+    one, two, four = (
+        plan(20_000_000, recall=1.0, queries_per_s=0.1, shard_ms=1e5, replicas=of, machine=machine)
+        for of in (1, 2, 4)
+    )
+    assert one.shards == two.shards == four.shards
+    assert one.shard_memory_gb == four.shard_memory_gb
+    # 20 million keys of 1,536 bytes and 400 of postings are 38.72 GB a copy, and a machine gives 5.
+    assert [made.machines for made in (one, two, four)] == [8, 16, 31]
+
+
+def test_the_smallest_dimension_and_load_are_planned_by_their_share() -> None:
+    whole, half = (plan(1_000_000, recall=1.0, shard_ms=1000, dimensions=of) for of in (384, 192))
+    assert half.slowest_ms - 2 == pytest.approx((whole.slowest_ms - 2) / 2)
+    for name in ("documents", "dimensions", "queries_per_s", "shard_ms", "replicas"):
+        options = {"documents": 1, name: 0}
+        with pytest.raises(InvalidRequest, match=f"{name}=0; use a number above 0"):
+            plan(options.pop("documents"), **options)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsearch.corpus.problems import Problems, SourceProblem
+from dsearch.corpus.formats.lines import Problems, SourceProblem
 from dsearch.errors import InvalidSource
 
 

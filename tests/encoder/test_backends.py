@@ -27,8 +27,8 @@ from dsearch.encoder import (
     EncoderTraining,
     LearningEncoder,
     TextEncoder,
-    choice,
     choice_of,
+    load,
     load_encoder,
     tuned,
     tuned_identity,
@@ -426,7 +426,7 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, gains: dict[str, float]) -> None:
     def rates(encoders: dict[Backend, TextEncoder]) -> dict[Backend, tuple[float, float]]:
         return {one: (100 * gains.get(str(one), 1.0),) * 2 for one in encoders}  # type: ignore[misc]
 
-    monkeypatch.setattr(choice, "_rates", rates)
+    monkeypatch.setattr(load, "_rates", rates)
 
 
 def _rolled(session: Callable[[Path], Run]) -> Callable[[Path], Run]:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dsearch.encoder.batching import length_sorted_batches
+from dsearch.encoder.text_encoder import length_sorted_batches
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, size=50)
 

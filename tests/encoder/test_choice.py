@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsearch.encoder import Backend, choice
-from dsearch.encoder.choice import GAIN, choose, known_in, read_choice
+from dsearch.encoder import Backend, load
+from dsearch.encoder.load import GAIN, choose, known_in, read_choice
 
 TORCH, ONNX, VINO = Backend("torch", "float32"), Backend("onnx", "float32"), Backend("openvino", "float32")
 
@@ -34,8 +34,8 @@ class Encoder:
 def rates(monkeypatch: pytest.MonkeyPatch) -> dict[Backend, tuple[float, float]]:
     """Rates that are measured; those that are not in it have failed."""
     written: dict[Backend, tuple[float, float]] = {TORCH: (100.0, 100.0)}
-    monkeypatch.setattr(choice, "candidates", lambda dtype=None: [TORCH, ONNX, VINO])
-    monkeypatch.setattr(choice, "_rates", lambda encoders: {one: written[one] for one in encoders})
+    monkeypatch.setattr(load, "candidates", lambda dtype=None: [TORCH, ONNX, VINO])
+    monkeypatch.setattr(load, "_rates", lambda encoders: {one: written[one] for one in encoders})
     monkeypatch.setattr(Backend, "missing", lambda self, **_: None)
     return written
 
@@ -101,7 +101,7 @@ def test_a_choice_is_of_its_encoder_precision_threads_and_whole_file(
     assert read_choice(tmp_path, "abd", None) is None
     assert read_choice(tmp_path, "abc", "int8") is None
     with monkeypatch.context() as other:
-        other.setattr(choice, "thread_budget", lambda: 99)
+        other.setattr(load, "thread_budget", lambda: 99)
         assert read_choice(tmp_path, "abc", None) is None
     with monkeypatch.context() as other:
         other.setattr(Backend, "missing", lambda self, **_: "not installed any more")

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from dsearch.encoder import Encoder, EncoderIdentity, weights
-from dsearch.encoder.batching import length_sorted_batches
-from dsearch.encoder.text_encoder import Role
+from dsearch.encoder.text_encoder import Role, length_sorted_batches
 from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("offline_encoder")

@@ -10,8 +10,7 @@ import pytest
 
 from dsearch.encoder import load as module
 from dsearch.encoder.backends import Backend
-from dsearch.encoder.choice import BackendChoice
-from dsearch.encoder.load import load_encoder
+from dsearch.encoder.load import BackendChoice, load_encoder
 from dsearch.encoder.weights import Weights
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 

@@ -192,3 +192,36 @@ def test_a_version_with_a_memory_gives_gradients_and_takes_no_step(shop: Collect
     assert found.states is not None
     assert found.head is not None
     assert (found.mean_reward, found.draft) == (np.mean(rewards), None)
+
+
+def test_the_mean_reward_is_of_what_was_drawn(shop: Collection) -> None:
+    """A query without a candidate has no draw and no reward; zeros in its place would halve the mean."""
+    asked = GradientQuery(texts=["bread", "zebra"], owner="me", options={"mode": "keyword"})  # type: ignore[arg-type]
+    result = draw(shop, asked, 4, 1)
+    assert [len(row.ids) for row in result.results] == [4, 0]
+    answer = reward(shop, result.draw, [[1.0, 2.0, 3.0, 6.0], []], owner="me", gradients=True)
+    assert answer.mean_reward == 3.0
+
+
+def test_the_moments_of_adam_go_on_with_the_draft(shop: Collection) -> None:
+    draft = None
+    for step in (1, 2, 3):
+        result = draw(shop, question(draft=draft), 4, step)
+        rewards = np.random.default_rng(step).normal(size=(2, 4)).tolist()
+        draft = reward(shop, result.draw, rewards, owner="me", learning_rate=0.01).draft
+        assert draft is not None
+        moments: Any = shop.drafts.get(draft, "me").moments
+        assert {float(of["step"]) for of in moments["state"].values()} == {float(step)}
+        assert moments["param_groups"][0]["lr"] == 0.01
+
+
+@pytest.mark.parametrize(
+    "rewards", [[[1.0] * 4], [[1.0] * 4, [1.0] * 3], [[1.0] * 4, [1.0] * 5], [[1.0] * 4, [float("nan")] * 4]]
+)
+def test_rewards_that_do_not_fit_leave_the_draw(shop: Collection, rewards: list[list[float]]) -> None:
+    result = draw(shop, question(), 4, 1)
+    with pytest.raises(InvalidRequest):
+        reward(shop, result.draw, rewards, owner="me", gradients=True)
+    assert reward(shop, result.draw, [[1.0] * 4] * 2, owner="me", gradients=True).mean_reward == 1.0
+    with pytest.raises(Gone):
+        reward(shop, result.draw, [[1.0] * 4] * 2, owner="me", gradients=True)

@@ -7,7 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from dsearch.cli.app import app
+from dsearch.cli.grouped_help import app
 from dsearch.errors import NotFound
 from dsearch.guide import guide, guides
 

@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from support.index import stored_keys
 from support.paths import ROOT
 
 from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest, UnsupportedFormat
@@ -36,7 +37,7 @@ def test_opens_as_it_was_built(build: Build) -> None:
     assert manifest.encoder == {"name": "test-encoder", "revision": "1", "max_tokens": 256}
     np.testing.assert_array_equal(generation.embeddings, EMBEDDINGS)
     assert not generation.embeddings.flags.writeable
-    np.testing.assert_array_equal(generation.dense.reconstruct(0, 6), EMBEDDINGS)
+    np.testing.assert_array_equal(stored_keys(generation.dense, 0, 6), EMBEDDINGS)
     assert generation.key_projection is None
     assert generation.keyword is not None
     queries = ["three", "one four"]
@@ -70,7 +71,7 @@ def test_keys_are_the_projected_embeddings(build: Build) -> None:
     assert (manifest.encoder_dim, manifest.key_dim, generation.dense.key_dim) == (8, 5, 5)
     np.testing.assert_array_equal(generation.key_projection, PROJECTION)
     np.testing.assert_allclose(
-        generation.dense.reconstruct(0, 6), EMBEDDINGS @ PROJECTION.T, rtol=1e-5, atol=1e-6
+        stored_keys(generation.dense, 0, 6), EMBEDDINGS @ PROJECTION.T, rtol=1e-5, atol=1e-6
     )
 
 
@@ -178,7 +179,7 @@ def test_without_the_digests_flipped_bits_would_be_served(build: Build) -> None:
     path.write_bytes(whole)
     damaged = Generation.open(folder, proven=manifest.identities(folder))
     assert set(damaged.unproven) == set(manifest.files)
-    assert not np.array_equal(damaged.dense.reconstruct(0, 6), EMBEDDINGS)
+    assert not np.array_equal(stored_keys(damaged.dense, 0, 6), EMBEDDINGS)
     with pytest.raises(CorruptData, match=r"keys\.faiss: SHA-256 differs"):
         damaged.prove()
     damaged.prove(cancelled=lambda: True)  # nothing was looked at

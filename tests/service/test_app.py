@@ -39,6 +39,7 @@ def test_options_reach_what_they_are_for(engine: SearchEngine, monkeypatch: pyte
         "device": "cuda",
         "migrates_to": "next",
         "rerankers": ["a"],
+        "model_upload_bytes": 11,
     }
     edge: dict[str, Any] = {"hosts": ["h"], "origins": [SITE], "require_key": True, "query_timeout_s": 3.0}
     layers = middleware(create_app(engine, **chosen, **edge))

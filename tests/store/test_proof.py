@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.sizes import by_size
+from support.store.matching import matching_rows
 from support.store.store_trials import flip
 
 from dsearch.errors import CorruptData, DsearchError
@@ -30,7 +31,7 @@ ASKS: dict[str, Callable[[Store], Any]] = {
     "ids": lambda store: store.ids([4]),
     "rows of ids": lambda store: store.rows_of(["d3"]),
     "export": lambda store: list(store.export()),
-    "filter": lambda store: store.matching_rows({"n": {"eq": 3}}),
+    "filter": lambda store: matching_rows(store, {"n": {"eq": 3}}),
     "filter of all versions": lambda store: store.rows_matching_ever({"n": {"eq": 3}}),
     "count": lambda store: store.count({"n": {"eq": 3}}),
     "facets": lambda store: store.facets("n"),
@@ -77,7 +78,7 @@ def test_damage_that_a_search_or_a_filter_would_not_see_ends_answers(filled, sta
     with Store.open(filled, readonly=True) as store:
         store.prove()
         with pytest.raises(CorruptData):
-            store.matching_rows({"n": {"eq": 7}})
+            matching_rows(store, {"n": {"eq": 7}})
         assert store.proof is not None
         assert "documents.db is damaged" in str(store.proof.problem)
         assert store.proof.proven_at is None
@@ -86,7 +87,7 @@ def test_damage_that_a_search_or_a_filter_would_not_see_ends_answers(filled, sta
 READS: tuple[Callable[[Store], object], ...] = (
     lambda store: store.list("d5", limit=9),
     lambda store: store.rows().tolist(),
-    lambda store: store.matching_rows({"n": {"gte": 5}}).tolist(),
+    lambda store: matching_rows(store, {"n": {"gte": 5}}).tolist(),
     lambda store: store.changes_since(0).added.tolist(),
 )
 

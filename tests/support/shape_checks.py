@@ -132,7 +132,7 @@ def _checked_when_called(function: Any, types: dict[str, Any], known: _Known) ->
     def call(*arguments: Any, **named: Any) -> Any:
         nonlocal wrapper
         # A traced size that is looked up, or compared, becomes a constant of the graph, or a part of it.
-        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        tracing = torch.compiler.is_compiling() or torch._C._is_tracing()
         if tracing or jaxtyping.config.jaxtyping_disable:
             return function(*arguments, **named)
         number = next(calls)

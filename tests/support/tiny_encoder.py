@@ -14,8 +14,11 @@ WORDS = SENTENCE.split()
 NUMBERS = 64
 
 
-def write_tiny_encoder(folder: Path, *, seed: int = 0) -> Path:
-    """An encoder of 16 numbers for `WORDS` and numbers below `NUMBERS`; every other word is unknown."""
+def write_tiny_encoder(folder: Path, *, seed: int = 0, vocabulary: int = 0) -> Path:
+    """An encoder of 16 numbers for `WORDS` and numbers below `NUMBERS`; every other word is unknown.
+
+    `vocabulary`: rows of the table of embeddings, those of no word too.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -26,7 +29,7 @@ def write_tiny_encoder(folder: Path, *, seed: int = 0) -> Path:
     (bare / "vocab.txt").write_text("\n".join(words) + "\n")
     BertTokenizerFast(str(bare / "vocab.txt")).save_pretrained(str(bare))
     config = BertConfig(
-        vocab_size=len(words),
+        vocab_size=max(len(words), vocabulary),
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,

@@ -12,8 +12,7 @@ from dsearch.engine import SearchEngine
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.training import Examples, examples_from_judgements
 from dsearch.training.memory import MemorySetting, memory_of
-from dsearch.training.memory_lending import PoolLending
-from dsearch.training.memory_values import hidings_of
+from dsearch.training.memory_values import PoolLending, hidings_of
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
 

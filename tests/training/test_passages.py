@@ -16,7 +16,7 @@ from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.engine import PassageOptions
 from dsearch.training import TrainingOptions, examples_from_judgements, finetune
 from dsearch.training.gate.gate import overlap_of_canaries
-from dsearch.training.losses import objectives, partition, passages
+from dsearch.training.losses import listwise, objectives, passages
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import Ranking
 from dsearch.types import Document, Query
@@ -24,7 +24,7 @@ from dsearch.types import Document, Query
 DOCUMENTS, OWNERS = 20, [1, 1, 1, 5, 7, 7, 19]
 
 
-path = both_ways(partition)
+path = both_ways(listwise)
 
 
 def long_batch_of(heads: int, *, with_keywords: bool = True) -> objectives.Batch:

@@ -44,14 +44,14 @@ def test_a_training_starts_from_a_tuned_search_and_from_no_trained_head(
 
 
 def test_queries_inserted_since_do_not_change_the_start() -> None:
-    from dsearch.training.remember import SCOPE
+    from dsearch.training.memory import REMEMBER
 
-    inserted: Any = ({"scope": SCOPE}, "v1")
+    inserted: Any = ({"scope": REMEMBER}, "v1")
     assert starting_version(collection("v2", v1=TUNE, v2=inserted)) == "v1"
     behind: Any = ({"scope": "second stage"}, "v1")
-    after: Any = ({"scope": SCOPE}, "v2")
+    after: Any = ({"scope": REMEMBER}, "v2")
     assert starting_version(collection("v3", v1=TUNE, v2=behind, v3=after)) == "v1"
-    assert starting_version(collection("v2", v1=({}, "v0"), v2=({"scope": SCOPE}, None))) == "v0"
+    assert starting_version(collection("v2", v1=({}, "v0"), v2=({"scope": REMEMBER}, None))) == "v0"
 
 
 def test_a_registration_names_what_answers_else_what_was_trained() -> None:

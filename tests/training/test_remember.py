@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from support.fakes import HashingEncoder
 from support.training.topics import queries_of, topics_in
 
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.ranking.memory import SnapshotMemory
@@ -113,6 +115,26 @@ def test_without_a_memory_it_is_refused_unless_accepted(engine: SearchEngine) ->
     assert topics.live_model == "v0"
     remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}}, accept=True)
     assert first(topics, NEW).startswith("d19-")  # documents like the judged one borrow from it
+
+
+def test_a_memory_begins_after_what_was_live_alone(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version goes live between the copy of the live one and its promotion."""
+    topics = topics_in(engine)
+    other, add = topics.add_model(Head(32), {}), topics.add_model
+
+    def promoted_meanwhile(*args: Any, **options: Any) -> str:
+        version = add(*args, **options)
+        topics.promote(other)
+        return version
+
+    monkeypatch.setattr(topics, "add_model", promoted_meanwhile)
+    with pytest.raises(Conflict):
+        remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}}, accept=True)
+    assert topics.live_model == other
+    assert [model.version for model in topics.store.models()] == [other]
+    assert not topics.remembered.rows()
 
 
 def test_ids_of_one_text_are_one_query_of_a_new_memory_too(engine: SearchEngine) -> None:

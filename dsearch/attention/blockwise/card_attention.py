@@ -25,9 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
+from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients, ExactAttention, PartialAttention
 from dsearch.attention.blockwise.card import ALIGNMENT_BYTES, kernels_for
-from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention
 
 HEADROOM = 40.0
 _HELD = 60.0  # maximum distance of the largest logit below the reference

@@ -32,7 +32,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients, LearnedBias
+from dsearch.attention.blockwise.blocks import (
+    Corpus,
+    CorpusGradients,
+    ExactAttention,
+    LearnedBias,
+    PartialAttention,
+    merge,
+)
 from dsearch.attention.blockwise.card_attention import (
     attend_on_card,
     attend_on_card_backward,
@@ -44,7 +51,6 @@ from dsearch.attention.blockwise.fused import (
     attend_fused_backward,
     choose_fused,
 )
-from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.hints import amount
 

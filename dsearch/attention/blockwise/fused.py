@@ -33,8 +33,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
-from dsearch.attention.blockwise.partial import ExactAttention, PartialAttention, merge, merge_stacked
+from dsearch.attention.blockwise.blocks import (
+    Corpus,
+    CorpusGradients,
+    ExactAttention,
+    PartialAttention,
+    merge,
+    merge_stacked,
+)
 
 # What the operators for CUDA take: widths and rows of a bias that are multiples of these, and such addresses.
 WIDTH, BIAS_WIDTH, ALIGNMENT_BYTES = 8, 16, 16

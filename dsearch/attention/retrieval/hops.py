@@ -59,7 +59,10 @@ def attend_in_hops(
     mask: Bool[Array, ...] | None = None,
     temperature: float | Float[Array, ...] = 1.0,
 ) -> AttentionResult:
-    """Attend, refine and attend again over fixed keys, `hops` times in all; `hops=1` is `attend`.
+    """Attend, refine and attend again over fixed keys, `hops` times in all.
+
+    One hop is `attend` with the same score: here q · k by default, by which collections rank, where `attend`
+    divides it by √d.
 
     Raises:
         InvalidRequest: `hops` is below 1.

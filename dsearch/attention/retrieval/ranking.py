@@ -13,8 +13,7 @@ import math
 
 from jaxtyping import Bool, Float
 
-from dsearch.attention.arrays import Array, fill, log, logsumexp
-from dsearch.attention.softmax import temper
+from dsearch.attention.arrays import Array, fill, log, logsumexp, temper
 
 
 def partition_by_head(

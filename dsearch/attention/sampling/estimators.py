@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dsearch.attention.arrays import masked_softmax
 from dsearch.attention.pooling import pool
-from dsearch.attention.softmax import masked_softmax
 
 Rest = int | Int[Tensor, "*#batch"]
 

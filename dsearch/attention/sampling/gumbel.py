@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dsearch.attention.softmax import masked_softmax
+from dsearch.attention.arrays import masked_softmax
 from dsearch.errors import InvalidRequest
 
 

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from dsearch.attention.arrays import masked_log_softmax, temper
 from dsearch.attention.scores import Score, score_named
-from dsearch.attention.softmax import masked_log_softmax, temper
 from dsearch.errors import InvalidRequest
 
 

@@ -15,6 +15,7 @@ from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
 from dsearch.cli.training.output import ANSWERS, answers_now, epochs_text
+from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.hints import amount
 from dsearch.results import Model
@@ -135,7 +136,7 @@ def remember(
     query: Annotated[str | None, typer.Argument(help="A query.")] = None,
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of the documents that answer it.")] = None,
     data: Annotated[Path | None, typer.Option(help="A BEIR folder of judged queries.")] = None,
-    split: Annotated[str, typer.Option(help="Judgements to remember: qrels/SPLIT.tsv.")] = "train",
+    split: Annotated[str, typer.Option(help="Judgements to remember: qrels/SPLIT.tsv.")] = DEFAULT_SPLIT,
     accept: Annotated[
         bool, typer.Option("--accept", help="Begin a memory with default settings where there is none.")
     ] = False,
@@ -151,6 +152,7 @@ def remember(
 
     The query becomes a row of the live version's query memory, which dsearch train fits.
     """
+    require_data(data, split=split)
     queries, judgements = _judged(query, ids, data, split)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:

@@ -17,8 +17,8 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
-from dsearch.errors import InvalidRequest
-from dsearch.hints import Command, amount
+from dsearch.errors import Command, InvalidRequest
+from dsearch.hints import amount
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
@@ -98,6 +98,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         ),
         migrates_to=settings.next_encoder or settings.encoder,
         rerankers=_listed(settings.rerankers),
+        model_upload_bytes=settings.model_upload_bytes,
         task_memory_bytes=settings.task_memory_bytes,
         device=settings.device,
     )

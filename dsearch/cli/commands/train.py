@@ -10,10 +10,17 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.declared_options import as_flag, with_options_of
 from dsearch.cli.session import opened_engine
-from dsearch.cli.training.judgements import JudgedFolder, judged_job
 from dsearch.cli.training.output import Outcome, outcome_of
 from dsearch.cli.training.remote import train_by_server
-from dsearch.cli.training.session import run_folder, terminal_observer, training_processes
+from dsearch.cli.training.session import (
+    DEFAULT_SPLIT,
+    JudgedFolder,
+    judged_job,
+    require_data,
+    run_folder,
+    terminal_observer,
+    training_processes,
+)
 from dsearch.cli.training.shards import task_over_shards
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.jobs import TrainingJob
@@ -35,7 +42,7 @@ def train(
     ] = None,
     split: Annotated[
         str, typer.Option(help="Judgements of a BEIR folder to learn from: qrels/SPLIT.tsv.")
-    ] = "train",
+    ] = DEFAULT_SPLIT,
     exclude: options.ExcludePairs = None,
     teacher: Annotated[
         Path | None,
@@ -72,6 +79,7 @@ def train(
     Only scope full encodes documents again; torchrun may start it in several processes. An interrupted run
     goes on with --resume. Exit code 3: trained and kept, but the gate did not let it go live.
     """
+    require_data(data, split=split, exclude=exclude, strict=strict)
     folder = None if data is None else JudgedFolder(data, split, exclude, teacher, strict)
     keys = None if trusted_keys is None else [key.strip() for key in trusted_keys.split(",") if key.strip()]
     job = TrainingJob(

@@ -11,10 +11,9 @@ from dsearch.cli import options
 from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.remote import ended_task, server_of
 from dsearch.cli.session import opened_engine, print_json
-from dsearch.cli.training.judgements import JudgedFolder, judged_job
 from dsearch.cli.training.output import decision_lines, is_kept, leg_lines, verdict_line
 from dsearch.cli.training.remote import judged_beside
-from dsearch.cli.training.session import stop_unless, terminal_observer
+from dsearch.cli.training.session import JudgedFolder, judged_job, stop_unless, terminal_observer
 from dsearch.errors import HomeLocked
 from dsearch.hints import amount
 from dsearch.jobs import TuningJob, request_of
@@ -82,6 +81,7 @@ def _tune_here(
             learned = run_tuning(target, job, observer)
         registered = learned.register(target, job)
         second_stage = learned.summary(registered)["second_stage"]
+        text = learned.result.gate.to_text()
     return {
         "version": registered.model,
         "live": registered.live is not None,
@@ -89,5 +89,5 @@ def _tune_here(
         "verdict": registered.sentence,
         **learned.result.record,
         "second_stage": second_stage,
-        "text": learned.result.gate.to_text(),
+        "text": text if registered.outdated_by is None else f"{text}\n{registered.reason}",
     }

@@ -65,6 +65,13 @@ def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
     return f"{version} is kept but does not answer; {try_it}, or: {promote}"
 
 
+def kept_lines(collection: str, registered: Registration, try_it: str | None = None) -> list[str]:
+    """Lines about a version that is not live; the reason where another one became live meanwhile."""
+    if registered.outdated_by is None:
+        return [is_kept(collection, registered.version, try_it)]
+    return [registered.reason, is_kept(collection, registered.passed or registered.version, try_it)]
+
+
 def decision_lines(record: Mapping[str, Any]) -> list[str]:
     """The gate's decision in words; records of earlier versions have none."""
     decision = (record.get("gate") or {}).get("decision")
@@ -133,7 +140,7 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registrat
         if learned.second_stage.passed and registered.live is not None:
             return [*lines, answers_now(collection, registered.live, registered.parent)]
     if registered.live is None:
-        return [*lines, is_kept(collection, registered.version)]
+        return [*lines, *kept_lines(collection, registered)]
     if registered.live != registered.version:
         named = "the tuned search" if learned.outcomes is None else "with the memory of past queries"
         lines.append(f"{registered.live}, {named}, is better than what answered before")
@@ -152,9 +159,11 @@ def _lines_of_values(collection: str, field: str, learned: JobResult, registered
             f"({epochs_text(trained.epochs)})"
         ),
         trained.to_text(),
-        answers_now(collection, version, registered.parent, "predict")
-        if registered.live is not None
-        else is_kept(collection, version, f"predict with model={version!r}"),
+        *(
+            kept_lines(collection, registered, f"predict with model={version!r}")
+            if registered.live is None
+            else [answers_now(collection, version, registered.parent, "predict")]
+        ),
     ]
 
 

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from dsearch.cli.remote import ended_task, server_of
 from dsearch.cli.session import opened_engine
-from dsearch.cli.training.judgements import JudgedFolder, judged_job
 from dsearch.cli.training.output import (
     Outcome,
     answers_now,
@@ -17,6 +16,7 @@ from dsearch.cli.training.output import (
     is_kept,
     verdict_line,
 )
+from dsearch.cli.training.session import JudgedFolder, judged_job
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.hints import amount
 from dsearch.jobs import LearningJob, TrainingJob, request_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsearch.errors import Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, Unavailable
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection

@@ -213,15 +213,9 @@ class TaskOperations:
             gate = verdict_options(options)
             return (yield from TaskOperations.judge_model(self, collection, version, scores, **gate))
         evidence_report = evidence_by(layer, evidence, measure, lambda: live)
-        answer = yield Request(
-            "POST",
-            path_of(collection, "models", "save"),
-            {},
-            model_file(upload, evidence_report, record, options),
-            TENSORS,
-            repeatable=False,
-            writes=True,
-        )
+        with model_file(upload, evidence_report, record, options) as body:
+            path = path_of(collection, "models", "save")
+            answer = yield Request("POST", path, {}, body, TENSORS, repeatable=False, writes=True)
         clean_up(layer)
         return wire.parse(Task, wire.content_of(answer))
 

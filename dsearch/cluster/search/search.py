@@ -27,8 +27,7 @@ from dsearch.cluster.wire.messages import QueryText
 from dsearch.encoder import TextTokens
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged, shaped_by, sharing_attention
-from dsearch.engine.search.hits import HitPage, results_of, summaries_of
-from dsearch.engine.search.pagination import PageRequest
+from dsearch.engine.search.hits import HitPage, PageRequest, results_of, summaries_of
 from dsearch.engine.search.queries import QueryGroup, checked_questions, grouped, states_of
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
 from dsearch.hints import amount

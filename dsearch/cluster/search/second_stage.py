@@ -26,8 +26,7 @@ from dsearch.engine.ranking.second_stage import (
     neutral,
     terms,
 )
-from dsearch.errors import NotInCluster
-from dsearch.hints import Command
+from dsearch.errors import Command, NotInCluster
 from dsearch.types import Mode
 
 AskShards = Callable[[str, Mapping[int, Any]], dict[int, Any]]

@@ -19,11 +19,10 @@ from torch import Tensor
 from dsearch.cluster.training.training import ShardedCorpus, listwise, retention
 from dsearch.engine import Collection
 from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.errors import Conflict, InvalidRequest, NotInCluster
-from dsearch.hints import Command
+from dsearch.errors import Command, Conflict, InvalidRequest, NotInCluster
 from dsearch.training.data.examples import Examples
 from dsearch.training.loop.loop import NothingFurther
-from dsearch.training.loop.student import Student
+from dsearch.training.loop.observer import Student
 from dsearch.training.losses.objectives import DEFAULT_OBJECTIVE
 from dsearch.training.options import TrainingOptions
 from dsearch.training.relevant import padded

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dsearch.corpus.formats.extras import optional
-from dsearch.corpus.formats.lines import ByteStream
-from dsearch.corpus.problems import Problems
+from dsearch.corpus.formats.lines import ByteStream, Problems
 from dsearch.corpus.records import BadRecord, Place, RecordFields, plain_json, to_document
 
 _ROWS_AT_A_TIME = 1024

@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from dsearch.corpus.formats.jsonl import json_objects
-from dsearch.corpus.formats.lines import decoded_lines, opened
-from dsearch.corpus.problems import Problems
+from dsearch.corpus.formats.lines import Problems, decoded_lines, opened
 from dsearch.corpus.readers import BEIR_CORPUS, read
 from dsearch.errors import InvalidRequest, InvalidSource
 from dsearch.types import Document, Query

@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 
 from dsearch.corpus import strict_json
-from dsearch.corpus.formats.lines import ByteStream, decoded_lines
-from dsearch.corpus.problems import Problems
+from dsearch.corpus.formats.lines import ByteStream, Problems, decoded_lines
 from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
 
 

@@ -9,10 +9,9 @@ from email.message import EmailMessage
 from email.utils import getaddresses, parseaddr, parsedate_to_datetime
 from typing import Any
 
-from dsearch.corpus.formats.lines import ByteStream, raw_lines
+from dsearch.corpus.formats.lines import ByteStream, Problems, raw_lines
 from dsearch.corpus.formats.pages import plain_html
 from dsearch.corpus.formats.texts import stem
-from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.types import Document
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from dsearch.corpus.columns import typed_rows
 from dsearch.corpus.formats.decoding import SAMPLE, detected
-from dsearch.corpus.formats.lines import ByteStream, beginning, raw_lines
-from dsearch.corpus.problems import Problems
+from dsearch.corpus.formats.lines import ByteStream, Problems, beginning, raw_lines
 from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
 from dsearch.hints import amount
 

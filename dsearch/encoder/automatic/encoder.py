@@ -17,8 +17,7 @@ from dsearch.encoder.backends import FLOAT, TORCH, Backend
 from dsearch.encoder.exported.cache import cached_encoder
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting, ExportOrigin
-from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.text_encoder import TextEncoder
+from dsearch.encoder.text_encoder import EncoderIdentity, TextEncoder
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
 from dsearch.encoder.automatic.outcome import outcome, preferred
 from dsearch.encoder.backends import AUTO, FLOAT, TORCH, Backend, best_dtype
-from dsearch.encoder.choice import read_choice
 from dsearch.encoder.exported.cache import states_problem_of
 from dsearch.encoder.exported.request import Exporting
-from dsearch.encoder.load import by_torch, load_encoder
+from dsearch.encoder.load import by_torch, load_encoder, read_choice
 from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.weights import find_weights
 

@@ -19,8 +19,7 @@ from dsearch.encoder.backends import CLOSE, FLOAT, TORCH, Backend
 from dsearch.encoder.exported.cache import export_folder
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting
-from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.text_encoder import TextEncoder
+from dsearch.encoder.text_encoder import EncoderIdentity, TextEncoder
 from dsearch.encoder.weights import Weights, find_weights
 from dsearch.errors import CorruptData
 

@@ -26,7 +26,7 @@ from dsearch.encoder.backends import HALF, INT8, ONNX, OPENVINO, Backend
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting, ExportOrigin
 from dsearch.encoder.exported.runtimes import Run, onnx_session, openvino_session
-from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.text_encoder import EncoderIdentity
 from dsearch.errors import CorruptData, InvalidRequest
 
 FORMAT = 2  # 1: without token states

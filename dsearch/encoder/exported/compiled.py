@@ -15,9 +15,8 @@ import numpy as np
 from jaxtyping import Float, Float32, Int64
 
 from dsearch.encoder.backends import CLOSE
-from dsearch.encoder.batching import length_sorted_batches
 from dsearch.encoder.exported.runtimes import Run, Tokens
-from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.text_encoder import EncoderIdentity, length_sorted_batches
 from dsearch.encoder.token_states import TextTokens, inside_text
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.threads import thread_budget

@@ -4,7 +4,7 @@ Verifying the index of a million documents takes seconds, and the closing proces
 file `clean-close.json` records the state at closing (operation, set digest, generation), the identity of each
 file of the generation and of the database (size, inode, times), and the times when they were last verified by
 their digests. If all of that still holds, the next opening skips the verification of large files and of the
-documents, and does it in the background (integrity.py, store/proof.py).
+documents, and does it in the background (state/live.py, store/proof.py).
 
 Opening a collection for writing removes the file durably. A process that dies therefore leaves none, and the
 next opening verifies everything before it answers. So does an opening after a restore or a copy of the home

@@ -6,8 +6,7 @@ import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from dsearch.errors import InsufficientStorage, Unavailable
-from dsearch.hints import Command
+from dsearch.errors import Command, InsufficientStorage, Unavailable
 from dsearch.store import Store
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from dsearch.encoder import EncoderIdentity, TextEncoder
-from dsearch.encoder.batching import length_sorted_batches
+from dsearch.encoder import TextEncoder
+from dsearch.encoder.text_encoder import length_sorted_batches
+from dsearch.engine.home import is_given
 from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions, encode, passage_table
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.options import (
@@ -33,7 +34,7 @@ from dsearch.engine.options import (
     search_fields_of,
     tokenizer_for,
 )
-from dsearch.errors import Conflict, EncoderMismatch, InvalidRequest
+from dsearch.errors import Conflict
 from dsearch.index import Generation, PassageTable
 from dsearch.index.metadata import FieldsBuilder
 from dsearch.store import Store
@@ -260,34 +261,6 @@ def _contents(
             yield keyword_text(document, searched)
 
 
-_BACKEND = "given"
-
-
-def given_identity(dimension: int) -> EncoderIdentity:
-    """Return the identity that stands for the encoder of a collection with supplied embeddings.
-
-    Raises:
-        InvalidRequest: a dimension below 1.
-    """
-    if dimension < 1:
-        raise InvalidRequest(f"dimension={dimension}; use the length of your embeddings, 1 or more")
-    return EncoderIdentity(
-        name="given",
-        revision="",
-        weights_sha256="",
-        pooling="",
-        max_tokens=0,
-        backend=_BACKEND,
-        dtype="float32",
-        dimension=dimension,
-    )
-
-
-def is_given(store: Store) -> bool:
-    """Return True if the caller supplies the embeddings of this collection."""
-    return store.encoder.get("backend") == _BACKEND
-
-
 def require_dimension(store: Store, dimension: int) -> None:
     """Refuse a collection that has an encoder, or supplied embeddings of another length than `dimension`.
 
@@ -325,12 +298,3 @@ def require_options(
     require_kind(store, kind)
     if passages is not None:
         passages.require(store)
-
-
-def require_encoder(store: Store) -> None:
-    """Raise EncoderMismatch for a collection with supplied embeddings; names the alternatives."""
-    if is_given(store):
-        raise EncoderMismatch(
-            f"collection {store.name!r} has no encoder: its embeddings are given. Search it with a vector or "
-            "with mode='keyword', and write to it with an embedding for each document"
-        )

@@ -27,8 +27,7 @@ from weakref import WeakKeyDictionary, finalize
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.options import keyword_texts
-from dsearch.errors import CorruptData, DsearchError, Unavailable, UnsupportedFormat
-from dsearch.hints import Command
+from dsearch.errors import Command, CorruptData, DsearchError, Unavailable, UnsupportedFormat
 from dsearch.index import Generation, remove_unfinished
 from dsearch.index.durable import FileIdentity
 from dsearch.index.generation import Texts

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32
 
 from dsearch.attention.arrays import Array, is_tensor, numbers_of
 from dsearch.attention_options import LONGEST_STATE
-from dsearch.engine.indexing.ingest import is_given, require_encoder
+from dsearch.engine.home import is_given, require_encoder
 from dsearch.errors import DimensionMismatch, DsearchError, InvalidDocument, InvalidRequest
 from dsearch.hints import amount
 from dsearch.store import Store

@@ -22,9 +22,9 @@ from typing import Any, TypedDict
 
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.engine.collection import Collection
-from dsearch.engine.home import Home
+from dsearch.engine.home import Home, require_encoder
 from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions
-from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending, require_encoder
+from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending
 from dsearch.engine.indexing.leases import alone_with
 from dsearch.engine.options import KeyOptions, language_of, search_fields_of, tokenizer_for
 from dsearch.errors import Cancelled, Conflict, DsearchError

@@ -7,7 +7,7 @@ from typing import Any
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.maintenance.compact import folder_bytes
-from dsearch.engine.models.retired import live_problem
+from dsearch.engine.models.files import live_problem
 from dsearch.engine.searchable import Searchable
 
 

@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 
 from dsearch.encoder import AutomaticEncoder, EncoderIdentity, TextEncoder
 from dsearch.encoder.automatic.trained import TrainedChange, load_trained
-from dsearch.errors import CorruptData
-from dsearch.hints import Command
+from dsearch.errors import Command, CorruptData
 from dsearch.index.durable import file_digest
 from dsearch.store import Store
 

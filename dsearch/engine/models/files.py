@@ -7,10 +7,13 @@ score. Format 5: a null slot. Format 7: another kind of query projection than th
 Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision; 16:
 with a share of lending. Format 11: a second stage. Format 12: a learned score or an output projection. Format
 13: shares of the heads that follow the query. These are among the head's tensors. Format 14: fields of the
-metadata in its second stage. Format 15: a reranker in it, which lies elsewhere. Formats 6 and 8 are retired
-(retired.py).
+metadata in its second stage. Format 15: a reranker in it, which lies elsewhere. Formats 6 and 8 are retired.
 
 The module also finds the version that was live before, and deletes versions.
+
+A version with a part that earlier releases trained and this release does not serve is retired. It stays
+registered and keeps its files. Its head alone would rank differently from the trained model, so the version
+cannot be queried. If it was promoted, its nearest ancestor without such a part answers instead.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_arrays
@@ -30,10 +34,8 @@ from dsearch.encoder import EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
 from dsearch.engine.models.memory import MEMORY_NAME, fixed_memory, memory_bytes, memory_record
-from dsearch.engine.models.retired import require_served, retired_part, served_version
 from dsearch.engine.models.training_record import LESSONS_NAME, TrainingInfluences
-from dsearch.errors import Conflict, InvalidRequest, UnsupportedFormat
-from dsearch.hints import Command
+from dsearch.errors import Command, Conflict, Gone, InvalidRequest, UnsupportedFormat
 from dsearch.index import Manifest
 from dsearch.index.durable import file_digest, publish_folder, sync_folder
 from dsearch.store import AS_SEARCH, Store
@@ -43,6 +45,7 @@ from dsearch.types import Purpose
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
     from dsearch.encoder import EncoderChange
+
 
 UNTRAINED = "v0"
 FORMAT = 1
@@ -321,3 +324,66 @@ def delete_version(store: Store, version: str) -> None:
         os.rename(folder, doomed)
         sync_folder(doomed.parent)
         shutil.rmtree(doomed)
+
+
+OVERLAY_NAME = "overlay.safetensors"
+CONSTANT = "constant"
+
+
+def retired_part(record: Mapping[str, Any]) -> str | None:
+    """Name the part of a model that this release does not serve; None for a model that it serves.
+
+    Args:
+        record: of the model, as it was registered.
+    """
+    if OVERLAY_NAME in record.get("files", {}):
+        return "changed keys of single documents (--overlay)"
+    if record.get("head", {}).get("fusion", CONSTANT) != CONSTANT:
+        return "a keyword weight of the query (--fusion gate)"
+    return None
+
+
+def served_version(store: Store, version: str | None = None) -> str:
+    """Return a version itself, or its nearest ancestor that this release serves; v0 is always one.
+
+    Args:
+        store: the collection's.
+        version: the live one for searches when None.
+
+    Raises:
+        ModelNotFound: no such version.
+    """
+    model = store.model(store.live_model() if version is None else version)
+    while model.parent is not None and retired_part(model.record) is not None:
+        model = store.model(model.parent)  # registered for as long as its children are
+    return model.version
+
+
+def require_served(store: Store, version: str) -> None:
+    """Return if this release serves the version.
+
+    Raises:
+        ModelNotFound: no such version.
+        Gone: it has a part that this release does not serve.
+    """
+    part = retired_part(store.model(version).record)
+    if part is not None:
+        raise Gone(
+            f"model {version} of collection {store.name!r} has {part}, which this release no longer serves; "
+            f"ask with model {served_version(store, version)}, which it was trained from, or train anew: "
+            f"dsearch train -c {store.name}"
+        )
+
+
+def live_problem(store: Store) -> str | None:
+    """Say why the version that was promoted does not answer, and which one does; None where it answers."""
+    live = store.live_model()
+    part = retired_part(store.model(live).record)
+    if part is None:
+        return None
+    answers = served_version(store, live)
+    return (
+        f"collection {store.name!r}: model {live} was promoted, but has {part}, which this release no longer "
+        f"serves; {answers} answers in its place. To settle that: dsearch promote {answers} -c {store.name}; "
+        f"or train anew: dsearch train -c {store.name}"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_HEADS = 64
 MAX_RECORD_DEPTH = 64
+MAX_HEADER_BYTES = 32 * 1024 * 1024  # of a file with a request, which is parsed in memory
 _TEMPERATURES = (1e-6, 1e6)
 
 
@@ -67,13 +69,13 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
 ENCODER_PREFIX = "query_encoder/"
 
 
-def parts_from_bytes(
-    content: bytes, encoder_dim: int, training: Mapping[str, Any] | None
+def parts_from_file(
+    path: Path, encoder_dim: int, training: Mapping[str, Any] | None
 ) -> tuple[Head, EncoderChange | None]:
-    """Read a head, and the change of a query encoder under `query_encoder/`, from safetensors bytes.
+    """Read a head, and the change of a query encoder under `query_encoder/`, from a safetensors file.
 
     Args:
-        content: both, by name.
+        path: both, by name; the file is mapped, and stays as long as they are used.
         encoder_dim: the length of the embeddings that they are for.
         training: fields of `EncoderTraining`; None: there is no change.
 
@@ -81,12 +83,12 @@ def parts_from_bytes(
         InvalidRequest: as `head_from_bytes`; a change without `training`, or the reverse.
     """
     import torch
-    from safetensors.torch import load
+    from safetensors.torch import load_file  # pyright: ignore
 
     from dsearch.encoder import EncoderChange, EncoderTraining
 
     try:
-        tensors = load(content)
+        tensors = load_file(path)
     except (SafetensorError, ValueError, KeyError) as error:
         raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
     changed = {name: tensor for name, tensor in tensors.items() if name.startswith(ENCODER_PREFIX)}
@@ -236,28 +238,34 @@ def metadata_of(content: bytes) -> dict[str, str]:
     return header.get("__metadata__", {})
 
 
-def request_of_file(content: bytes) -> dict[str, Any]:
+def request_of_file(path: Path) -> dict[str, Any]:
     """The JSON object under `request` in the metadata of a safetensors file; empty if there is none.
 
     Raises:
-        InvalidRequest: not safetensors; a request that is no JSON object.
+        InvalidRequest: not safetensors, a header above `MAX_HEADER_BYTES`; a request that is no JSON object.
     """
-    from safetensors.torch import load
+    from safetensors import safe_open
 
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if MAX_HEADER_BYTES < size <= path.stat().st_size:
+        raise InvalidRequest(
+            f"a header of {size} bytes with its request; use at most {MAX_HEADER_BYTES}: fewer judged queries"
+        )
     try:
-        load(content)
-    except (SafetensorError, ValueError, KeyError) as error:
+        with safe_open(path, "np") as opened:  # type: ignore[no-untyped-call]
+            metadata = cast("dict[str, str]", opened.metadata() or {})  # pyright: ignore
+    except (SafetensorError, ValueError, OSError) as error:
         raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
-    return _object_of(content, "request")
+    return _object_of(metadata, "request")
 
 
 def _record(content: bytes) -> dict[str, Any]:
     """The record in the header; `load` has checked that there is one and that it is JSON."""
-    return _object_of(content, "record")
+    return _object_of(metadata_of(content), "record")
 
 
-def _object_of(content: bytes, name: str) -> dict[str, Any]:
-    metadata = metadata_of(content)
+def _object_of(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
     try:
         value = json.loads(metadata.get(name, "{}"))
         _require_shallow(value, MAX_RECORD_DEPTH)

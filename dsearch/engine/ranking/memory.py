@@ -62,11 +62,6 @@ class SnapshotMemory:
         self._matrix: Array | None = None
         self._borrowers: _Borrowers | None = None
 
-    @property
-    def lending_known(self) -> bool:
-        """True if it was computed for every document what it borrows."""
-        return bool(self._built.computed.all() and self._fresh.computed.all())
-
     def same_rows(self, memory: MemoryFormulas) -> bool:
         """True if `memory` has these past queries and grades and this λ, whatever its γ, τ and c are."""
         own = self.memory

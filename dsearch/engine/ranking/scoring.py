@@ -31,10 +31,12 @@ from dsearch.attention.arrays import (
     gather,
     gradients_enabled,
     largest,
+    masked_softmax,
     numbers_of,
     on_device_of,
     scatter,
     softmax,
+    temper,
     zeros,
 )
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
@@ -42,7 +44,6 @@ from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.attention.retrieval.mixture import mix
 from dsearch.attention.retrieval.null_slot import null_weights
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
-from dsearch.attention.softmax import masked_softmax, temper
 from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot

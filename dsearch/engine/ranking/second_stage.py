@@ -46,8 +46,8 @@ from dsearch.attention.late_interaction import (
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.engine.ranking.scores import WITHOUT_TOKENS
+from dsearch.engine.snapshot.fresh import SnapshotTokens
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.engine.snapshot.tokens import SnapshotTokens
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.errors import InvalidRequest, NotInCluster
 from dsearch.evaluation.near import NearRows, StageScores, near_evidence

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from dsearch.attention import POOLINGS, mix, null_weights, temper
-from dsearch.attention.blockwise.partial import PartialAttention, merge
+from dsearch.attention.blockwise.blocks import PartialAttention, merge
 from dsearch.attention.retrieval.ranking import ranking_score
 from dsearch.engine.ranking.candidates import SearchLegs, distinct
 from dsearch.engine.ranking.scores import ranks_by_inner_product

@@ -24,7 +24,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine.indexing.own_vectors import Vectors, query_arrays
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.search.pagination import PageRequest
+from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.engine.state.state import CollectionState
@@ -198,9 +198,10 @@ def tokens_of(
 def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
     """Return the encoder of a query's tokens: the collection's, as of the documents' tokens.
 
-    That of the version, if it has a second stage of its own, which was fitted to that one's tokens.
+    That of the version, if it has a second stage of its own, which was fitted to that one's tokens, or if its
+    documents were encoded by that one.
     """
-    own = collection.ranking_head(version).second_stage is not None
+    own = collection.has_documents_of(version) or collection.ranking_head(version).second_stage is not None
     return collection.encoder_of(version) if own else collection.encoder
 
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 from dsearch.attention.arrays import inference
 from dsearch.engine.indexing.own_vectors import Vectors
+from dsearch.engine.models.confidence import confidences
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.search.arrangement import OWN, absent_fields, arranged, shaped_by, sharing_attention
-from dsearch.engine.search.confidence import confidences
-from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
-from dsearch.engine.search.pagination import PageRequest
+from dsearch.engine.search.hits import HitPage, PageRequest, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.queries import (
     QueryBatch,
     checked_questions,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dsearch.attention.arrays import length, unit
 from dsearch.engine.indexing.own_vectors import query_vectors
-from dsearch.engine.search.pagination import PageRequest
+from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.search.queries import layer_options, resolve_queries
 from dsearch.engine.search.search import answered
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from dsearch.attention.arrays import Array, numbers_of
-from dsearch.engine.models.files import UNTRAINED
-from dsearch.engine.models.retired import served_version
+from dsearch.engine.models.files import UNTRAINED, served_version
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.explain import shares_of
 from dsearch.engine.ranking.output import SearchOutput

@@ -16,9 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
-from dsearch.engine.snapshot.fresh import Fresh
+from dsearch.engine.snapshot.fresh import Fresh, SnapshotTokens
 from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
-from dsearch.engine.snapshot.tokens import SnapshotTokens
 from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, ParsedQuery
 from dsearch.index.exact import best_above

@@ -2,15 +2,24 @@
 
 The live generation, the rows written after it and the rows deleted since make one `Snapshot`. Readers take
 the present one and keep it; a write or a build replaces it by one assignment.
+
+After a clean closing (indexing/clean_close.py) an index opens before the files of its live generation are
+verified: `IntegrityProof` compares them with their digests in the background. Once damage is found, the index
+answers no more requests.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import shutil
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float32
@@ -18,17 +27,16 @@ from jaxtyping import Float32
 from dsearch.engine.indexing.chunking import passage_table
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import BuiltGeneration, generation_folder, publish
-from dsearch.engine.indexing.integrity import IntegrityProof
-from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release, tidy
+from dsearch.engine.indexing.leases import Lease, how_to_build, open_leased, open_live, release, tidy
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import with_tuned_parameters
-from dsearch.engine.models.retired import served_version
+from dsearch.engine.models.files import served_version
 from dsearch.engine.options import keyword_texts
 from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.state.caches import KeptRerankings
 from dsearch.engine.state.fields import KeptFields
-from dsearch.engine.state.reranked import KeptRerankings
-from dsearch.errors import Conflict, DsearchError, Gone, InvalidRequest
+from dsearch.errors import Command, Conflict, CorruptData, DsearchError, Gone, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
 from dsearch.types import Stamp
@@ -284,3 +292,87 @@ def _foldable(projection: np.ndarray) -> np.ndarray | None:
     """Return W_K as the generation's W_g, or None (the identity) if its inverse is not precise enough."""
     well_conditioned = np.linalg.cond(projection.astype(np.float64)) < 1e3
     return projection if well_conditioned else None
+
+
+ProofState = Literal["proven", "running", "damaged"]
+
+_NICE = 10  # searches come first
+
+_log = logging.getLogger(__name__)
+
+
+class IntegrityProof:
+    """Verification of an open generation; starts at once if files are unverified.
+
+    Args:
+        generation: generation to verify.
+        proven_at: time of the last verification of its unverified files, in seconds since 1970.
+        remedy: command that rebuilds the generation, the hint of the damage error.
+    """
+
+    def __init__(self, generation: Generation, proven_at: float | None = None, remedy: Command | None = None):
+        self.number = generation.number
+        self._remedy = remedy
+        self._damage: CorruptData | None = None
+        self._cancelled = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._proven_at: float | None = time.time()
+        self._inherited = proven_at
+        if generation.unproven:
+            self._proven_at = None
+            self._lease = Lease(generation.folder)  # the generation's own lease may end earlier
+            self._thread = threading.Thread(target=self._run, args=(generation,), name="proof", daemon=True)
+            self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Description of the damage; None without."""
+        return None if self._damage is None else str(self._damage)
+
+    @property
+    def state(self) -> ProofState:
+        """State of the verification."""
+        if self.problem is not None:
+            return "damaged"
+        return "running" if self._proven_at is None else "proven"
+
+    @property
+    def proven_at(self) -> float | None:
+        """Time of the last complete verification, here or earlier; None if a file is damaged."""
+        if self.problem is not None:
+            return None
+        return self._inherited if self._proven_at is None else self._proven_at
+
+    def require(self) -> None:
+        """Raise CorruptData if a file is known to be damaged; the message names it and the remedy."""
+        if self._damage is not None:
+            raise CorruptData(self._damage.message, hint=self._damage.hint)
+
+    def wait(self) -> None:
+        """Wait for the verification to end."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def cancel(self) -> None:
+        """Stop early, with files left unverified; safe to call twice."""
+        self._cancelled.set()
+
+    def _run(self, generation: Generation) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # if threads have priorities
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        folder = generation.folder
+        try:
+            generation.prove(self._cancelled.is_set)
+            if not self._cancelled.is_set():
+                self._proven_at = time.time()
+        except CorruptData as error:
+            self._damage = CorruptData(str(error), hint=self._remedy)
+        except OSError as error:
+            self._damage = CorruptData(
+                f"{folder}: cannot be read ({error}); check the disk, then build the generation again",
+                hint=self._remedy,
+            )
+        finally:
+            self._lease.release()
+        if self.problem is not None:
+            _log.error("nothing is answered from a generation any more: %s", self.problem)

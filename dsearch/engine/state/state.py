@@ -24,16 +24,15 @@ from jaxtyping import Float, Float32, Int64
 from dsearch.attention.arrays import Array
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder, encoder_in_use
+from dsearch.engine.home import is_given, require_encoder
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
-from dsearch.engine.indexing.ingest import is_given, require_encoder
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.drafts import DraftHeads, Draws
 from dsearch.engine.models.encoders import ModelEncoders
-from dsearch.engine.models.files import UNTRAINED, load_lessons
-from dsearch.engine.models.retired import live_problem, served_version
+from dsearch.engine.models.files import UNTRAINED, live_problem, load_lessons, served_version
 from dsearch.engine.models.training_record import QueryDrift, TrainingInfluences
 from dsearch.engine.options import LayerOptions, language_of, search_fields_of
 from dsearch.engine.snapshot.filters import NarrowedStates
@@ -42,8 +41,7 @@ from dsearch.engine.state.caches import KeptDocuments, KeptHeads, KeptLayers, Ke
 from dsearch.engine.state.fields import KeptFields, with_match
 from dsearch.engine.state.live import LiveState, no_such_state
 from dsearch.engine.state.remembered import RememberedRows
-from dsearch.errors import CorruptData, DocumentNotFound, UnsupportedFormat
-from dsearch.hints import Command
+from dsearch.errors import Command, CorruptData, DocumentNotFound, UnsupportedFormat
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
 from dsearch.types import Mode, PendingDocuments, Purpose, Stamp
@@ -145,7 +143,7 @@ class CollectionState:
 
     @property
     def live_model(self) -> str:
-        """Version that answers searches by default; see models/retired.py for one that cannot be served."""
+        """Version that answers searches by default; see models/files.py for one that cannot be served."""
         return self.answering("search")
 
     def answering(self, purpose: Purpose) -> str:

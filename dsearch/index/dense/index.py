@@ -206,14 +206,6 @@ class DenseIndex:
                 )
         return scores
 
-    def reconstruct(self, start: int, stop: int) -> Float32[np.ndarray, "range key_dim"]:
-        """Return the stored keys from `start` up to `stop`: exact for Flat, rounded for other kinds."""
-        if not 0 <= start <= stop <= len(self):
-            raise InvalidRequest(f"positions {start} to {stop}; use a range within 0 to {len(self)}")
-        if start == stop:
-            return np.zeros((0, self.key_dim), np.float32)
-        return self._stored.reconstruct_n(start, stop - start)
-
     @property
     def lists(self) -> int | None:
         """Number of lists, the maximum of nprobe; None for a kind without lists."""

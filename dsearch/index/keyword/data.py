@@ -1,10 +1,25 @@
 """Arrays of a keyword index and their files: `keyword/` in index/README.md.
 
-Phrases are searched in documents stored as sequences of symbols.
+Phrases are searched in documents stored as sequences of symbols: a document is the sequence of its leaves
+(`tokenizer.py`), 4 bytes each. A phrase is searched only in the documents that contain all of its terms, so
+the cost is the lengths of these documents. A phrase of stop words alone costs a pass over all documents.
 
-A document is the sequence of its leaves (`tokenizer.py`), 4 bytes each. A phrase is searched only in the
-documents that contain all of its terms, so the cost is the lengths of these documents. A phrase of stop words
-alone costs a pass over all documents.
+Scores are BM25 in Lucene's form: the arithmetic of one term, for a whole corpus and for single texts.
+
+    idf(t)     = ln(1 + (n − df(t) + 0.5) / (df(t) + 0.5))
+    part(t, d) = idf(t) · tf(t, d) / (tf(t, d) + k1 · (1 − b + b · length(d) / average_length))
+
+Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework"; Lucene's idf and its form without the
+constant factor (k1 + 1) as in Kamphuis et al. 2020, "Which BM25 Do You Mean?". All of it is computed in
+float64 and in one order of operations, then rounded to float32: a text gets the same bits on either path.
+
+`reweighed` changes k1 and b of a built index without tokenizing the texts again. An index stores only part(t,
+d). Term frequencies follow from it: with K(d) = k1 (1 − b + b L(d)/L̄),
+
+    r(t, d) = part / (idf − part) = tf(t, d) / K(d)        Σ_t r(t, d) = L(d) / K(d)
+
+and the sum gives L(d), hence K(d), hence every tf, which are whole numbers. An index of any release can be
+reweighed.
 """
 
 from __future__ import annotations
@@ -12,17 +27,66 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int, Int32, Int64
+from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64
 
 from dsearch.errors import CorruptData, InvalidRequest
-from dsearch.index.keyword.bm25 import columns_of_corpus
 from dsearch.index.keyword.tokenizer import Tokenizer
+
+
+def idf_of(document_frequency: int, documents: int) -> float:
+    """Compute the idf of a term in `document_frequency` of `documents` documents; always above 0."""
+    return math.log(1 + (documents - document_frequency + 0.5) / (document_frequency + 0.5))
+
+
+def part_of(
+    idf: float | Float64[np.ndarray, " postings"],
+    counts: Float64[np.ndarray, " postings"],
+    lengths: Int64[np.ndarray, " postings"],
+    *,
+    average_length: float,
+    k1: float,
+    b: float,
+) -> Float32[np.ndarray, " postings"]:
+    """Compute part(t, d) of postings from tf, document lengths and idf (one per posting, or one for all).
+
+    If the average length is 0, every length counts as average.
+    """
+    relative = b * lengths / average_length if average_length else b
+    return (idf * (counts / (k1 * ((1 - b) + relative) + counts))).astype(np.float32)
+
+
+def columns_of_corpus(
+    documents: list[list[int]], terms: int, *, k1: float, b: float
+) -> tuple[
+    Int64[np.ndarray, " terms_plus_1"], Int32[np.ndarray, " postings"], Float32[np.ndarray, " postings"]
+]:
+    """Compute part(t, d) of all terms in all documents, a column per term: (offsets, positions, parts).
+
+    Args:
+        documents: term ids of each document, repeated as often as they occur.
+        terms: number of distinct terms; ids are 0 to terms − 1 and each occurs.
+        k1: saturation.
+        b: weight of the length.
+    """
+    if terms == 0:  # bm25s would average no lengths
+        return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+    import bm25s  # brings scipy, for building only
+
+    # float64: with float32 the last bit would depend on NumPy's promotion rules.
+    scorer = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64", int_dtype="int32")
+    matrix = scorer.build_index_from_ids(list(range(terms)), documents, show_progress=False)
+    return (
+        np.asarray(matrix["indptr"], np.int64),
+        np.asarray(matrix["indices"], np.int32),
+        np.asarray(matrix["data"], np.float32),
+    )
+
 
 _POSTINGS_AT_A_TIME = 1 << 22
 
@@ -270,3 +334,73 @@ def holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
         text[start] == first and list(text[start : start + length]) == list(phrase)
         for start in range(len(text) - length + 1)
     )
+
+
+_PARTS_AT_A_TIME = 1 << 21
+
+
+def reweighed(
+    data: KeywordData, *, k1: float, b: float, documents: int, frequencies: Int64[np.ndarray, " terms"]
+) -> KeywordData:
+    """Recompute the parts of `data` for this k1 and b, as `KeywordData.of` computes them from the texts.
+
+    Args:
+        data: built index with b below 1; with b = 1 only proportions could be recovered.
+        k1: saturation, above 0.
+        b: weight of the length, 0 to 1.
+        documents: number of documents of the corpus, of which `data` may be a part.
+        frequencies: document frequency of each term in the corpus.
+
+    Raises:
+        InvalidRequest: k1 or b out of range, or the index was built with b = 1.
+    """
+    checked_weighting(k1, b)
+    if data.b == 1:
+        raise InvalidRequest("an index built with b = 1 does not tell how often terms occur; rebuild it")
+    idf = _idf(documents, frequencies)
+    lengths = _lengths(data, idf)
+    parts = np.empty(len(data.parts), np.float32)
+    for block, holders, of_term, counts in _counted(data, idf, lengths):
+        parts[block] = part_of(
+            of_term, counts, lengths[holders], average_length=data.average_length, k1=k1, b=b
+        )
+    return replace(data, k1=k1, b=b, parts=parts)
+
+
+def _idf(documents: int, frequencies: Int64[np.ndarray, " terms"]) -> Float64[np.ndarray, " terms"]:
+    distinct, of_term = np.unique(frequencies, return_inverse=True)
+    return np.array([idf_of(int(frequency), documents) for frequency in distinct], np.float64)[of_term]
+
+
+def _lengths(data: KeywordData, idf: Float64[np.ndarray, " terms"]) -> Int64[np.ndarray, " documents"]:
+    """Compute L(d) from the sum of r, then as the sum of the rounded tf."""
+    relative = np.zeros(data.documents)
+    for _, holders, of_term, parts in _blocks(data, idf):
+        relative += np.bincount(holders, parts / (of_term - parts), data.documents)
+    average = data.average_length or 1.0
+    saturated = data.k1 * relative
+    estimated = saturated * (1 - data.b) / np.maximum(1 - saturated * data.b / average, 1e-12)
+    lengths = np.zeros(data.documents)
+    for _, holders, _, counts in _counted(data, idf, estimated):
+        lengths += np.bincount(holders, counts, data.documents)
+    return lengths.astype(np.int64)
+
+
+def _counted(
+    data: KeywordData, idf: Float64[np.ndarray, " terms"], lengths: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
+    """The postings in blocks: (which, documents, idf, tf)."""
+    relative = lengths / data.average_length if data.average_length else np.ones(data.documents)
+    scale = data.k1 * ((1 - data.b) + data.b * relative)
+    for block, holders, of_term, parts in _blocks(data, idf):
+        yield block, holders, of_term, np.rint(parts / (of_term - parts) * scale[holders])
+
+
+def _blocks(
+    data: KeywordData, idf: Float64[np.ndarray, " terms"]
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
+    """The postings in blocks: (which, documents, idf, parts)."""
+    for first in range(0, len(data.parts), _PARTS_AT_A_TIME):
+        block = slice(first, min(first + _PARTS_AT_A_TIME, len(data.parts)))
+        terms = np.searchsorted(data.offsets, np.arange(block.start, block.stop), side="right") - 1
+        yield block, data.positions[block], idf[terms], data.parts[block].astype(np.float64)

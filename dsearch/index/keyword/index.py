@@ -2,8 +2,8 @@
 
     b(q, d) = Σ_{t in q} part(t, d) / Σ_{t in q} idf(t)        in [0, 1)
 
-part and idf are those of `bm25.py`; `query_terms.py` defines the terms of a query. k1 and b keep their names
-from the literature, and b(q, d) of DESIGN is called score.
+part and idf are those of `data.py`; `query.py` defines the terms of a query. k1 and b keep their names
+from the literature; b(q, d) of the guide `architecture` is called score.
 
 Decisions:
 - A query without terms scores 0 everywhere, never NaN.
@@ -25,13 +25,10 @@ from jaxtyping import Bool, Float32, Int, Int32, Int64
 from dsearch.errors import InvalidRequest
 from dsearch.hints import amount
 from dsearch.index.exact import best_above
-from dsearch.index.keyword.bm25 import part_of
-from dsearch.index.keyword.data import KeywordData
+from dsearch.index.keyword.data import KeywordData, part_of, reweighed
 from dsearch.index.keyword.fresh_texts import TokenizedTexts
 from dsearch.index.keyword.highlight import highlights
-from dsearch.index.keyword.query import ParsedQuery, Phrase, matching
-from dsearch.index.keyword.query_terms import CorpusStatistics, QueryTerm, QueryTerms
-from dsearch.index.keyword.reweight import reweighed
+from dsearch.index.keyword.query import CorpusStatistics, ParsedQuery, Phrase, QueryTerm, QueryTerms, matching
 from dsearch.index.keyword.spelling import SHORTEST, Spelling
 from dsearch.index.keyword.tokenizer import SPLITTERS, Tokenizer, normal_form
 from dsearch.index.validation import checked_exclude, checked_k

@@ -31,11 +31,10 @@ from dsearch.results import Model
 from dsearch.service.collections import Catalogue
 from dsearch.service.compat.named_models import ModelName, NamedModel
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.state import TheService
-from dsearch.service.wire.fields import RequestModel, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed, repr_of
 
 MAX_INPUTS = 2048
 

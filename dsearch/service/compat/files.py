@@ -16,13 +16,19 @@ from starlette.types import Message
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
 from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
-from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, require_type
 from dsearch.service.state import TheService
 from dsearch.service.uploads.attaching import detach_everywhere
 from dsearch.service.uploads.files import MAX_FILES, UploadedFile, Uploads
-from dsearch.service.wire.fields import RequestModel, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import (
+    MAX_STREAM_BYTES,
+    RequestModel,
+    StrictRoute,
+    allowed,
+    repr_of,
+    require_type,
+)
 
 MULTIPART = "multipart/form-data"
 PURPOSES = ("assistants", "user_data")

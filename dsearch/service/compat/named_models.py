@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dsearch.encoder.text_encoder import Role
 from dsearch.errors import InvalidRequest
-from dsearch.service.wire.fields import allowed, repr_of
+from dsearch.service.wire.requests import allowed, repr_of
 
 _NAMED = re.compile(r"([^@:\s]+)(?:@(v[0-9]{1,9}))?(?::(query|document))?")
 _USE = "use COLLECTION, COLLECTION@VERSION or COLLECTION@VERSION:query, such as papers@v3 (GET /v1/models)"

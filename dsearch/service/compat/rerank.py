@@ -14,11 +14,10 @@ from dsearch.errors import InvalidRequest
 from dsearch.service.collections import Catalogue
 from dsearch.service.compat.embeddings import QUESTIONS
 from dsearch.service.compat.named_models import ModelName, NamedModel
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.search import QueryText
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer, new_id
+from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
 
 MAX_DOCUMENTS = 1000
 

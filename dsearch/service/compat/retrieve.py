@@ -23,13 +23,12 @@ from dsearch.search_options import SearchOptions
 from dsearch.service.batching.search import Searches
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import Feedback, asker
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.feedback import EventGiven, Name
 from dsearch.service.schemas.search import MAX_QUERIES, QueryText
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
 from dsearch.store import FeedbackFull
 from dsearch.types import FeedbackResult, Hit
 

@@ -19,12 +19,11 @@ from dsearch.service.compat.store_files import (
 )
 from dsearch.service.compat.store_parts import MAX_BATCH, Chunking, attach, described, require_chunks
 from dsearch.service.compat.vector_stores import FileCounts
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.state import TheService
 from dsearch.service.uploads.attaching import AttachedBatch
-from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
 
 router = APIRouter(prefix="/v1/vector_stores", tags=["compatible"], route_class=StrictRoute)
 

@@ -34,13 +34,12 @@ from dsearch.service.compat.store_parts import (
     require_names,
 )
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.state import TheService
 from dsearch.service.uploads.attaching import Attachment, detach, ids_of
 from dsearch.service.uploads.reading import FIELD
-from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
 from dsearch.types import Document
 
 MAX_ATTRIBUTES = 16

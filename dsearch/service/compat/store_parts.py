@@ -17,7 +17,7 @@ from dsearch.service.schemas.documents import MAX_PASSAGE_TOKENS
 from dsearch.service.state import Service
 from dsearch.service.uploads.attaching import AttachedBatch
 from dsearch.service.uploads.reading import FIELD
-from dsearch.service.wire.fields import RequestModel, allowed
+from dsearch.service.wire.requests import RequestModel, allowed
 from dsearch.types import Document, Hit
 
 MAX_BATCH = 500  # files

@@ -21,12 +21,11 @@ from dsearch.service.compat.files import FileId
 from dsearch.service.compat.store_parts import MAX_BATCH, Chunking, attach, described, file_of, name_of
 from dsearch.service.errors import Overloaded
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.search import QueryText
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import RequestModel, allowed, repr_of
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed, repr_of
 from dsearch.store import parse_filter
 from dsearch.types import Hit, Mode
 

@@ -3,7 +3,7 @@
 No sessions are kept: a request holds all that it needs, as in the protocol's version of July 2026, and calls
 of older clients are answered in the same way. A restart interrupts nothing, and any server can answer.
 
-Keys, hosts and origins are checked around all routes (auth/access.py, middleware/guard.py). The scope of the
+Keys, hosts and origins are checked around all routes (auth/keys.py, middleware/guard.py). The scope of the
 key, as noted by `Access`, decides which tools are listed.
 """
 
@@ -19,9 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from dsearch.errors import MissingExtra
 from dsearch.service.mcp.tools import ToolCaller
-from dsearch.service.middleware.strict_route import MAX_BODY_BYTES
 from dsearch.service.state import Service
 from dsearch.service.wire.problems import problem
+from dsearch.service.wire.requests import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from mcp.server import ServerRequestContext

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ValidationError
 from dsearch.errors import DsearchError, InvalidRequest, ScopeTooNarrow
 from dsearch.service.mcp.tools import TOOLS, AgentTool, ToolCaller
 from dsearch.service.state import Service
-from dsearch.service.wire.fields import repr_of
 from dsearch.service.wire.problems import field_errors
+from dsearch.service.wire.requests import repr_of
 from dsearch.version import __version__
 
 _INSTRUCTIONS = (

@@ -26,7 +26,7 @@ from dsearch.service.feedback import record_outcome
 from dsearch.service.schemas.answers import public_metadata
 from dsearch.service.schemas.search import DocumentGiven, EpisodeName, QueryText
 from dsearch.service.state import Service
-from dsearch.service.wire.fields import RequestModel, allowed, repr_of
+from dsearch.service.wire.requests import RequestModel, allowed, repr_of
 from dsearch.types import Document, Hit
 
 MAX_FOUND = 50

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import InvalidRequest
-from dsearch.service.auth.access import needed_scope
+from dsearch.service.auth.keys import needed_scope
 from dsearch.service.errors import DeadlinePassed
 
 HEADER = "X-Timeout-Ms"
@@ -27,6 +27,7 @@ WRITE_TIMEOUT_S = 60.0
 MAX_READ_TIMEOUT_S = 30.0
 MAX_WRITE_TIMEOUT_S = 600.0
 _ONE_QUERY = re.compile(r"/v1/collections/[^/]+/(search|similar)")
+_UPLOAD = re.compile(r"/v1/collections/[^/]+/models/save")
 
 # The workers look it up here: routes need not pass it on, and none can forget to.
 _present: ContextVar[float | None] = ContextVar("deadline", default=None)
@@ -113,6 +114,8 @@ class Deadline:
     def _timeout_s(self, scope: Scope, header: str | None) -> float:
         if header is None and _ONE_QUERY.fullmatch(scope["path"]):
             return self.query_timeout_s
+        if header is None and _UPLOAD.fullmatch(scope["path"]):
+            return MAX_WRITE_TIMEOUT_S  # a model is long on its way
         reads = needed_scope(scope["method"], scope["path"]) == "read"
         if header is None:
             return READ_TIMEOUT_S if reads else WRITE_TIMEOUT_S

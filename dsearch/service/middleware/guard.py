@@ -21,12 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import DsearchError
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
-from dsearch.service.overload.refusal import Refusal
+from dsearch.service.overload.admission import Refusal
 from dsearch.service.telemetry import logs
-from dsearch.service.telemetry.metrics import Metrics
-from dsearch.service.telemetry.tracing import RequestSpans
-from dsearch.service.wire.json import new_id
-from dsearch.service.wire.problems import add_headers, problem, problem_of
+from dsearch.service.telemetry.metrics import Metrics, RequestSpans
+from dsearch.service.wire.json import add_headers, new_id
+from dsearch.service.wire.problems import problem, problem_of
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ANY_HOST = "*"

@@ -16,12 +16,12 @@ from dsearch.errors import (
 )
 from dsearch.results import AliasSet
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.answers import AliasList
 from dsearch.service.schemas.documents import AliasRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import StrictRoute
 
 router = APIRouter(prefix="/v1/aliases", tags=["collections"], route_class=StrictRoute)
 

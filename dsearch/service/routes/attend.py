@@ -30,7 +30,6 @@ from dsearch.service.batching.attend import attend as attention_of
 from dsearch.service.batching.attend import vjp as gradients_of
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.answers import AttendAnswer, VjpAnswer
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.state import TheService
@@ -43,6 +42,7 @@ from dsearch.service.wire.json import (
     wants_tensors,
 )
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import StrictRoute
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["attention"], route_class=StrictRoute)
 _PROBLEMS = documented(

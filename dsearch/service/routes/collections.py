@@ -10,12 +10,12 @@ from dsearch.engine import PassageOptions
 from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
 from dsearch.results import CollectionInfo
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.answers import CollectionList
 from dsearch.service.schemas.documents import CreateRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import StrictRoute
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"], route_class=StrictRoute)
 

@@ -33,22 +33,23 @@ from dsearch.service.batching.ingest import StreamCounts, blocks
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.strict_route import (
-    JSON_TYPES,
-    MAX_STREAM_BYTES,
-    NDJSON_TYPES,
-    StrictRoute,
-    limited,
-    read_json,
-    require_type,
-)
 from dsearch.service.schemas.answers import public_document, public_metadata
 from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body, problem_of
+from dsearch.service.wire.requests import (
+    JSON_TYPES,
+    MAX_STREAM_BYTES,
+    NDJSON_TYPES,
+    RequestModel,
+    StrictRoute,
+    allowed,
+    limited,
+    read_json,
+    require_type,
+)
 from dsearch.service.wire.tensor_documents import documents_of_tensors, with_vectors
 from dsearch.types import Document
 

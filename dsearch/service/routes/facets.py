@@ -11,7 +11,6 @@ from dsearch.engine import calls
 from dsearch.errors import CollectionNotFound, InvalidRequest
 from dsearch.results import Facets
 from dsearch.service.errors import BodyTooLarge, InvalidJson, UnsupportedMediaType
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.documents import (
     MAX_FACET_FIELDS,
     FacetsRequest,
@@ -20,9 +19,9 @@ from dsearch.service.schemas.documents import (
 )
 from dsearch.service.schemas.search import FilterText, tree_of
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import RequestModel
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import RequestModel, StrictRoute
 from dsearch.store import Filter
 
 router = APIRouter(prefix="/v1/collections/{collection}/facets", tags=["documents"], route_class=StrictRoute)

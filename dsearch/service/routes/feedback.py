@@ -19,13 +19,12 @@ from dsearch.errors import (
 )
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnknownQuery, UnsupportedMediaType
 from dsearch.service.feedback import Feedback, asker, record_outcome
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.feedback import Events, Name, OutcomeRequest
 from dsearch.service.schemas.search import Version
 from dsearch.service.state import TheService
-from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
 from dsearch.store import FeedbackFull
 from dsearch.types import CLIENT, FeedbackResult, OwnJudgements, QueriesToJudge
 

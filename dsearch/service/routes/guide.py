@@ -15,7 +15,8 @@ from starlette.routing import Route
 from dsearch.errors import NotFound
 from dsearch.guide import guide, guides, picture
 from dsearch.guide.search import anchor_of, search_guides
-from dsearch.service.wire.problems import CONTENT_SECURITY_POLICY, problem_of
+from dsearch.service.wire.json import CONTENT_SECURITY_POLICY
+from dsearch.service.wire.problems import problem_of
 
 _PAGE = """<!doctype html>
 <html lang="en">

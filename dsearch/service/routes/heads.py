@@ -25,7 +25,6 @@ from dsearch.service.batching.attend import draw as draw_of
 from dsearch.service.batching.attend import reward as reward_of
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.routes.models import AddParameters, head_body
 from dsearch.service.schemas.answers import DrawAnswer, RewardAnswer
 from dsearch.service.schemas.attend import DrawRequest, DrawRewards
@@ -40,6 +39,7 @@ from dsearch.service.wire.json import (
     wants_tensors,
 )
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import StrictRoute
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["attention"], route_class=StrictRoute)
 _BODY: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}

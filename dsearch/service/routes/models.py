@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 
-from dsearch.engine import MAX_HEADS, Collection, calls, head_bytes, parts_from_bytes, request_of_file
+from dsearch.engine import MAX_HEADS, Collection, calls, head_bytes, parts_from_file, request_of_file
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
@@ -24,13 +23,19 @@ from dsearch.errors import (
 from dsearch.results import MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped, Task
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 from dsearch.service.schemas.search import Version
 from dsearch.service.schemas.tasks import JudgeRequest, RememberRequest, RowsRequest, SaveRequest
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import RequestModel, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body
+from dsearch.service.wire.requests import (
+    MAX_STREAM_BYTES,
+    RequestModel,
+    StrictRoute,
+    allowed,
+    limited,
+    require_type,
+)
 from dsearch.types import Purpose
 
 router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)
@@ -148,11 +153,6 @@ async def delete_model(collection: str, version: str, service: TheService) -> Re
 
 
 MAX_RECORD_BYTES = 64 * 1024
-MAX_SAVED_BYTES = 32 * 1024 * 1024  # kept with the task until it ends
-_LARGER = (
-    "; low-rank factors of an encoder fit (encoder_training='lora'), all of its weights are saved by "
-    "dsearch.save_model in the process that has the collection's folder"
-)
 
 _BYTES: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
 
@@ -208,7 +208,7 @@ async def add_model(
     response_model=Task,
     openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
-    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded)
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, InsufficientStorage)
     | {202: {"model": Task, "description": "It was taken on; `Location` leads to it."}},
 )
 async def save_model(collection: str, request: Request, service: TheService) -> Response:
@@ -216,27 +216,35 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
 
     The body holds a head's tensors, as of `GET …/models/{version}/head`, and under `query_encoder/` those of
     a query encoder that learned with it. `request` in its metadata is a JSON object: evidence (`queries` and
-    `judgements`, or `before` and `after`), `parent`, `record`, and the options of the gate.
+    `judgements`, or `before` and `after`), `parent`, `record`, and the options of the gate. It may be as long
+    as the server's setting `model_upload_bytes` says, 512 MiB by default, and goes to disk as it arrives.
     """
     require_type(request, (TENSORS,))
     described = await service.read(partial(service.catalogue.describe, collection))
-    body = b"".join([part async for part in limited(request, MAX_SAVED_BYTES, _LARGER)])
+    await service.read(partial(service.tasks.require_room, collection))
+    uploads = service.tasks.uploads
+    upload = await uploads.receive(request)
 
     def read() -> dict[str, Any]:
+        place = uploads.verified(upload)
         try:
-            save = SaveRequest.model_validate(request_of_file(body))
+            save = SaveRequest.model_validate(request_of_file(place))
         except ValidationError as error:
             raise RequestValidationError(in_body(error)) from None
         fields = save.to_dict()
-        parts_from_bytes(body, described.encoder["dimension"], fields["encoder"])  # refused now if no model
+        parts_from_file(place, described.encoder["dimension"], fields["encoder"])  # refused now if no model
         with service.catalogue.using(collection) as opened:
             if fields["parent"] is not None:
                 opened.store.model(fields["parent"])
             if fields["before"] is not None:
                 fields["live"] = fields["live"] or calls.answering(opened, fields["purpose"])
-        return {**fields, "content": base64.b64encode(body).decode()}
+        return {**fields, **upload}
 
-    task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
+    try:
+        task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
+    except BaseException:
+        uploads.delete(upload)
+        raise
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 

@@ -26,7 +26,6 @@ from dsearch.service.batching.search import predict as prediction_of
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.answers import BatchAnswer, PredictAnswer, SearchAnswer, search_answer
 from dsearch.service.schemas.documents import SimilarRequest
 from dsearch.service.schemas.search import (
@@ -39,6 +38,7 @@ from dsearch.service.schemas.search import (
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import StrictRoute
 from dsearch.types import SearchResult
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["search"], route_class=StrictRoute)

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Response
 
 from dsearch.engine import statistics
 from dsearch.errors import CollectionNotFound, InvalidRequest
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.answers import StatisticsAnswer
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import StrictRoute
 
 router = APIRouter(prefix="/v1/collections/{collection}/stats", tags=["collections"], route_class=StrictRoute)
 

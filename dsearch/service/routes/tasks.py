@@ -16,7 +16,6 @@ from dsearch.engine.options import KeyOptions
 from dsearch.errors import CollectionNotFound, Conflict, InvalidRequest, NotFound
 from dsearch.results import Task, TaskPage
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.tasks import (
     EvaluateRequest,
     MigrateRequest,
@@ -29,6 +28,7 @@ from dsearch.service.state import Service, TheService
 from dsearch.service.tasks.store import TaskEvent, TaskKind, TaskNotFound
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
+from dsearch.service.wire.requests import StrictRoute
 
 WATCHERS = 64
 _LOOK_EVERY_S = 0.2

@@ -14,7 +14,7 @@ from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import DimensionMismatch
 from dsearch.hints import amount
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Limit, Number, Vector
-from dsearch.service.wire.fields import RequestModel, allowed, encodable
+from dsearch.service.wire.requests import RequestModel, allowed, encodable
 from dsearch.types import Purpose, Stamp
 
 StateText = Annotated[

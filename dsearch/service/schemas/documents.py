@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine.search.similar import MAX_EXAMPLES
 from dsearch.service.schemas.search import FilteredRequest, KeyKind, QueryText, SearchFields, Vector
-from dsearch.service.wire.fields import RequestModel, allowed
+from dsearch.service.wire.requests import RequestModel, allowed
 from dsearch.store import Filter, parse_filter
 
 MAX_DELETED_IDS = 10_000

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsearch.service.schemas.search import DocumentId, EpisodeName, QueryText
-from dsearch.service.wire.fields import RequestModel, allowed, encodable
+from dsearch.service.wire.requests import RequestModel, allowed, encodable
 
 MAX_EVENTS = 1000
 ActionName = Literal[

@@ -18,8 +18,8 @@ from dsearch.hints import amount
 from dsearch.index import AUTO, DENSE_KINDS
 from dsearch.search_options import MAX_LIMIT, MODES, SearchOptions
 from dsearch.service.wire.declared_fields import options_from
-from dsearch.service.wire.fields import RequestModel, allowed, encodable, listed
 from dsearch.service.wire.json import parse
+from dsearch.service.wire.requests import RequestModel, allowed, encodable, listed
 from dsearch.store import Filter, parse_filter
 from dsearch.types import Document, EmbeddedDocument, Mode
 

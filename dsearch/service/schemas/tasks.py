@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from dsearch.jobs import EvaluationJob, LearningJob, SavingJob, TrainingJob, TuningJob
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, KeyKind, Limit, SearchMode, Version
 from dsearch.service.wire.declared_fields import options_from, plain_errors
-from dsearch.service.wire.fields import RequestModel, allowed, listed
+from dsearch.service.wire.requests import RequestModel, allowed, listed
 from dsearch.types import RowSource, TaskState
 
 MAX_JUDGED_QUERIES = 50_000

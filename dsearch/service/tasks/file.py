@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.errors import CorruptData, UnsupportedFormat
-from dsearch.store.sqlite.connection import connect, readable_errors
+from dsearch.store.sqlite.connection import Transactions, connect, readable_errors, roll_back
 from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts, canonical_json, content_fact
-from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
     MarkedState,
     Watermark,

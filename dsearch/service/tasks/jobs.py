@@ -87,15 +87,17 @@ def save_job(
 ) -> dict[str, Any]:
     """Judge a model that was trained elsewhere; arguments, result and errors as those of `train_job`."""
     be_first_to_go()
-    from dsearch.engine import parts_from_bytes
+    from dsearch.engine import parts_from_file
     from dsearch.jobs import SavingJob
     from dsearch.service.tasks.results import write_made
     from dsearch.training import judge_layer
 
     with open_engine() as engine:
         collection = engine.collection(name)
-        content, parent = base64.b64decode(request["content"]), request["parent"] or collection.live_model
-        head, change = parts_from_bytes(content, collection.store.dimension, request["encoder"])
+        parent = request["parent"] or collection.live_model
+        head, change = parts_from_file(
+            _uploaded(request, folder), collection.store.dimension, request["encoder"]
+        )
         job = job_from_request(SavingJob, request)
         judged = judge_layer(
             collection,
@@ -114,6 +116,15 @@ def save_job(
         "left_out": judged.record["left_out"],
         "made": write_made(folder, judged),
     }
+
+
+def _uploaded(request: Mapping[str, Any], folder: Path) -> Path:
+    """The file with a task's model."""
+    if "place" in request:
+        return Path(request["place"])
+    place = folder / "content.safetensors"  # taken on by an earlier release, which kept it with the task
+    place.write_bytes(base64.b64decode(request["content"]))
+    return place
 
 
 def judge_job(report: Report, request: dict[str, Any]) -> dict[str, Any]:

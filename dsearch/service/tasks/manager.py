@@ -41,6 +41,7 @@ from dsearch.service.tasks.jobs import (
 from dsearch.service.tasks.readonly import OpenEngine
 from dsearch.service.tasks.results import register_made
 from dsearch.service.tasks.store import StoredTask, TaskEvent, TaskKind, TaskStore
+from dsearch.service.tasks.uploads import MAX_BYTES, ModelUploads
 from dsearch.types import Progress
 
 QUEUED = 32  # at most
@@ -60,6 +61,10 @@ class Tasks:
         open_engine: opens the home readonly; called in another process, so it has to be picklable.
         memory_bytes: memory limit of a task's process, beside its libraries; the machine's memory when None.
         device: where training runs.
+        model_upload_bytes: most bytes of a model that is sent to be judged.
+
+    Attributes:
+        uploads: models that were sent.
     """
 
     def __init__(
@@ -70,12 +75,14 @@ class Tasks:
         *,
         memory_bytes: int | None = None,
         device: str = "cpu",
+        model_upload_bytes: int = MAX_BYTES,
     ):
         self._engine, self._catalogue = engine, catalogue
+        self.uploads = ModelUploads(engine.home.path / FOLDER_NAME, model_upload_bytes)
         # An accelerator's driver reserves more address space than any machine has memory.
         on_cpu = device == "cpu"
         memory_bytes = memory_bytes or (_memory_of_the_machine() if on_cpu else None)
-        self._work = TaskWork(catalogue, open_engine, memory_bytes=memory_bytes, device=device)
+        self._work = TaskWork(catalogue, open_engine, self.uploads, memory_bytes=memory_bytes, device=device)
         self._changed = threading.Condition()
         self._stopping = False
         self._cancelled: set[str] = set()
@@ -112,6 +119,7 @@ class Tasks:
             return
         for task in self.store.list(QUEUED, state="running"):
             self._take_up(task)
+        self.uploads.keep_only([self.store.request(task) for task in self.store.list(QUEUED, state="queued")])
         self._thread = threading.Thread(target=self._go_on, name="tasks", daemon=True)
         self._thread.start()
 
@@ -130,6 +138,13 @@ class Tasks:
             self._store.close()
             self._store = None
 
+    def require_room(self, collection: str) -> None:
+        """Raise what `add` would raise now."""
+        with self._catalogue.using(collection):
+            pass
+        if self.store.count("queued") >= QUEUED:
+            raise Overloaded(f"{QUEUED} tasks wait already; try again when some are done")
+
     def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> StoredTask:
         """Accept a task; it is stored on disk on return.
 
@@ -137,11 +152,8 @@ class Tasks:
             CollectionNotFound.
             Overloaded: as many wait as may.
         """
-        with self._catalogue.using(collection):
-            pass
         with self._changed:
-            if self.store.count("queued") >= QUEUED:
-                raise Overloaded(f"{QUEUED} tasks wait already; try again when some are done")
+            self.require_room(collection)
             task = self.store.add(kind, collection, request)
             self._changed.notify_all()
         return task
@@ -153,7 +165,10 @@ class Tasks:
             TaskNotFound.
         """
         with self._changed:
-            if not self.store.cancel_queued(id) and self.store.get(id).state == "running":
+            request = self.store.request(self.store.get(id))
+            if self.store.cancel_queued(id):
+                self.uploads.delete(request)
+            elif self.store.get(id).state == "running":
                 self._cancelled.add(id)
         return self.store.get(id)
 
@@ -180,7 +195,7 @@ class Tasks:
             self._run(task)
 
     def _run(self, task: StoredTask) -> None:
-        folder = self._engine.home.path / FOLDER_NAME / task.id
+        folder, request = self._engine.home.path / FOLDER_NAME / task.id, dict[str, Any]()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             request = self.store.request(task)
@@ -202,6 +217,7 @@ class Tasks:
             self.store.end(task, "done", result=result)
         self._cancelled.discard(task.id)
         shutil.rmtree(folder, ignore_errors=True)
+        self.uploads.delete(request)
 
     def _is_cancelled(self, task: StoredTask) -> bool:
         return self._stopping or task.id in self._cancelled
@@ -287,14 +303,21 @@ class TaskWork:
     Args:
         catalogue: the collections, as requests see them.
         open_engine: opens the home readonly; called in another process, so it has to be picklable.
+        uploads: models that were sent.
         memory_bytes: memory limit of a task's process, beside its libraries; None for no limit.
         device: device of training.
     """
 
     def __init__(
-        self, catalogue: Catalogue, open_engine: OpenEngine, *, memory_bytes: int | None, device: str
+        self,
+        catalogue: Catalogue,
+        open_engine: OpenEngine,
+        uploads: ModelUploads,
+        *,
+        memory_bytes: int | None,
+        device: str,
     ):
-        self._catalogue, self._open_engine = catalogue, open_engine
+        self._catalogue, self._open_engine, self._uploads = catalogue, open_engine, uploads
         self._memory_bytes, self._device = memory_bytes, device
 
     def result(self, job: Job) -> dict[str, Any]:
@@ -322,6 +345,8 @@ class TaskWork:
 
     def _save(self, job: Job) -> dict[str, Any]:
         if "version" not in job.request:
+            if "file" in job.request:
+                job.request["place"] = str(self._uploads.verified(job.request))
             return self._learned(job, save_job)
         from dsearch.training import register_verdict, summary
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, create_model, model_validator
 
 from dsearch.declared import Option, allowed_values, options_of, type_of
 from dsearch.errors import InvalidRequest
-from dsearch.service.wire.fields import allowed
+from dsearch.service.wire.requests import allowed
 
 Model = TypeVar("Model", bound=BaseModel)
 

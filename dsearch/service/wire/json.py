@@ -1,4 +1,4 @@
-"""JSON on the wire: encoding of answers, parsing of requests, random ids.
+"""JSON on the wire: encoding of answers and their headers, parsing of requests, random ids.
 
 Answers are JSON (orjson writes plain objects and numpy arrays without a copy), or tensors in safetensors.
 
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 from fastapi import Request, Response
+from starlette.types import Message
 
 from dsearch.corpus import strict_json
 from dsearch.service.errors import InvalidJson
@@ -104,3 +105,54 @@ def parse(body: bytes) -> Any:
         raise InvalidJson(f"not JSON: {error.msg} at {where}; send UTF-8 JSON (RFC 8259)") from None
     except strict_json.AmbiguousJson as error:
         raise InvalidJson(str(error)) from None
+
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",  # the icons inside the stylesheet of /docs
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+# As they are sent: made into bytes once, not for every answer.
+UNLESS_GIVEN = [
+    (name.lower().encode("ascii"), value.encode("ascii"))
+    for name, value in {**HEADERS, "Cache-Control": "no-store"}.items()
+]
+_NAMES = frozenset((*(name for name, _ in UNLESS_GIVEN), b"x-request-id", b"connection"))
+
+
+def add_headers(start: Message, request_id: str, *, close: bool) -> None:
+    """Add them to ASGI's start of an answer, unless it has its own.
+
+    Args:
+        start: the message.
+        request_id: of the request.
+        close: whether the connection ends with this answer.
+    """
+    pairs = start["headers"]
+    names = {name.lower() for name, _ in pairs}
+    if names.isdisjoint(_NAMES):
+        headers = [*pairs, *UNLESS_GIVEN]
+    else:
+        replaced = (b"x-request-id", b"connection") if close else (b"x-request-id",)
+        headers = [header for header in pairs if header[0].lower() not in replaced]
+        headers += [header for header in UNLESS_GIVEN if header[0] not in names]
+    headers.append((b"x-request-id", request_id.encode("ascii")))
+    if close:
+        headers.append((b"connection", b"close"))
+    start["headers"] = headers

@@ -19,15 +19,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from dsearch.declared import suggestion
-from dsearch.errors import DsearchError, KeyMissing, NotFound
-from dsearch.hints import Command
+from dsearch.errors import Command, DsearchError, KeyMissing, NotFound
 from dsearch.service import errors as service_errors
 from dsearch.service.errors import RetryLater
 from dsearch.service.wire.error_shapes import Shape, shape_of
-from dsearch.service.wire.fields import repr_of
+from dsearch.service.wire.requests import repr_of
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN_ERRORS = 100
@@ -93,16 +92,6 @@ def _kind(code: str) -> tuple[int, str]:
 
 
 _statuses: dict[str, tuple[int, str]] = {}
-
-
-def error_table() -> str:
-    """Every code as a Markdown table: what stands in the guide "errors"."""
-    import dsearch.training  # its errors are what a task can fail with
-
-    assert dsearch.training
-    lines = ["| code | status | meaning |", "|---|---|---|"]
-    lines += [f"| `{code}` | {status} | {title} |" for code, (status, title) in kinds().items()]
-    return "\n".join(lines)
 
 
 def documented(*kinds_of_error: type[DsearchError]) -> dict[int | str, dict[str, Any]]:
@@ -278,54 +267,3 @@ def describe(code: str) -> dict[str, Any]:
         raise NotFound(f"no problem {code[:80]!r}; there are: {', '.join(statuses)}")
     status, title = statuses[code]
     return {"code": code, "status": status, "title": title}
-
-
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",  # the icons inside the stylesheet of /docs
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
-# As they are sent: made into bytes once, not for every answer.
-UNLESS_GIVEN = [
-    (name.lower().encode("ascii"), value.encode("ascii"))
-    for name, value in {**HEADERS, "Cache-Control": "no-store"}.items()
-]
-_NAMES = frozenset((*(name for name, _ in UNLESS_GIVEN), b"x-request-id", b"connection"))
-
-
-def add_headers(start: Message, request_id: str, *, close: bool) -> None:
-    """Add them to ASGI's start of an answer, unless it has its own.
-
-    Args:
-        start: the message.
-        request_id: of the request.
-        close: whether the connection ends with this answer.
-    """
-    pairs = start["headers"]
-    names = {name.lower() for name, _ in pairs}
-    if names.isdisjoint(_NAMES):
-        headers = [*pairs, *UNLESS_GIVEN]
-    else:
-        replaced = (b"x-request-id", b"connection") if close else (b"x-request-id",)
-        headers = [header for header in pairs if header[0].lower() not in replaced]
-        headers += [header for header in UNLESS_GIVEN if header[0] not in names]
-    headers.append((b"x-request-id", request_id.encode("ascii")))
-    if close:
-        headers.append((b"connection", b"close"))
-    start["headers"] = headers

@@ -1,7 +1,7 @@
 """`FeedbackFile`: `feedback.db` as a file: its format, its transactions, its watermark.
 
 A transaction is: lock the watermark → compare the database with the marks → the change, committed and marked
-by transaction.py → unlock. Unlike the documents' writer this one holds the lock for one transaction only, so
+by `Transactions` → unlock. Unlike the documents' writer this one holds the lock for one transaction only, so
 that a command can clear feedback beside a running server.
 
 Format 1 had no sequence and no watermark. Such a file is read as it is, and its first writer upgrades it to
@@ -30,9 +30,8 @@ from dsearch.store.feedback.rows import (
     insert_state,
     read_state,
 )
-from dsearch.store.sqlite.connection import connect, readable_errors
+from dsearch.store.sqlite.connection import Transactions, connect, readable_errors, roll_back
 from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts
-from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
     MarkedState,
     Watermark,

@@ -22,14 +22,6 @@ _LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
 _KINDS = "CASE type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' ELSE type END"
 
 
-def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
-    """Return the matching rows with an embedding, ascending."""
-    condition, parameters = compile_filter(tree)
-    # A live row has an embedding unless it is pending, and `pending` is the smaller table.
-    query = f"SELECT row {_LIVE} AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
-    return _rows(connection, query, parameters)
-
-
 class RowMatches:
     """Cache of the rows that the last few filters match, deleted ones included.
 

@@ -7,7 +7,7 @@
 in line, or the first that finds the transaction 5 ms old, commits for all. A single writer commits at once. A
 failed operation is rolled back by itself (a savepoint), and the others continue.
 
-**Errors.** transaction.py: after an error of the disk the store rejects further writes until it is opened
+**Errors.** connection.py: after an error of the disk the store rejects further writes until it is opened
 again, and continues to read; after a full disk the next write may try again.
 """
 
@@ -21,10 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dsearch.errors import CorruptData, DsearchError, Unavailable
-from dsearch.store.sqlite.connection import connect, readable_errors, translate
+from dsearch.store.sqlite.connection import Transactions, connect, readable_errors, roll_back, translate
 from dsearch.store.sqlite.digest import add_facts
 from dsearch.store.sqlite.schema import State, read_state
-from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import Watermark, WatermarkSlots, check_database, later, write_state
 
 _WINDOW_S = 0.005

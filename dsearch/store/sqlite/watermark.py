@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dsearch.errors import (
+    Command,
     CorruptData,
     DsearchError,
     HomeLocked,
@@ -49,7 +50,6 @@ from dsearch.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from dsearch.hints import Command
 
 FORMAT = 1
 SLOT_BYTES = 4096

@@ -81,7 +81,7 @@ def propensities_from_pages(pages: Iterable[Page], *, key_share: float = 0.1) ->
     """Estimate them from the pages with a drawn pair.
 
     One click a page and document is counted; a key's clicks count for no more than `key_share` of all, see
-    `contributors.py`. With fewer than `MIN_CLICKS` clicks the power law with η = 1 is assumed.
+    `actions.py`. With fewer than `MIN_CLICKS` clicks the power law with η = 1 is assumed.
     """
     clicks: list[tuple[str, int, int]] = []
     by_key: dict[str, float] = {}

@@ -35,9 +35,8 @@ from dsearch.training.gate.selection import (
     with_memory,
 )
 from dsearch.training.loop.loop import TrainingDiverged, Watch
-from dsearch.training.loop.observer import Epoch, Observer
+from dsearch.training.loop.observer import Epoch, Observer, Student
 from dsearch.training.loop.run_folder import RunFolder, Stage
-from dsearch.training.loop.student import Student
 from dsearch.training.memory import MemoryTrials, memory_of
 from dsearch.training.options import TrainingOptions
 from dsearch.training.scopes.head import MakeTask, new_head, train_student

@@ -1,11 +1,21 @@
-"""`Observer`: receives the progress of a running job, and may stop it."""
+"""`Observer`: receives the progress of a running job, and may stop it.
+
+`Student`: the model in training, which answers held-out queries: a head, and an encoder if it learns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from jaxtyping import Float32
+from torch import nn
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.encoder import EncoderChange, LearningEncoder
+from dsearch.training.data.examples import Examples
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
@@ -52,3 +62,36 @@ class Observer:
     def cancelled(self) -> bool:
         """Return True to stop the job before its next step; it then raises `Cancelled`."""
         return False
+
+
+class Student(nn.Module):
+    """A head and, in the scopes `query` and `full`, a copy of the encoder that learns with it.
+
+    Args:
+        head: head of the model.
+        encoder: encoder to train; None if the stored embeddings of documents and queries are used.
+    """
+
+    def __init__(self, head: Head, encoder: LearningEncoder | None = None):
+        super().__init__()
+        self.head = head
+        self.encoder = encoder
+
+    @property
+    def change(self) -> EncoderChange | None:
+        """Change of the encoder."""
+        return None if self.encoder is None else self.encoder.change()
+
+    def states(self, examples: Examples) -> Float32[np.ndarray, "queries encoder_dim"]:
+        """The query embeddings as they are now."""
+        return examples.states if self.encoder is None else self.encoder.encode_queries(examples.texts)
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """Query embeddings in the graph.
+
+        Raises:
+            TypeError: no encoder learns here.
+        """
+        if self.encoder is None:
+            raise TypeError("this student has no encoder")
+        return self.encoder.embed(texts, "query")

@@ -35,10 +35,10 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.durable import replace_file
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.loop.observer import Epoch
-from dsearch.training.loop.student import Student
+from dsearch.training.loop.observer import Epoch, Student
 
 FORMAT = 2
+_LIVE = "live_at_start"
 _PARTS, _ALONE = ("all", "seen", "unseen"), "answers"
 _RUN, _METRICS, _CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
 
@@ -55,7 +55,8 @@ class RunFolder:
         path: its folder, created if missing.
         described: everything that determines the run, as JSON: scope, options, digest of the data. Its
             `defaults` are no part of it: an option that is missing, there or here, counts as its default, so
-            that a run goes on under a release that has more options.
+            that a run goes on under a release that has more options. Nor is `live_at_start`, the version
+            that was live when the run began.
         resume: continue the run in the folder.
 
     Raises:
@@ -68,6 +69,7 @@ class RunFolder:
         self.path = path
         described = json.loads(json.dumps({"format": FORMAT, **described}))
         defaults = described.pop("defaults", {})
+        self.live_at_start: Any = described.pop(_LIVE, None)
         file = path / _RUN
         if resume:
             self._require_same(described, defaults)
@@ -77,7 +79,8 @@ class RunFolder:
             )
         else:
             path.mkdir(parents=True, exist_ok=True)
-            self._write_run({**described, "finished": False})
+            live = {} if self.live_at_start is None else {_LIVE: self.live_at_start}
+            self._write_run({**described, **live, "finished": False})
         self._board: Any = None
 
     def stage(self, name: str) -> Stage:
@@ -145,6 +148,7 @@ class RunFolder:
             ) from error
         if recorded.pop("finished", False):
             raise InvalidRequest(f"the run in {self.path} is finished; give another folder for a new one")
+        self.live_at_start = recorded.pop(_LIVE, None) or self.live_at_start  # none in earlier releases
         if "options" in recorded and "options" in described:
             options = recorded["options"], described["options"]
             recorded["options"], described["options"] = _differing_options(*options, defaults)

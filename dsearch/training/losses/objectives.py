@@ -37,8 +37,7 @@ from dsearch.attention import ExactAttention, exact_attention, reinforce_loss, s
 from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.training.losses import losses
-from dsearch.training.losses.listwise import listwise_cross_entropy
-from dsearch.training.losses.partition import in_full, scores_of, whole_partition
+from dsearch.training.losses.listwise import in_full, listwise_cross_entropy, scores_of, whole_partition
 from dsearch.training.losses.passages import FurtherPassages
 
 _FROZEN_AT_A_TIME = 512

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
-from dsearch.errors import InvalidRequest
-from dsearch.hints import Command, amount
+from dsearch.errors import Command, InvalidRequest
+from dsearch.hints import amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.loop.loop import (
     Epoch,
@@ -30,7 +30,7 @@ from dsearch.training.loop.loop import (
     Watch,
     run_course,
 )
-from dsearch.training.loop.student import Student
+from dsearch.training.loop.observer import Student
 from dsearch.training.losses.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import STORED_TYPES, HeadOptions, TrainingOptions

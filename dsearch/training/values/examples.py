@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from dsearch.engine import Collection, Snapshot
-from dsearch.engine.indexing.ingest import is_given
+from dsearch.engine.home import is_given
 from dsearch.engine.state.fields import fields_of
 from dsearch.errors import InvalidRequest
 from dsearch.hints import amount

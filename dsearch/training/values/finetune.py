@@ -30,9 +30,8 @@ from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canar
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers
 from dsearch.training.gate.selection import kept_checkpoint
 from dsearch.training.loop.loop import Watch
-from dsearch.training.loop.observer import Epoch, Observer
+from dsearch.training.loop.observer import Epoch, Observer, Student
 from dsearch.training.loop.run_folder import RunFolder, Stage
-from dsearch.training.loop.student import Student
 from dsearch.training.options import ValueOptions
 from dsearch.training.ranking import Ranking
 from dsearch.training.relevant import ndcg_at_10

@@ -13,8 +13,7 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention_options import CANDIDATES
 from dsearch.training.loop.loop import NothingFurther, TrainingSchedule, Watch, run_course
-from dsearch.training.loop.observer import Epoch
-from dsearch.training.loop.student import Student
+from dsearch.training.loop.observer import Epoch, Student
 from dsearch.training.losses.objectives import FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import ValueOptions

@@ -69,5 +69,9 @@ def test_two_hops_of_no_strength_are_the_default() -> None:
     found = attend_in_hops(QUERIES, KEYS)
     assert torch.equal(found.weights, attend(QUERIES, KEYS, score="dot").weights)
     assert not torch.equal(attend_in_hops(QUERIES, KEYS, strength=1.0).weights, found.weights)
+    for score in ("dot", "scaled_dot_product", "cosine"):  # one hop is `attend` by the same score
+        plain = attend(QUERIES, KEYS, score=score).weights
+        assert torch.equal(attend_in_hops(QUERIES, KEYS, hops=1, score=score).weights, plain)
+    assert torch.equal(attend_in_hops(QUERIES, KEYS, hops=1).weights, found.weights)
     with pytest.raises(InvalidRequest, match="hops=0; use 1 for plain attention"):
         attend_in_hops(QUERIES, KEYS, hops=0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dsearch.attention import fit_null_slot, mix, null_weights, slot_evidence
-from dsearch.attention.softmax import masked_softmax
+from dsearch.attention.arrays import masked_softmax
 
 
 @pytest.fixture(autouse=True)

@@ -188,6 +188,8 @@ def test_compact_and_purge(indexed: Terminal, tmp_path: Path) -> None:
         code, _, err = indexed("purge", "-c", "papers")
         assert code == 1
         assert "is read by another process; end that, and run this again" in err
+        code, out, _ = indexed("purge", "-c", "papers", "--json")
+        assert (code, json.loads(out)["complete"]) == (1, False)
     code, out, _ = indexed("purge", "-c", "papers")
     assert code == 0
     assert out == "papers: 1 deleted rows are gone from every file\n"

@@ -29,6 +29,7 @@ HERE = {
     "next_encoder": ("given-next", "given-next"),
     "rerankers": ("given-a, given-b", "given-b"),
     "task_memory_bytes": ("123456789", 123456789),
+    "model_upload_bytes": ("12345678", 12345678),
     "log_level": ("debug", "debug"),
     "log_format": ("json", "json"),
     "port": ("12345", 12345),

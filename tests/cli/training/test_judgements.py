@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.cli.terminal import Terminal
 
 import dsearch.training
-from dsearch.cli.training.judgements import JudgedFolder, judged_job
+from dsearch.cli.training.session import JudgedFolder, judged_job
 from dsearch.jobs import TrainingJob, TuningJob
 from dsearch.training.data.validation import CheckedData, DataReport
 from dsearch.training.gate.held_out import FEW_QUERIES
@@ -80,3 +81,20 @@ def test_a_job_has_all_that_the_files_say(
     assert "left out: unknown documents: 1" in capsys.readouterr().err
     tuned = judged_job(collection("a"), TuningJob(**EMPTY), folder)
     assert tuned.exclude == {"q1": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("train", "--from", "feedback", "--split", "test"), "--split"),
+        (("train", "--from", "feedback", "--strict"), "--strict"),
+        (("train", "--exclude", "pairs.tsv", "--split", "dev"), "--split, --exclude"),
+        (("remember", "river", "d1", "--split", "test"), "--split"),
+    ],
+)
+def test_options_about_judgements_need_some(
+    dsearch: Terminal, arguments: tuple[str, ...], named: str
+) -> None:
+    code, _, err = dsearch(*arguments, "-c", "papers")
+    assert code == 1
+    assert err == f"dsearch: {named} without --data; give the judgements with --data, or leave it out\n"

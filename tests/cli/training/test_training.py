@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli.terminal import Terminal
@@ -163,3 +164,30 @@ def test_several_processes_are_for_scope_full(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "torchrun started several processes, and --scope head" in dsearch(*TRAIN, "--data", indexed)[2]
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_a_version_that_became_live_during_the_run_stays(
+    dsearch: Terminal, indexed: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """The version is kept; the report says why, and how the two are compared."""
+    from dsearch.training import JobResult
+    from dsearch.training.gate.gate import GateReport
+
+    assert dsearch(*TRAIN, "--data", indexed)[0] == 0
+    assert dsearch("rollback", "-c", "t")[0] == 0
+    register = JobResult.register
+
+    def late(learned: JobResult, collection: Any, job: Any) -> Any:
+        collection.promote("v1")
+        return register(learned, collection, job)
+
+    monkeypatch.setattr(JobResult, "register", late)
+    monkeypatch.setattr(GateReport, "passed", property(lambda report: True))
+    code, out, _ = dsearch(command, "-c", "t", "--data", indexed, *(["--epochs", "1"] * (command == "train")))
+    assert code == 3
+    assert "since another version became live after the comparison." in out
+    assert "not promoted, since v1 became live during the run, which began with v0" in out
+    assert "judge it again by `dsearch compare v1 v2 -c t --data JUDGEMENTS`" in out
+    assert "v2 is kept but does not answer" in out
+    assert dsearch("compare", "v1", "v2", "-c", "t", "--data", indexed)[0] == 0

@@ -9,16 +9,9 @@ import pytest
 from support.engine.long_documents import OPTIONS, some
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.engine.home import given_identity, is_given, require_encoder
 from dsearch.engine.indexing import ingest as module
-from dsearch.engine.indexing.ingest import (
-    encode_pending,
-    given_identity,
-    is_given,
-    require_dimension,
-    require_encoder,
-    require_options,
-    store_documents,
-)
+from dsearch.engine.indexing.ingest import encode_pending, require_dimension, require_options, store_documents
 from dsearch.errors import Conflict, EncoderMismatch, InvalidRequest
 from dsearch.types import Document, Progress
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.engine.reference import assert_equals_reference, turned_head
 from support.fakes import HashingEncoder
+from support.index import stored_keys
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import (
@@ -139,7 +140,7 @@ def test_refresh_projects_the_keys_and_changes_no_answer(
         assert one.score == pytest.approx(other.score, abs=1e-5)
     generation = collection.snapshot.generation
     keys = generation.embeddings @ turned_head().key_projection().detach().numpy().T
-    np.testing.assert_allclose(generation.dense.reconstruct(0, 16), keys, atol=1e-5)
+    np.testing.assert_allclose(stored_keys(generation.dense, 0, 16), keys, atol=1e-5)
     # Another head is served by these keys all the same: proposals go through W_g⁻ᵀ.
     collection.promote("v0")
     assert_equals_reference(collection, documents, encoder, "dense")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -180,3 +181,19 @@ def test_what_does_not_fit_is_refused(collection: Collection) -> None:
     with pytest.raises(InvalidRequest, match="without the encoder"):
         collection.add_model(Head(32), {}, documents=EncodedDocuments(state, np.zeros((16, 32), np.float32)))
     assert collection.store.models() == []
+
+
+def test_documents_of_another_build_are_not_those_of_the_version(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """A whole generation in the place of the registered one: each of its own digests agrees."""
+    version = add(collection)
+    folder = collection.store.path / "models" / version / "documents" / "000001"
+    manifest = folder / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["sequence"] = content.get("sequence", 0) + 1
+    manifest.write_text(json.dumps(content, indent=1))
+    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
+        with pytest.raises(CorruptData):
+            other.collection("food").search("apple", model=version)
+        assert other.collection("food").search("apple").hits

@@ -9,8 +9,8 @@ import pytest
 
 from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.fixed_head import FixedHead
-from dsearch.engine.models import nearest as module
-from dsearch.engine.models.nearest import INDEXED_FROM, LENDERS_FROM, LISTS_FROM, IndexedKeys, index_keys
+from dsearch.engine.models import memory as module
+from dsearch.engine.models.memory import INDEXED_FROM, LENDERS_FROM, LISTS_FROM, IndexedKeys, index_keys
 from dsearch.index.dense.scanned import ScannedKeys
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from dsearch.engine.models.tensors import (
     head_from_numbers,
     head_from_tensors,
     head_tensors,
-    parts_from_bytes,
+    parts_from_file,
     require_head_alone,
 )
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
@@ -144,7 +145,11 @@ def test_lists_that_are_no_numbers_are_refused() -> None:
         head_from_numbers({**{n: t.tolist() for n, t in tensors().items()}, "key_delta": huge}, DIM)
 
 
-def test_an_encoder_is_sent_with_its_tensors_or_not_at_all() -> None:
+def test_an_encoder_is_sent_with_its_tensors_or_not_at_all(tmp_path: Path) -> None:
+    def parts_from_bytes(content: bytes, *expected: Any) -> Any:
+        (tmp_path / "sent").write_bytes(content)
+        return parts_from_file(tmp_path / "sent", *expected)
+
     alone, change = parts_from_bytes(save(tensors()), DIM, None)
     assert (alone.encoder_dim, change) == (DIM, None)
     both = save({**tensors(), f"{ENCODER_PREFIX}layer.weight": torch.ones(2)})

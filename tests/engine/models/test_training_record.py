@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -74,6 +75,27 @@ def test_old_queries_are_forgotten() -> None:
     assert there is not None
     assert far > nearer > there
     assert there < 0.01
+
+
+def test_a_query_counts_half_after_the_half_life() -> None:
+    """Worked out query by query: those of one call weigh the same, and all later ones make them fade."""
+    draw, size = np.random.default_rng(7), 50
+    calls = [unit(draw, size, towards=1), *(unit(draw, size) for _ in range(HALF_LIFE // size))]
+    trained = query_statistics(unit(draw, 400))
+    drift = QueryDrift()
+    for states in calls:
+        drift.note("v1", states)
+    ages = [size * (len(calls) - 1 - number) for number in range(len(calls)) for _ in range(size)]
+    weights = 0.5 ** (np.array(ages) / HALF_LIFE)
+    assert weights[0] == pytest.approx(0.5)
+    states = np.concatenate(calls).astype(np.float64)
+    mean, square = (weights @ of / weights.sum() for of in (states, np.square(states).sum(1)))
+    reference = np.frombuffer(base64.b64decode(trained["mean"]), "<f4")
+    noise = (square - mean @ mean) * np.square(weights).sum() / weights.sum() ** 2
+    noise += trained["variance"] / trained["count"]
+    apart = np.square(mean - reference).sum()
+    assert apart > noise
+    assert drift.of("v1", trained) == pytest.approx((apart - noise) / trained["variance"], rel=1e-6)
 
 
 def test_nothing_is_said_without_reason() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from support.fakes import HashingEncoder
+from support.syncs import recorded
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import way_back
 from dsearch.errors import Conflict, InvalidRequest, ModelNotFound
@@ -51,6 +54,38 @@ def test_a_version_is_deleted_for_good(versions: Collection, tmp_path: Path) -> 
     assert versions.add_model(Head(32), {}) == "v4"  # v3 is what old answers name
     with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
         assert [m.version for m in other.collection("food").store.models()] == ["v1", "v2", "v4"]
+
+
+def test_a_deletion_is_synced_before_files_go(versions: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = recorded(monkeypatch)
+    versions.delete_model("v3")
+    at = happened.index("rename .v3.deleted.writing")
+    assert happened[at + 1] == "sync models"
+    assert not any(line.startswith("unlink") and "safetensors" in line for line in happened[:at])
+
+
+def test_an_added_version_is_synced_before_it_has_its_name(
+    versions: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened = recorded(monkeypatch)
+    assert versions.add_model(Head(32), {"scope": "head"}) == "v4"
+    at = happened.index("rename v4")
+    assert {"sync head.safetensors", "sync models"} <= {*happened[: at + 2]}
+    assert "sync models" in happened[at + 1 :]
+    assert happened.index("sync head.safetensors") < at
+
+
+def test_a_deleted_version_leaves_nothing_in_memory(versions: Collection) -> None:
+    rotation = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)))[0]
+    change = EncoderChange(EncoderTraining("all"), {"weight": rotation})
+    version = versions.add_model(Head(32), {"scope": "query"}, encoder=change)
+    versions.search("apple", model=version)
+    assert version in versions._encoders._loaded
+    versions.delete_model(version)
+    assert version not in versions._encoders._loaded
+    assert version not in versions._encoders._described
+    with pytest.raises(ModelNotFound):
+        versions.encoder_of(version)
 
 
 def test_what_is_needed_is_not_deleted(versions: Collection) -> None:

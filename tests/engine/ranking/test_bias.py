@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from dsearch.engine import Collection, SearchEngine, open_layer
+from dsearch.engine.ranking.scores import check_bias, check_finite_bias
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.training import save_model
 
@@ -39,3 +41,22 @@ def test_another_length_and_a_version_are_refused(engine: SearchEngine, collecti
         layer(layer.query_states(["bread"]))
     with pytest.raises(InvalidRequest, match="a bias for each document, which no version has"):
         save_model(collection, layer)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [
+        ([1.0, 2.0, np.inf, np.nan], "a bias of inf at position 2"),
+        ([np.nan, 0.0, np.inf], "a bias of nan at position 0"),
+        ([0.0, 0.0, -np.inf], "a bias of -inf at position 2"),
+    ],
+)
+def test_the_first_number_that_is_not_finite_is_named(numbers: list[float], named: str) -> None:
+    for bias in (np.array(numbers), torch.tensor(numbers)):
+        with pytest.raises(InvalidRequest, match=named):
+            check_finite_bias(bias)
+        with pytest.raises(DimensionMismatch, match=rf"use \[{len(numbers) + 1}\]"):
+            check_bias(bias, len(numbers) + 1)
+    check_finite_bias(None)
+    check_finite_bias(torch.tensor([1e30, 1e30, -1e4]))
+    check_bias(np.zeros(3), 3)

@@ -18,8 +18,8 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.models import nearest
-from dsearch.engine.snapshot.tokens import SnapshotTokens
+from dsearch.engine.models import memory as models_memory
+from dsearch.engine.snapshot.fresh import SnapshotTokens
 from dsearch.evaluation.confidence import EVIDENCE, Calibration
 from dsearch.evaluation.logistic import Logistic
 from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
@@ -184,8 +184,8 @@ def memory_over(collection: Collection, seed: int, *, lending: float, contributo
 def test_a_query_memory(
     collection: Collection, seed: int, indexed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearest, "INDEXED_FROM", 8 if indexed else 10_000)
-    monkeypatch.setattr(nearest, "LENDERS_FROM", 4 if indexed else 10_000)
+    monkeypatch.setattr(models_memory, "INDEXED_FROM", 8 if indexed else 10_000)
+    monkeypatch.setattr(models_memory, "LENDERS_FROM", 4 if indexed else 10_000)
     head = random_head(seed, slot=seed == 1, weighting=False, heads=1 + seed)
     head.memory = memory_over(collection, seed, lending=1 - seed / 2, contributors=seed == 1)
     version = collection.add_model(head, {})

@@ -14,12 +14,14 @@ from support.fakes import HashingEncoder
 
 from dsearch import attention
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.indexing.ingest import build_generation
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.ranking.certificate import certificate_of
+from dsearch.engine.ranking.scores import EQUAL, NamedScore, chosen_stages
 from dsearch.errors import InvalidRequest
-from dsearch.types import Document
+from dsearch.types import Document, Mode
 
 WIDTHS = {"gaussian": 0.3, "epanechnikov": 1.3, "boxcar": 1.2}
 VECTOR_SCORES = [name for name in attention.SCORES if name != "exact_match"]
@@ -287,3 +289,48 @@ def test_bad_options_say_what_is_allowed(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         collection.attend(["x"], **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [0.5, 1.0, 4.0])
+def test_vectors_are_equal_within_a_share_of_the_querys_length(length: float) -> None:
+    score, query = NamedScore("exact_match"), torch.tensor([[[0.0, length]]])
+    away = torch.tensor([0.0, 0.9 * EQUAL, 1.1 * EQUAL, 10 * EQUAL]) * length
+    keys = torch.stack([torch.zeros(4), length - away], 1)[None]
+    assert score(query, keys)[0, 0].tolist() == [0, 0, -torch.inf, -torch.inf]
+    # Keys of this length and a product of at most `floor` are at least √(2 (length² − floor)) away.
+    for share, bound in ((0.9, 0.0), (1.1, -torch.inf)):
+        floor = torch.tensor([[length**2 - (share * EQUAL * length) ** 2 / 2]], dtype=torch.float64)
+        assert score.bound(floor, floor.sqrt() * 0 + length, length, length, 2).tolist() == [[bound]]
+
+
+WITHOUT, WITH = Head(32), Head(32).reranking(SecondStage(8))
+ASKED = [
+    (None, 8, WITH, "hybrid", True, 2),  # the head's own
+    (None, 8, WITH, "dense", True, 1),
+    (None, 8, WITH, "keyword", True, 1),
+    (None, 8, WITH, "hybrid", False, 1),
+    (None, 16, WITH, "hybrid", True, 1),  # other tokens
+    (None, None, WITH, "hybrid", True, 1),
+    (None, 8, WITHOUT, "hybrid", True, 1),
+    (1, 8, WITH, "hybrid", True, 1),
+    (1, None, WITHOUT, "keyword", False, 1),
+    (2, 8, WITH, "hybrid", True, 2),
+    (2, 8, WITHOUT, "dense", True, 2),
+    (2, None, WITH, "hybrid", True, "in a collection without tokens"),
+    (2, 8, WITH, "keyword", True, "a second stage follows hybrid or dense search"),
+    (2, 8, WITH, "hybrid", False, "a second stage follows hybrid or dense search"),
+    (2, 16, WITH, "hybrid", True, "other tokens than this collection's, of 16 numbers"),
+    (0, 8, WITH, "hybrid", True, "stages=0; use 1 or 2"),
+    (3, 8, WITH, "hybrid", True, "stages=3; use 1 or 2"),
+]
+
+
+@pytest.mark.parametrize(("stages", "dims", "head", "mode", "plain", "expected"), ASKED)
+def test_a_second_stage_follows_where_it_is_asked_for_or_learned(
+    stages: int | None, dims: int | None, head: Head, mode: Mode, plain: bool, expected: int | str
+) -> None:
+    if isinstance(expected, int):
+        assert chosen_stages(stages, dims, head, mode=mode, plain=plain) == expected
+        return
+    with pytest.raises(InvalidRequest, match=expected):
+        chosen_stages(stages, dims, head, mode=mode, plain=plain)

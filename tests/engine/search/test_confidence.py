@@ -15,8 +15,8 @@ from support.fakes import HashingEncoder
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine, SearchLayer
-from dsearch.engine.search import confidence as module
-from dsearch.engine.search.confidence import confidences, evidence_of_rankings
+from dsearch.engine.models import confidence as module
+from dsearch.engine.models.confidence import confidences, evidence_of_rankings
 from dsearch.engine.snapshot.tokens_of_query import query_tokens
 from dsearch.evaluation.confidence import LIKELY, POSSIBLE, evidence_rows
 from dsearch.types import Document

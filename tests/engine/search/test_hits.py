@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.engine.search.confidence import _verdict
+from dsearch.engine.models.confidence import _verdict
 from dsearch.engine.search.hits import HitPage, summaries_of
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # outputs are stand-ins

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.pagination import Cursor
+from dsearch.engine.search.hits import Cursor, PageRequest
 from dsearch.errors import Conflict, Gone, InvalidCursor, InvalidRequest
 from dsearch.types import Document, SearchResult, Stamp
 
@@ -219,3 +219,42 @@ def test_an_offset_behind_a_threshold_gives_nothing(paged: Collection) -> None:
     result = paged.search("apple", offset=50, score_threshold=10.0)
     assert result.hits == []
     assert result.next_cursor is None
+
+
+def test_later_pages_have_the_depth_of_the_first() -> None:
+    stamp = Stamp(4, "v1", 9)
+    first = PageRequest.of(None, limit=100, offset=40, question="apple")
+    assert (first.offset, first.candidates, first.depth, first.pinned) == (40, 100, 140, None)
+    second = PageRequest.of(first.after(100, stamp), limit=10, offset=0, question="apple")
+    assert (second.offset, second.candidates, second.depth, second.pinned) == (140, 100, 140, stamp)
+    third = PageRequest.of(second.after(10, stamp), limit=500, offset=0, question="apple")
+    assert (third.offset, third.depth, third.pinned) == (150, 140, stamp)
+
+
+def test_candidates_that_are_given_are_the_depth_too() -> None:
+    first = PageRequest.of(None, limit=100, offset=40, question="apple", candidates=7)
+    assert (first.candidates, first.depth) == (7, 7)
+    cursor = first.after(5, Stamp(4, "v1", 9))
+    later = PageRequest.of(cursor, limit=100, offset=0, question="apple", candidates=7)
+    assert (later.offset, later.candidates, later.depth) == (45, 7, 7)
+    with pytest.raises(InvalidRequest, match="cursor and offset=1; give one of the two"):
+        PageRequest.of(cursor, limit=10, offset=1, question="apple")
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({"limit": 0}, "use 1 to 1000"),
+        ({"limit": 1001}, "use 1 to 1000"),
+        ({"offset": -1}, "use 0 to 10000"),
+        ({"offset": 10_001}, "use 0 to 10000"),
+        ({"candidates": 0}, "use 1 to 11000"),
+        ({"candidates": 11_001}, "use 1 to 11000"),
+    ],
+)
+def test_each_bound_of_a_page_is_inclusive(options: dict[str, int], allowed: str) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(InvalidRequest, match=f"{name}={value}; {allowed}"):
+        PageRequest.of(None, **{"limit": 1, "offset": 0, **options}, question="")
+    inside = {name: min(max(value, int(allowed.split()[1])), int(allowed.split()[3]))}
+    PageRequest.of(None, **{"limit": 1, "offset": 0, **inside}, question="")

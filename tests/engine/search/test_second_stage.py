@@ -13,9 +13,9 @@ from support.fakes import HashingEncoder
 from dsearch.attention.late_interaction import FEATURES, POWER, Matches
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine, System, make_run
+from dsearch.engine.models.confidence import evidence_of_rankings
 from dsearch.engine.network_layer import open_layer
 from dsearch.engine.ranking.second_stage import CandidateEvidence, FirstStage, features_of
-from dsearch.engine.search.confidence import evidence_of_rankings
 from dsearch.engine.snapshot.tokens_of_query import query_tokens
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.types import Document, Query

@@ -23,7 +23,8 @@ from dsearch.engine import GradientQuery, PassageOptions, SearchLayer, attention
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.ranking.certificate import _inner_products
 from dsearch.engine.ranking.coverage import covered_mass
-from dsearch.engine.snapshot.passages import best_of_documents
+from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
+from dsearch.index import PassageTable
 from dsearch.store import Passages
 from dsearch.types import Document
 
@@ -301,3 +302,62 @@ def test_the_best_passage_counts_and_scores_that_were_given_stay() -> None:
     assert best.tolist() == [[3.0, -1.0, 2.0], [0.0, 0.0, 4.0]]
     assert scores.tolist() == [[0.5, -1.0, 2.0], [0.0, 0.0, 0.0]]
     assert best_of_documents(scores, further[:, :0], np.zeros(0, np.int64)).tolist() == scores.tolist()
+
+
+# --- the table of them
+
+
+def passages_of(counts: dict[int, int], positions: int) -> SnapshotPassages:
+    """Further passages of documents by position, in two tables; passage n stands at [10 n, 10 n + 5)."""
+    owners = np.array([at for at, count in counts.items() for _ in range(count)], np.int64)
+    spans = np.stack([10 * np.arange(len(owners)), 10 * np.arange(len(owners)) + 5], 1)
+    tables = []
+    for part in (owners < positions // 2, owners >= positions // 2):
+        long = np.unique(owners[part])
+        first = np.stack([1000 + long, 1001 + long], 1)
+        tables.append(PassageTable(owners[part], spans[part], first, np.zeros((part.sum(), 2), np.float32)))
+    return SnapshotPassages(positions, *tables)
+
+
+def test_a_key_is_a_passage_with_its_number_and_place() -> None:
+    passages = passages_of({1: 2, 3: 1, 7: 3}, positions=8)
+    assert [passages.span_of(key) for key in (0, 1, 3, 7)] == [
+        None,
+        (0, 1001, 1002),
+        (0, 1003, 1004),
+        (0, 1007, 1008),
+    ]
+    ordinals = [1, 2, 1, 1, 2, 3]
+    assert [passages.span_of(8 + number) for number in range(6)] == [
+        (ordinal, 10 * number, 10 * number + 5) for number, ordinal in enumerate(ordinals)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks"),
+    [
+        (1, [[1], [3], [7], [9]]),
+        (3, [[1, 3], [7], [9]]),
+        (4, [[1, 3], [7, 9]]),
+        (6, [[1, 3, 7], [9]]),
+        (7, [[1, 3, 7, 9]]),
+    ],
+)
+def test_blocks_have_whole_documents_up_to_their_size(size: int, blocks: list[list[int]]) -> None:
+    """Of 2, 1, 3 and 1 passages; a document with more than a block holds is one by itself."""
+    passages = passages_of({1: 2, 3: 1, 7: 3, 9: 1}, positions=10)
+    made = [(long.tolist(), further) for long, further in passages.blocks(size)]
+    assert [long for long, _ in made] == blocks
+    assert np.concatenate([further for _, further in made]).tolist() == [*range(7)]
+    for long, further in made:
+        assert set(passages.owners[further].tolist()) == set(long)
+
+
+def test_candidates_have_their_further_passages_beside_them() -> None:
+    passages = passages_of({1: 2, 3: 1}, positions=5)
+    assert passages.beside(np.array([[0, 2, NONE]])) is None
+    beside = passages.beside(np.array([[3, 0, 1], [NONE, 3, 2]]))
+    assert beside is not None
+    columns, further = beside
+    assert columns.tolist() == [[0, 2, 2], [1, 3, 3]]
+    assert further.tolist() == [[2, 0, 1], [2, NONE, NONE]]

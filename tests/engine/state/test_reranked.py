@@ -10,8 +10,8 @@ import pytest
 
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.encoder import reranker as loading
-from dsearch.engine.state import reranked
-from dsearch.engine.state.reranked import KeptRerankings, identity_of, require_same
+from dsearch.engine.state import caches
+from dsearch.engine.state.caches import KeptRerankings, identity_of, require_same
 from dsearch.errors import RerankerUnavailable
 from dsearch.store import Passages
 from dsearch.types import Document
@@ -82,12 +82,12 @@ def test_scores_belong_to_a_query_and_a_model(model: Model) -> None:
 
 def test_a_long_document_has_the_score_of_its_best_of_the_first_passages(model: Model) -> None:
     assert scored(kept(), "q", 7) == [50.0]
-    assert reranked.MOST_PASSAGES == 8
+    assert caches.MOST_PASSAGES == 8
     assert len(model.asked[0][1]) == 8
 
 
 def test_the_oldest_scores_are_thrown_away(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reranked, "MAX_SCORES", 3)
+    monkeypatch.setattr(caches, "MAX_SCORES", 3)
     scores = kept()
     scored(scores, "q", 1, 2, 3)
     assert len(scores) == 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.index import stored_keys
 
 import dsearch.index.dense.index as dense
 import dsearch.index.dense.kinds as dense_kinds
@@ -51,7 +52,7 @@ def test_filtered_recall(built: DenseIndex, keys: np.ndarray, share: float) -> N
     """Of what SQ8's rounding leaves: the same keys, all compared, are the reference."""
     queries = clustered(60, seed=1)
     exclude = np.random.default_rng(2).random(len(keys)) >= share
-    stored = built.reconstruct(0, len(keys))
+    stored = stored_keys(built, 0, len(keys))
     scores = np.where(exclude, -np.inf, queries @ stored.T)
     truth = np.argsort(-scores, axis=1, kind="stable")[:, :10]
     assert recall(built, queries, truth, exclude) >= 0.99

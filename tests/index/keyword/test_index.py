@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index import KeywordIndex, TokenizedTexts, Tokenizer
-from dsearch.index.keyword.query_terms import QueryTerms
+from dsearch.index.keyword.query import QueryTerms
 from dsearch.index.keyword.spelling import Spelling
 
 PLAIN = Tokenizer(stop_words=(), stemmer=None)
@@ -23,7 +23,7 @@ corpora = st.lists(texts_of, max_size=8)
 
 
 def reference(query: str, document: str, corpus: list[str], k1: float, b: float) -> float:
-    """b(q, d) of DESIGN, term by term and document by document; `document` need not be of the corpus."""
+    """The formula b(q, d), term by term and document by document; `document` need not be of the corpus."""
     lengths = [len(text.split()) for text in corpus]
     average = sum(lengths) / len(lengths) if lengths else 0.0
     words = document.split()
@@ -217,7 +217,7 @@ def test_threads_share_an_index() -> None:
 
 
 def test_few_queries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsearch.index.keyword.query_terms._REMEMBERED", 1000)
+    monkeypatch.setattr("dsearch.index.keyword.query._REMEMBERED", 1000)
     index = KeywordIndex.build(["a river", "a stone"])
     for number in range(200):
         assert index.scores([f"river {number:04}"])[0, 0] > 0

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsearch.index.keyword import query_terms
+from dsearch.index.keyword import query
 from dsearch.index.keyword.data import KeywordData
-from dsearch.index.keyword.query_terms import CorpusStatistics, QueryTerms
+from dsearch.index.keyword.query import CorpusStatistics, QueryTerms
 from dsearch.index.keyword.tokenizer import TokenizedWord, Tokenizer
 
 TEXTS = ["apple bread", "apple readCsv", "csv", "read"]
@@ -93,7 +93,7 @@ def test_frequencies_are_those_of_the_documents() -> None:
 
 
 def test_queries_are_cached_up_to_a_number_of_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_terms, "_REMEMBERED", 10)
+    monkeypatch.setattr(query, "_REMEMBERED", 10)
     of = terms()
     first = of.of("apple")
     assert of.of("apple") is first

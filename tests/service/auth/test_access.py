@@ -20,8 +20,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, InvalidRequest, NotFound
 from dsearch.service import create_app
 from dsearch.service.auth import keys as keys_module
-from dsearch.service.auth.access import is_open, needed_scope
-from dsearch.service.auth.keys import SCOPES, ApiKeys, Scope
+from dsearch.service.auth.keys import SCOPES, ApiKeys, Scope, is_open, needed_scope
 
 SEARCH = "/v1/collections/papers/search"
 

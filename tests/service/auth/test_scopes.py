@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import pytest
 from fastapi import FastAPI
@@ -10,14 +11,27 @@ from fastapi.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.guide import guide
-from dsearch.service.auth.access import is_open, needed_scope, scope_table
-from dsearch.service.auth.keys import SCOPES, ApiKeys
+from dsearch.service.auth.keys import SCOPES, ApiKeys, is_open, needed_scope
 
 
 def operations(app: FastAPI) -> list[tuple[str, str]]:
     """Every method and path that the service describes, by path."""
     paths = app.openapi()["paths"]
     return [(method.upper(), path) for path in sorted(paths) for method in sorted(paths[path])]
+
+
+def scope_table(operations: Iterable[tuple[str, str]]) -> str:
+    """Each route and the keys that open it, as a Markdown table: what stands in the guide "operating".
+
+    Args:
+        operations: method and path of each route, in the order of the table.
+    """
+    lines = ["| route | no key | read | write | admin |", "|---|---|---|---|---|"]
+    for method, path in operations:
+        least = -1 if is_open(path) else SCOPES.index(needed_scope(method, path))
+        cells = ["✓" if level >= least else "" for level in range(-1, len(SCOPES))]
+        lines.append(f"| `{method} {path}` | {' | '.join(cells)} |")
+    return "\n".join(line.replace("|  |", "| |").replace("|  |", "| |") for line in lines)
 
 
 def test_the_guide_has_the_table_of_this_service(app: FastAPI) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from support.service.problems import problem_in
 from support.sizes import by_size
 
 from dsearch.engine import Collection
-from dsearch.service.mcp.tools import TOOLS
+from dsearch.service.mcp.endpoint import caller_of
+from dsearch.service.mcp.tools import TOOLS, ToolCaller
 from dsearch.service.state import Service
 
 ACCEPTS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -87,3 +89,20 @@ def test_without_the_package_the_extra_is_named(client: TestClient, monkeypatch:
     answered = client.post("/mcp", json={}, headers=ACCEPTS)
     assert (answered.status_code, problem_in(answered)["code"]) == (503, "missing_extra")
     assert "pip install 'dsearch[mcp]'" in problem_in(answered)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("noted", "scope", "key"),
+    [
+        ({}, "admin", ""),
+        ({"key_scope": "read", "key_id": "3f9a"}, "read", "3f9a"),
+        ({"key_scope": None}, "admin", ""),
+    ],
+)
+def test_a_caller_has_the_scope_that_was_noted(noted: dict[str, Any], scope: str, key: str) -> None:
+    """Nothing is noted where no key is required; without a request nobody was asked for one."""
+    url = SimpleNamespace(scheme="https")
+    request = SimpleNamespace(state=SimpleNamespace(**noted), url=url, headers={"host": "search:8080"})
+    caller = caller_of(SimpleNamespace(request=request))  # type: ignore[arg-type]
+    assert caller == ToolCaller(scope, key, "https://search:8080")
+    assert caller_of(SimpleNamespace(request=None)) == ToolCaller("read")  # type: ignore[arg-type]

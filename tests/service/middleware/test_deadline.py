@@ -422,3 +422,46 @@ def test_a_late_server_refuses_searches_but_says_how_it_is(
     assert answered.headers["retry-after"] == "1"
     assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
     assert 'dsearch_rejections_total{reason="overloaded",worker="server"} 1.0' in client.get("/metrics").text
+
+
+# ---- a client of one request
+
+
+class Messages:
+    """What a client sends, one after the other; then nothing."""
+
+    def __init__(self, *types: str):
+        self.left = [*types]
+
+    async def receive(self) -> Message:
+        if not self.left:
+            await asyncio.Event().wait()
+        return {"type": self.left.pop(0), "more_body": False}
+
+
+def cancelled(*, answered: bool) -> tuple[bool, bool]:
+    """A handler whose client goes away before or after its answer: it is cancelled, the client gone."""
+
+    async def send(_: Message) -> None: ...
+
+    async def handler() -> tuple[bool, bool]:
+        messages = Messages("http.request", "http.disconnect")
+        client = deadline._Client(messages.receive, send, asyncio.get_running_loop())
+        await client.receive()
+        for more_body in (True, not answered):
+            await client.send({"type": "http.response.body", "more_body": more_body})
+        try:
+            await asyncio.shield(client._watching())
+            await asyncio.sleep(0)
+            return False, client.gone
+        except asyncio.CancelledError:
+            return True, client.gone
+        finally:
+            client.forget()
+
+    return asyncio.run(handler())
+
+
+def test_only_a_client_that_goes_away_before_its_answer_is_gone() -> None:
+    assert cancelled(answered=False) == (True, True)
+    assert cancelled(answered=True) == (False, False)

@@ -14,9 +14,9 @@ from support.service.shapes import checked
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, calls
 from dsearch.results import CollectionInfo, DeleteResult, DocumentPage, Models, PromotionResult, WriteResult
-from dsearch.service.middleware import strict_route
 from dsearch.service.routes import documents as routes_documents
 from dsearch.service.schemas.answers import CollectionList
+from dsearch.service.wire import requests
 from dsearch.store.documents import validate
 from dsearch.types import Document
 
@@ -240,7 +240,7 @@ def test_a_cursor_that_was_made_up_is_refused(notes: TestClient, cursor: str) ->
 
 
 def test_a_body_above_the_limit_is_refused(notes: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strict_route, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(requests, "MAX_BODY_BYTES", 1000)
     monkeypatch.setattr(routes_documents, "MAX_STREAM_BYTES", 2000)
 
     def parts(size: int) -> Any:

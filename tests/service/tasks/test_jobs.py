@@ -50,6 +50,9 @@ def test_the_same_run_goes_on_and_another_one_begins_anew(tmp_path: Path) -> Non
     other = open_run({"scope": "head", "seed": 2}, False)
     assert other.metrics() == []
     assert isinstance(other, RunFolder)
+    assert other.path == first.path
+    (other.path / "metrics.jsonl").write_text('{"stage": "train", "epoch": 2}\n')
+    assert [line["epoch"] for line in open_run({"scope": "head", "seed": 2}, True).metrics()] == [2]
 
 
 def test_a_request_becomes_a_job_and_what_this_release_lacks_is_ignored() -> None:

@@ -72,7 +72,7 @@ def test_documents_are_encoded_again_by_the_encoder_that_was_handed_in(
 ) -> None:
     layer = learned(engine)
     options = {"encode_documents": True, "accept": True}
-    body = model_file(upload_of(layer, None, None), EVIDENCE, None, options)
+    body = model_file(upload_of(layer, None, None), EVIDENCE, None, options).read()
     task = ended(client, client.post(f"{URL}/models/save", content=body, headers=TENSORS).json()["id"])
     assert task["state"] == "done", task
     assert (task["result"]["live"], task["result"]["model"]) == (True, "v1")
@@ -88,7 +88,7 @@ def test_documents_are_encoded_again_by_the_encoder_that_was_handed_in(
 
 def test_a_query_encoder_is_handed_in_judged_and_served(client: TestClient, engine: SearchEngine) -> None:
     layer = learned(engine)
-    body = model_file(upload_of(layer, None, None), EVIDENCE, {"loss": "mine"}, {})
+    body = model_file(upload_of(layer, None, None), EVIDENCE, {"loss": "mine"}, {}).read()
     taken = client.post(f"{URL}/models/save", content=body, headers=TENSORS)
     assert taken.status_code == 202, taken.text
     task = ended(client, taken.json()["id"])
@@ -99,7 +99,7 @@ def test_a_query_encoder_is_handed_in_judged_and_served(client: TestClient, engi
     assert record["uploaded"] == {"loss": "mine"}
     served = engine.collection("numbers").query_states(list(QUERIES.values()), "dense")
     torch.testing.assert_close(served, layer.query_states(list(QUERIES.values())).detach(), rtol=0, atol=1e-5)
-    head = model_file(upload_of(layer.head, None, "v1"), None, None, {})
+    head = model_file(upload_of(layer.head, None, "v1"), None, None, {}).read()
     task = ended(client, client.post(f"{URL}/models/save", content=head, headers=TENSORS).json()["id"])
     assert (task["state"], task["problem"]["code"]) == ("failed", "conflict")
     assert "would lose" in task["problem"]["detail"]

@@ -20,7 +20,7 @@ from support.service.workers import hold_encoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
 from dsearch.service import create_app
-from dsearch.service.telemetry import tracing
+from dsearch.service.telemetry import metrics
 from dsearch.service.telemetry.logs import JsonLines, request_id, set_up_logs
 from dsearch.training import TrainingOptions, examples_from_judgements, finetune
 
@@ -225,7 +225,7 @@ def test_a_span_for_each_request() -> None:
     pytest.importorskip("opentelemetry")
     tracer = Tracer()
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    with tracing.RequestSpans(tracer).of("GET", {"traceparent": parent}, "r1") as finish:
+    with metrics.RequestSpans(tracer).of("GET", {"traceparent": parent}, "r1") as finish:
         finish("/v1/collections/{collection}/search", 200)
     (span,) = tracer.spans
     assert span["name"] == "GET /v1/collections/{collection}/search"
@@ -286,7 +286,7 @@ def test_no_span_is_made_that_nobody_would_see(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(trace.ProxyTracer, "start_as_current_span", noting)
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    spans = tracing.RequestSpans(trace.ProxyTracer("dsearch"))
+    spans = metrics.RequestSpans(trace.ProxyTracer("dsearch"))
     with spans.of("GET", {}, "r1") as finish:
         finish("/healthz", 200)
     assert made == []
@@ -297,9 +297,9 @@ def test_no_span_is_made_that_nobody_would_see(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_opentelemetry_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "find_spec", lambda name: None)
+    monkeypatch.setattr(metrics, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)  # an import of it would fail
-    with tracing.RequestSpans().of("GET", {}, "r1") as finish:
+    with metrics.RequestSpans().of("GET", {}, "r1") as finish:
         finish("/healthz", 200)
 
 

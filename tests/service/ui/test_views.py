@@ -360,7 +360,9 @@ def test_from_a_search_over_thumbs_and_training_to_a_better_answer_and_back(
             shares = []
             for i in range(10):
                 page.goto(f"/#c=papers&q=zebra{i}")
-                page.reload()
+                if i == 0:
+                    page.reload()
+                page.settle()  # the hits are those of this query
                 hit = page.locator(".hit", has=page.get_by_text(f"d{i:03d}", exact=True))
                 hit.wait_for()
                 shares.append(float(re.findall(r"[\d.]+", hit.locator(".share").inner_text())[0]))

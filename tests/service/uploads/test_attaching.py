@@ -182,3 +182,74 @@ def test_a_file_above_the_limit_is_refused(
     answer = client.post("/v1/files", **form)  # type: ignore[arg-type]
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
     assert client.get("/v1/files").json()["data"] == []
+
+
+RECORDS = b"".join(b'{"text": "river %d"}\n' % number for number in range(3))
+
+
+def parts_of(papers: Collection, id: str) -> dict[str, Any]:
+    """The metadata of each part that is stored."""
+    every = papers.store.rows_of([id, *(f"{id}#{part}" for part in range(2, 6))])
+    return {found: papers.store.get(found).metadata for found in every}
+
+
+def test_a_file_that_is_stored_again_leaves_no_earlier_part(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = upload(client, RECORDS, "a.jsonl")
+    assert client.post(FILES, json={"file_id": id}).json()["status"] == "completed"
+    assert [*parts_of(papers, id)] == [id, f"{id}#2", f"{id}#3"]
+    original = attaching.documents_of
+    monkeypatch.setattr(attaching, "documents_of", lambda *args, **options: original(*args, **options)[:2])
+    assert client.post(FILES, json={"file_id": id}).json()["status"] == "completed"
+    assert [*parts_of(papers, id)] == [id, f"{id}#2"]
+
+
+def test_attributes_are_set_in_every_part(client: TestClient, papers: Collection) -> None:
+    id = upload(client, RECORDS, "a.jsonl")
+    client.post(FILES, json={"file_id": id, "attributes": {"year": 7, "by": "ann"}})
+    answer = client.post(f"{FILES}/{id}", json={"attributes": {"year": 8}})
+    assert answer.json()["attributes"]["year"] == 8
+    found = parts_of(papers, id).values()
+    assert [(metadata["year"], metadata["by"]) for metadata in found] == [(8, "ann")] * 3
+    other = client.put("/v1/collections/papers/documents", json=[{"id": "plain", "text": "river"}])
+    assert other.status_code == 200
+    assert client.post(f"{FILES}/plain", json={"attributes": {"year": 9}}).json()["attributes"] == {"year": 9}
+
+
+def test_files_are_listed_by_their_status_alone(
+    client: TestClient, papers: Collection, blocked: Callable[[], None]
+) -> None:
+    waiting, cancelled, failed = upload(client), upload(client), upload(client, b" ")
+    batch = client.post(BATCHES, json={"file_ids": [cancelled]}).json()
+    client.post(f"{BATCHES}/{batch['id']}/cancel")
+    client.post(FILES, json={"file_id": waiting})
+
+    def listed(status: str) -> list[str]:
+        return [one["id"] for one in client.get(f"{FILES}?filter={status}&after=e").json()["data"]]
+
+    assert (listed("in_progress"), listed("cancelled"), listed("failed")) == ([waiting], [cancelled], [])
+    blocked()
+    client.post(FILES, json={"file_id": failed})
+    assert settled(client, waiting)["status"] == "completed"
+    assert settled(client, failed)["status"] == "failed"
+    assert (listed("in_progress"), listed("cancelled"), listed("failed")) == ([], [cancelled], [failed])
+    assert waiting in listed("completed")
+    assert not {cancelled, failed} & {*listed("completed")}
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [
+        ((), "completed"),
+        (("completed",), "completed"),
+        (("failed", "failed"), "failed"),
+        (("failed", "completed"), "completed"),
+        (("cancelled", "completed"), "cancelled"),
+        (("cancelled", "failed"), "cancelled"),
+        (("cancelled", "in_progress", "failed"), "in_progress"),
+    ],
+)
+def test_the_state_of_a_batch_is_that_of_its_files(states: tuple[attaching.Status, ...], status: str) -> None:
+    files = [attaching.Attachment("papers", "f", {}, 0, state) for state in states]
+    assert attaching.AttachedBatch("b", "papers", 0, files).status == status

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+from support.syncs import recorded
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
 from dsearch.service.uploads import files
@@ -38,6 +39,17 @@ def test_an_interrupted_upload_leaves_nothing(tmp_path: Path) -> None:
     (folder / "file-000000000000000000000001.json.part").write_text("{")
     assert [one.id for one in Uploads(folder).list()] == [id]
     assert sorted(path.name for path in folder.iterdir()) == [f"{id}.bin", f"{id}.json"]
+
+
+def test_an_upload_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = Uploads(tmp_path / "files")
+    add(uploads)
+    happened = recorded(monkeypatch)
+    id = add(uploads)
+    assert happened == [f"sync {id}.bin", f"sync {id}.json.part", f"rename {id}.json", "sync files"]
+    happened.clear()
+    uploads.delete(id)
+    assert happened == [f"unlink {id}.json", f"unlink {id}.bin", "sync files"]
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

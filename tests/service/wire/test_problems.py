@@ -10,19 +10,11 @@ from fastapi import FastAPI, HTTPException
 from pydantic import Field, ValidationError
 from starlette.testclient import TestClient
 
-from dsearch.errors import InvalidRequest, KeyMissing, NotFound
-from dsearch.hints import Command
+from dsearch.errors import Command, InvalidRequest, KeyMissing, NotFound
 from dsearch.service.errors import Overloaded
-from dsearch.service.wire.fields import SHOWN, RequestModel, allowed, listed, repr_of
-from dsearch.service.wire.problems import (
-    MEDIA_TYPE,
-    SHOWN_ERRORS,
-    UNLESS_GIVEN,
-    add_headers,
-    describe,
-    field_errors,
-    install,
-)
+from dsearch.service.wire.json import UNLESS_GIVEN, add_headers
+from dsearch.service.wire.problems import MEDIA_TYPE, SHOWN_ERRORS, describe, field_errors, install
+from dsearch.service.wire.requests import SHOWN, RequestModel, allowed, listed, repr_of
 
 
 class Numbers(RequestModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.store.matching import matching_rows
 
 from dsearch.errors import DocumentNotFound, InvalidDocument, InvalidRequest, NotFound
 from dsearch.store import DocumentCounts
@@ -47,7 +48,7 @@ def test_the_embedding_the_text_and_the_value_stay(store, embed):
     assert store.get("a") == Document("a", "x", "title", {"n": 2}, [1.0, 2.0])
     assert store.count() == DocumentCounts(1, 0, 1)
     np.testing.assert_array_equal(store.embeddings([2]), embed("title x"))
-    assert store.matching_rows({"n": {"eq": 2}}).tolist() == [2]
+    assert matching_rows(store, {"n": {"eq": 2}}).tolist() == [2]
     assert store.update_metadata("a", {"n": 2, "absent": None}).sequence == 2  # nothing changed
     assert store.verify().ok
 

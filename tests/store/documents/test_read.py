@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dsearch.errors import DocumentNotFound, NotFound
+from dsearch.errors import DocumentNotFound, InvalidRequest, NotFound
 from dsearch.store import Store
 from dsearch.store.documents import read
 from dsearch.types import Document
@@ -119,3 +119,14 @@ def test_an_id_that_is_no_text_is_of_no_document(filled: Store) -> None:
     assert filled.rows_of(["ab", "\ud800", "nobody"]) == {"ab": 7}
     with pytest.raises(DocumentNotFound):
         filled.get("\ud800")
+
+
+@pytest.mark.parametrize(("call", "most"), [("list", 10_000), ("facets", 1000)])
+def test_the_bounds_of_a_limit_are_inclusive(filled: Store, call: str, most: int) -> None:
+    ask = getattr(filled, call)
+    first = ("year",) if call == "facets" else ()
+    for limit in (1, most):
+        ask(*first, limit=limit)
+    for limit in (0, most + 1):
+        with pytest.raises(InvalidRequest, match=f"limit={limit}; use 1 to {most}"):
+            ask(*first, limit=limit)

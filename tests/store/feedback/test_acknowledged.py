@@ -9,7 +9,7 @@ import pytest
 from support.store.feedback_rows import PAGE, click
 
 from dsearch.store import FeedbackStore
-from dsearch.store.sqlite.transaction import Transactions
+from dsearch.store.sqlite.connection import Transactions
 
 
 class Killed(BaseException):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.paths import SUPPORT
@@ -188,8 +189,10 @@ def test_rows_that_vanish_with_their_counts_are_missed(tmp_path: Path) -> None:
     store = damaged(tmp_path, "DELETE FROM impression WHERE query_id = 'q2'")
     with pytest.raises(CorruptData, match="does not hold the rows that were acknowledged"):
         list(store.pages())
-    store.clear(client_id="nobody")  # which is no acceptance
-    assert store.damage()
+    some: list[dict[str, Any]] = [{"client_id": "nobody"}, {"key": "nobody"}, {"before_s": -1.0}]
+    for named in some:  # which is no acceptance
+        assert store.clear(**named) == 0
+        assert store.damage(), named
     store.clear(damaged=True)
     assert events_of(store) == ["e1"]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.store.matching import matching_rows
 
 from dsearch.errors import InvalidRequest
 from dsearch.results import FacetValue
@@ -135,7 +136,7 @@ def test_filters_find_what_a_plain_evaluator_finds(shared, metadata, filters):
     rows = shared.upsert(documents, np.ones((len(documents), 1))).rows
     for filter in filters:
         met = [holds(filter, fields) for fields in metadata]
-        assert shared.matching_rows(filter).tolist() == [row for row, m in zip(rows, met, strict=True) if m]
+        assert matching_rows(shared, filter).tolist() == [row for row, m in zip(rows, met, strict=True) if m]
         assert [document.id for document in shared.list(filter=filter)] == [
             document.id for document, m in zip(documents, met, strict=True) if m
         ]
@@ -208,7 +209,7 @@ def library(store, embed):
 def test_examples(library, filter, ids):
     assert [document.id for document in library.list(filter=filter)] == [f"d{n}" for n in ids]
     assert [document.id for document in library.export(filter)] == [f"d{n}" for n in ids]
-    assert library.matching_rows(parse_filter(filter)).tolist() == [int(n) + 1 for n in ids if n != "4"]
+    assert matching_rows(library, parse_filter(filter)).tolist() == [int(n) + 1 for n in ids if n != "4"]
     assert library.count(filter) == DocumentCounts(len(ids), pending="4" in ids, tombstones=0)
 
 
@@ -234,7 +235,7 @@ def test_deleting_by_filter_takes_pending_ones_too_and_is_one_operation(library)
     assert (receipt.sequence, receipt.deleted, receipt.rows) == (2, 2, (3, 5))
     assert library.count() == DocumentCounts(3, 0, 2)
     assert library.delete_matching({"draft": {"exists": True}}).sequence == 2
-    assert library.matching_rows({"draft": {"exists": True}}).tolist() == []
+    assert matching_rows(library, {"draft": {"exists": True}}).tolist() == []
     assert library.verify().ok
 
 
@@ -275,7 +276,7 @@ def test_deleting_by_filter_takes_pending_ones_too_and_is_one_operation(library)
 )  # fmt: skip
 def test_what_is_refused_says_what_where_and_what_is_allowed(store, filter, message):
     with pytest.raises(InvalidRequest, match=re.escape(message)):
-        store.matching_rows(filter)
+        matching_rows(store, filter)
 
 
 def test_nesting_is_bounded_and_the_bounds_themselves_are_allowed(library):
@@ -294,7 +295,7 @@ def test_what_a_filter_matches_is_remembered_and_only_new_rows_are_looked_at(lib
     library.upsert([Document("t", "t", metadata={"draft": True})], np.ones((1, 8)))
     ask = {"draft": {"eq": True}}
     rows = library.rows_matching_ever(ask)
-    assert set(library.matching_rows(ask)) <= set(rows.tolist())
+    assert set(matching_rows(library, ask)) <= set(rows.tolist())
     assert library.rows_of(["t"])["t"] in rows
     with pytest.raises(ValueError, match="read-only"):
         rows[0] = 7
@@ -323,9 +324,9 @@ def test_rows_that_went_still_match_and_a_purge_takes_nothing_away(library):
     assert later.tolist() == [*rows, library.rows_of(["d"])["d"]]
     library.set_embeddings(library.pending().rows, np.ones((len(library.pending().rows), 8)))
     now = library.rows_of(["c", "d"])
-    assert library.matching_rows(ask).tolist() == sorted(now.values())
+    assert matching_rows(library, ask).tolist() == sorted(now.values())
     library.purge()
-    assert library.matching_rows(ask).tolist() == sorted(now.values())
+    assert matching_rows(library, ask).tolist() == sorted(now.values())
     assert set(now.values()) <= set(library.rows_matching_ever(ask).tolist())
 
 

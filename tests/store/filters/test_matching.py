@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.store.matching import matching_rows
 
 from dsearch.store import Store
 from dsearch.store.filters import matching
@@ -40,7 +41,7 @@ def ids(store: Store, rows: Any) -> str:
 
 def test_searches_find_rows_with_an_embedding_and_counts_have_the_others(filled: Store) -> None:
     equal = {"y": {"eq": 1}}
-    assert ids(filled, filled.matching_rows(equal)) == "a b e"
+    assert ids(filled, matching_rows(filled, equal)) == "a b e"
     counts = filled.count(equal)
     assert (counts.documents, counts.pending, counts.tombstones) == (4, 1, 0)
     assert ids(filled, filled.rows_matching_ever(equal)) == "a b e waiting gone"
@@ -58,6 +59,20 @@ def test_matches_are_kept_and_only_later_rows_are_looked_at(filled: Store, embed
     assert filled.rows_matching_ever(equal, after=int(before[-1])).tolist() == after[-1:].tolist()
     # True is another value than 1, though equal in Python.
     assert ids(filled, filled.rows_matching_ever({"y": {"eq": True}})) == "c"
+
+
+def test_a_reader_of_an_older_state_gets_no_row_of_a_newer_one(filled: Store, embed: Any) -> None:
+    equal, matches = parse_filter({"y": {"eq": 1}}), matching.RowMatches()
+    with filled._readers.reading() as older:
+        before = matching.searchable_rows(older, equal).tolist()  # its state is that of now
+        filled.upsert([Document("new", "new", metadata={"y": 1})], embed("new"))
+        with filled._readers.reading() as newer:
+            after = matches.rows(newer, equal).tolist()
+        assert ids(filled, matches.rows(older, equal)) == "a b e waiting gone"
+        assert matching.searchable_rows(older, equal).tolist() == before
+        with filled._readers.reading() as newer:  # what is kept is still that of the newer state
+            assert matches.rows(newer, equal).tolist() == after
+    assert len(after) == 6
 
 
 def test_only_the_last_filters_are_kept(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +120,6 @@ def test_a_text_with_a_zero_character_is_no_other_text(store: Store, embed: Any)
     store.upsert(
         [Document("a", "a", metadata={"y": "x"}), Document("b", "b", metadata={"y": "x\0z"})], embed("a", "b")
     )
-    assert store.matching_rows({"y": {"eq": "x\0z"}}).tolist() == []
-    assert store.matching_rows({"y": {"in": ["x\0z", "other"]}}).tolist() == []
-    assert len(store.matching_rows({"y": {"in": ["x\0z", "x"]}})) >= 1
+    assert matching_rows(store, {"y": {"eq": "x\0z"}}).tolist() == []
+    assert matching_rows(store, {"y": {"in": ["x\0z", "other"]}}).tolist() == []
+    assert len(matching_rows(store, {"y": {"in": ["x\0z", "x"]}})) >= 1

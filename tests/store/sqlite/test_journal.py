@@ -43,6 +43,35 @@ def test_an_open_group_takes_the_next_operation(journal: Journal) -> None:
     journal.close()
 
 
+def test_a_rewriting_of_the_database_finishes_the_group_that_is_open(journal: Journal) -> None:
+    before = journal.acknowledged
+    group = open_group(journal)
+    operation = group.operation()
+    operation.add_fact(5)
+    group.add(operation)
+    assert journal.vacuum()
+    assert group.wait(0.0)
+    assert journal.acknowledged == before + 1
+    assert not journal.failed
+    journal.close()
+
+
+def test_a_state_names_the_one_before_its_group(journal: Journal) -> None:
+    """The one before its operation was never acknowledged by itself."""
+    before = read_state(journal._connection)
+    group = open_group(journal)
+    for fact in (3, 4):
+        operation = group.operation()
+        operation.add_fact(fact)
+        group.add(operation)
+    with journal._lock:
+        journal._finish(group)
+    after = read_state(journal._connection)
+    assert (after.sequence, after.previous_sequence) == (before.sequence + 2, before.sequence)
+    assert after.previous_digest == before.digest
+    journal.close()
+
+
 def test_only_an_operation_with_facts_is_written(journal: Journal) -> None:
     before = journal.acknowledged
     with journal.operation() as operation:

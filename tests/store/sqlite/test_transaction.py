@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsearch.errors import Unavailable
-from dsearch.store.sqlite.transaction import Transactions, roll_back
+from dsearch.store.sqlite.connection import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
     MarkedState,
     Watermark,

@@ -29,7 +29,7 @@ KEPT = (  # declarations, and what only reads them
     "dsearch.config.",
     "dsearch.declared.",
     "dsearch.errors.",
-    "dsearch.hints.",
+    "dsearch.errors.",
     "dsearch.jobs.",
     "dsearch.results.",
     "dsearch.search_options.",

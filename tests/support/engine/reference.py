@@ -20,7 +20,7 @@ QUERY = "cheese and bread with honey"
 def reference(
     documents: list[Document], query: str, encoder: HashingEncoder, mode: str, head: Head | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Scores and weights by id, straight from DESIGN's formulas, over every document."""
+    """Scores and weights by id, straight from the formulas of the guide, over every document."""
     texts = [document.content for document in documents]
     keys = torch.tensor(encoder.encode_documents(texts)).double()
     query_state = torch.tensor(encoder.encode_queries([query])).double()[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from dsearch.cli.app import app
+from dsearch.cli.grouped_help import app
 
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _QUOTED = re.compile(r"`((?:dsearch|python|scripts/)[^`]*)`")

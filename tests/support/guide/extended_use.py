@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
 
 import dsearch
-from dsearch.cli.app import app
+from dsearch.cli.grouped_help import app
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob

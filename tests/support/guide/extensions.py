@@ -127,7 +127,7 @@ from fastapi import APIRouter, Response
 
 from dsearch.errors import CollectionNotFound
 from dsearch.results import Toy
-from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.wire.requests import StrictRoute
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented

@@ -23,3 +23,13 @@ def require_an_answer(answered: Any) -> None:
         problem = problem_in(answered)
         assert kinds()[problem["code"]][0] == problem["status"] == answered.status_code
         assert problem["detail"]
+
+
+def error_table() -> str:
+    """Every code as a Markdown table: what stands in the guide "errors"."""
+    import dsearch.training  # its errors are what a task can fail with
+
+    assert dsearch.training
+    lines = ["| code | status | meaning |", "|---|---|---|"]
+    lines += [f"| `{code}` | {status} | {title} |" for code, (status, title) in kinds().items()]
+    return "\n".join(lines)

@@ -20,7 +20,7 @@ import numpy as np
 
 from dsearch.errors import DsearchError
 from dsearch.store import Store
-from dsearch.store.sqlite.transaction import Transactions
+from dsearch.store.sqlite.connection import Transactions
 from dsearch.types import Document
 
 SMALLEST = 4096  # half a watermark

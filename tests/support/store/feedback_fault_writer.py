@@ -24,7 +24,7 @@ from support.store.feedback_writer import ids, write
 
 from dsearch.errors import DsearchError
 from dsearch.store import FeedbackStore, Store
-from dsearch.store.sqlite.transaction import Transactions
+from dsearch.store.sqlite.connection import Transactions
 
 
 def break_promise(broken: str) -> None:

@@ -44,7 +44,14 @@ def main(home: str, run: str, out: str, scope: str, resume: str) -> None:
             collection, queries, {f"q{i}": {f"d{i}": 1.0} for i in range(QUERIES)}
         )
         options = TrainingOptions(
-            scope=scope, encoder_method="all", epochs=4, batch_size=4, folds=2, learning_rate=1e-2
+            scope=scope,
+            encoder_method="all",
+            epochs=4,
+            batch_size=4,
+            folds=2,
+            learning_rate=1e-2,
+            memory=False,  # a cancelled run that goes on has both
+            tune=False,
         )
         folder = None
         if run != "-":

@@ -29,7 +29,7 @@ SHARED = "WARM_FOLDER"  # where the processes of a test run find the one that fo
 SOCKET, LEASES, LOCK = "socket", "leases", "lock"
 # The modules that dsearch imports late, and what the encoder imports when it loads its weights.
 LATE = (
-    "dsearch.cli.app",
+    "dsearch.cli.grouped_help",
     "dsearch.cli.commands.serve",
     "dsearch.cli.folders",
     "dsearch.client.http",

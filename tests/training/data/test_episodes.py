@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.training.data.episodes import AGREEMENT, FEWEST, episodes_of
+from dsearch.training.gate.held_out import AGREEMENT, FEWEST, episodes_of
 
 _SETS = st.lists(st.sets(st.integers(0, 11), max_size=9), min_size=1, max_size=12)
 

@@ -101,6 +101,32 @@ def test_positions_below_follow_the_law_from_the_last_one_known() -> None:
     assert even_propensities().at(np.array([1, 500])).tolist() == [1, 1]
 
 
+def clicked(number: int, *positions: int, pair: tuple[int, int] = (1, 2), action: str = "click") -> Page:
+    events = tuple(
+        Event(f"e{number}.{at}", f"q{number}", "key", "", action, f"d{position}", position, 0.0, 0.0)
+        for at, position in enumerate(positions)
+    )
+    ids = tuple(f"d{n}" for n in range(1, 13))
+    return Page(Impression(f"q{number}", "words", 0.0, ids=ids, pair=pair), events)
+
+
+def test_a_page_counts_one_click_a_document() -> None:
+    once = [clicked(n, 1) for n in range(60)] + [clicked(n, 2) for n in range(60, 90)]
+    often = [clicked(n, 1) for n in range(60)] + [clicked(n, 2, 2, 2) for n in range(60, 90)]
+    estimated = propensities_from_pages(often)
+    assert estimated.clicks == 90
+    assert estimated.values.tolist() == propensities_from_pages(once).values.tolist()
+
+
+def test_only_clicks_on_the_drawn_pair_within_the_positions_count() -> None:
+    pages = [clicked(n, 2) for n in range(60)]
+    assert propensities_from_pages(pages).clicks == 60
+    assert propensities_from_pages([*pages, clicked(60, 3), clicked(61, 10, pair=(10, 11))]).clicks == 60
+    assert propensities_from_pages([*pages, clicked(60, 10, pair=(9, 10))]).clicks == 61
+    for action in ("thumbs_up", "read", "stare"):
+        assert propensities_from_pages([*pages, clicked(60, 1, action=action)]).clicks == 60
+
+
 def test_one_key_cannot_bend_the_estimate() -> None:
     theta = np.arange(1, POSITIONS + 1) ** -1.0
     honest = log_of(theta, 4_000)

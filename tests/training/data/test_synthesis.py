@@ -56,6 +56,18 @@ def test_questions_that_find_their_document_are_judgements(collection: Collectio
     assert sum(pair.grade for pair in pairs) == 7
 
 
+def test_no_question_is_no_judgement_though_it_finds_its_document(
+    engine: SearchEngine, tmp_path: Path
+) -> None:
+    """Of one document it is found by anything."""
+    alone = engine.create("alone")
+    alone.ingest([Document("d5", f"river5 {FILLER}")])
+    result = synthesize(alone, WordWriter(), path := tmp_path / "questions.jsonl")
+    assert (result.documents, result.questions, result.accepted) == (1, 0, 0)
+    line = {"query": NO_QUESTION, "document": "d5", "grade": 0, "rank": 1}
+    assert json.loads(path.read_text()) == line
+
+
 def test_it_continues_behind_what_is_written(collection: Collection, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     synthesize(collection, WordWriter(), whole, documents=9, batch_size=2)

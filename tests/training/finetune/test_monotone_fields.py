@@ -22,7 +22,7 @@ from dsearch.training import run_training
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune.lists import CandidateLists, lists_of
 from dsearch.training.finetune.second_stage import FitMethod, fitted, stage_with
-from dsearch.training.finetune.stage_options import scaled_fields
+from dsearch.training.options import scaled_fields
 from dsearch.types import Document
 
 ZERO = torch.zeros(1 + len(FEATURES))

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from dsearch.attention import fit_null_slot
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
+from dsearch.evaluation.calibration import answerability
 from dsearch.training import (
     TrainingOptions,
     examples_from_judgements,
@@ -18,6 +21,7 @@ from dsearch.training import (
     unanswerable_queries,
     with_null_slot,
 )
+from dsearch.training.finetune import null_slot
 from dsearch.training.finetune.null_slot import evidence_of
 from dsearch.types import Document
 
@@ -57,6 +61,36 @@ def test_it_tells_what_is_absent_from_what_is_there(papers: Collection) -> None:
     found = papers.search_batch([*judged(papers).texts[:20], *new], model=version)
     weights = np.array([one.attention.null_weight for one in found])
     assert weights[:20].mean() < weights[20:].mean() - 0.2
+
+
+def test_each_fold_is_measured_by_the_slot_of_the_others(
+    papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worked out with evidence that is made up; the slot itself is fitted to all queries."""
+    examples, states = judged(papers), papers.encoder.encode_queries(ABSENT)
+    texts = [*examples.texts, *ABSENT]
+    drawn = np.random.default_rng(5).normal(size=len(texts)) + (np.arange(len(texts)) < len(examples))
+    evidence = dict(zip(texts, drawn, strict=True))
+
+    def made_up(_head: Head, _snapshot: object, some: list[str], _states: object) -> np.ndarray:
+        return np.array([evidence[text] for text in some])
+
+    monkeypatch.setattr(null_slot, "evidence_of", made_up)
+    _, slot = learn_null_slot(Head(32), examples, ABSENT, states, seed=3)
+    every = np.array([evidence[text] for text in texts])
+    wrong = np.arange(len(texts)) >= len(examples)
+    fold = np.random.default_rng(3).permutation(len(texts)) % null_slot.FOLDS
+    level, slope = fit_null_slot(torch.as_tensor(every), torch.as_tensor(wrong))
+    assert (slot.level, slot.slope) == pytest.approx((level, slope))
+    crossed = np.zeros(len(texts))
+    for number in range(null_slot.FOLDS):
+        rest = fold != number
+        fitted = fit_null_slot(torch.as_tensor(every[rest]), torch.as_tensor(wrong[rest]))
+        crossed[~rest] = 1 / (1 + np.exp(fitted[1] * every[~rest] - fitted[0]))
+    assert slot.measures.to_dict() == pytest.approx(answerability(crossed, wrong).to_dict())
+    likelihood = np.log(np.where(wrong, crossed, 1 - crossed)).mean()
+    share = wrong.mean()
+    assert slot.gain == pytest.approx(likelihood - share * np.log(share) - (1 - share) * np.log(1 - share))
 
 
 def test_a_slot_that_says_nothing_is_not_opened(papers: Collection) -> None:

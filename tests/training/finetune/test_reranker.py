@@ -20,8 +20,8 @@ from dsearch.encoder.reranker import TextReranker, load_reranker
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes
 from dsearch.engine.search.queries import tokens_of
-from dsearch.engine.state import reranked
-from dsearch.engine.state.reranked import KeptRerankings, identity_of
+from dsearch.engine.state import caches
+from dsearch.engine.state.caches import KeptRerankings, identity_of
 from dsearch.errors import InvalidRequest, NotInCluster, RerankerUnavailable
 from dsearch.jobs import TrainingJob
 from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
@@ -118,7 +118,8 @@ def test_a_task_registers_it_too(trained: tuple[Collection, TrainingJob, JobResu
     collection, job, learned = trained
     told = json.loads(json.dumps(_written(tmp_path, learned)))
     registered = register_made(tmp_path, told, collection, promote=True, accept=False, task="t")
-    stage = collection.head(str(registered.live)).second_stage
+    assert registered.outdated_by == collection.live_model  # it was registered before
+    stage = collection.head(str(registered.passed)).second_stage
     assert stage is not None
     assert stage.reranker is not None
     assert stage.reranker.name == job.reranker
@@ -198,9 +199,7 @@ def test_a_long_document_has_the_score_of_its_best_passage(engine: SearchEngine,
     ]
     for place, row in enumerate(rows.tolist()):
         if row in spans:
-            pieces = [
-                f"t {text[a:b]}".strip() for a, b in spans[row].spans[: reranked.MOST_PASSAGES].tolist()
-            ]
+            pieces = [f"t {text[a:b]}".strip() for a, b in spans[row].spans[: caches.MOST_PASSAGES].tolist()]
             expected[place] = model.scores(QUERY, pieces).max()
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
@@ -209,7 +208,7 @@ def test_scores_are_kept_within_bounds(
     engine: SearchEngine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collection, _, _ = judged_collection(engine)
-    monkeypatch.setattr(reranked, "MAX_SCORES", 25)
+    monkeypatch.setattr(caches, "MAX_SCORES", 25)
     kept, rows = KeptRerankings(collection.store), collection.store.rows()[:20]
     identity = identity_of(load_reranker(str(folder)))
     first = kept.of(identity, QUERY, rows)

@@ -44,6 +44,25 @@ def test_noise_chooses_no_second_stage() -> None:
     assert set(choice.left_out) <= {0, 2}
 
 
+def test_one_query_that_gains_alone_chooses_for_the_others_only() -> None:
+    values = np.full((len(OF_STRENGTH), 30), 0.5)
+    values[2, 7] = 0.9
+    choice = chosen_strength(values)
+    assert [choice.left_out[query] for query in (6, 7, 8)] == [2, 0, 2]
+    assert choice.left_out.count(0) == 1
+
+
+def test_a_gain_has_to_exceed_its_standard_error() -> None:
+    """Of 100 queries some gain .1 and the others lose it; the error of the mean is a hundredth or so."""
+    for winners, clear in ((54, False), (58, True)):
+        values = np.full((len(OF_STRENGTH), 100), 0.5)
+        values[2] += np.where(np.arange(100) < winners, 0.1, -0.1)
+        choice = chosen_strength(values)
+        assert (choice.way == OF_STRENGTH[2]) is clear
+        assert (choice.way == WAYS[0]) is not clear
+        assert set(choice.left_out) == ({2} if clear else {0})
+
+
 def test_too_few_queries_fit_nothing(engine: SearchEngine) -> None:
     collection, queries, judgements = judged_collection(engine)
     some = {name: judgements[name] for name in [*judgements][: MIN_QUERIES - 1]}

@@ -27,6 +27,19 @@ def test_wins_losses_and_significance() -> None:
     assert json.loads(json.dumps(found.to_dict()))["groups"][0]["wins"] == 20
 
 
+def test_the_largest_wins_and_losses_are_shown_largest_first() -> None:
+    first = dict.fromkeys("abcdefgh", 0.5)
+    changes = {"a": -0.3, "b": 0.1, "c": -0.1, "d": 0.4, "e": -0.4, "f": 0.2, "g": 0.0, "h": -0.2}
+    second = {name: 0.5 + by for name, by in changes.items()}
+    lines = compare_values(first, second).to_text("v0", "v3", "nDCG@10", {}, show=2).splitlines()
+    at, below = lines.index("largest wins"), lines.index("largest losses")
+    assert [line.split()[-1] for line in lines[at + 1 : below]] == ["d", "f"]
+    assert [line.split()[-1] for line in lines[below + 1 : -1]] == ["e", "a"]
+    whole = compare_values(first, second).groups[0]
+    assert (whole.wins, whole.losses) == (3, 4)
+    assert (whole.first, whole.second) == (0.5, pytest.approx(0.5 + sum(changes.values()) / 8))
+
+
 def test_the_difference_has_no_direction() -> None:
     a = {f"q{i}": i / 40 for i in range(40)}
     b = {f"q{i}": (i + (i % 3)) / 40 for i in range(40)}

@@ -73,3 +73,21 @@ def test_a_baseline_is_written_and_read_and_others_are_refused(tmp_path: Path) -
         Baseline.read(path)
     with pytest.raises(InvalidRequest, match="cannot be read"):
         Baseline.read(tmp_path / "none.json")
+
+
+def test_the_named_risk_decides_how_sure_a_fall_must_be() -> None:
+    """This fall has p = .1 or so: too much for a cautious user, enough for a bold one."""
+    judged = {
+        risk: judge_regression(BEFORE, changed(-0.03, 4.5), tolerated=0.0, risk=risk)
+        for risk in ("cautious", "balanced", "bold")
+    }
+    assert 0.06 < (judged["bold"].p_value or 0) < 0.2
+    assert {risk: of.worse for risk, of in judged.items()} == {
+        "cautious": False,
+        "balanced": False,
+        "bold": True,
+    }
+    assert "> 0.025" in judged["cautious"].reason
+    assert "> 0.05" in judged["balanced"].reason
+    with pytest.raises(InvalidRequest, match="risk='none'; use one of cautious, balanced, bold"):
+        judge_regression(BEFORE, BEFORE, tolerated=0.0, risk="none")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dsearch.training.finetune.feedback import NO_TRUST
+from dsearch.training.gate.decision import missing_queries, sentence_of
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.gate.sentence import missing_queries, sentence_of
 
 
 def _report(

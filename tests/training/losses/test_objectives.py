@@ -10,9 +10,9 @@ from support.training.opened_heads import batch_of, both_ways, opened_head, unit
 from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.training.losses import objectives, partition
+from dsearch.training.losses import listwise, objectives
 
-path = both_ways(partition)
+path = both_ways(listwise)
 
 
 @pytest.mark.usefixtures("path")

@@ -7,10 +7,10 @@ import torch
 from support.training.opened_heads import both_ways, unit
 from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
-from dsearch.training.losses import partition
-from dsearch.training.losses.partition import whole_partition
+from dsearch.training.losses import listwise
+from dsearch.training.losses.listwise import whole_partition
 
-path = both_ways(partition)
+path = both_ways(listwise)
 
 
 def written_out(
@@ -32,7 +32,7 @@ def written_out(
 def test_value_and_gradients_are_those_of_autograd(
     held: int, heads: int, with_keywords: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition, "_BLOCK_LOGITS", held)
+    monkeypatch.setattr(listwise, "_BLOCK_LOGITS", held)
     queries = unit(4, heads, 8).requires_grad_()
     temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
     weight = torch.rand(heads, dtype=torch.float64, requires_grad=True)
@@ -74,7 +74,7 @@ def test_stored_embeddings_and_keyword_scores_that_want_gradients_have_them() ->
 
 @pytest.mark.parametrize("held", [1, 1 << 22])
 def test_logits_of_thousands_neither_overflow_nor_vanish(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "_BLOCK_LOGITS", held)
+    monkeypatch.setattr(listwise, "_BLOCK_LOGITS", held)
     queries = unit(3, 1, 8).requires_grad_()
     corpus, temperature = unit(20, 8), torch.tensor(1e-4, dtype=torch.float64)
     found = whole_partition(queries, corpus, temperature)

@@ -9,8 +9,8 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from dsearch.service.errors import BodyTooLarge, InvalidJson, UnsupportedMediaType
-from dsearch.service.middleware import strict_route
-from dsearch.service.middleware.strict_route import (
+from dsearch.service.wire import requests
+from dsearch.service.wire.requests import (
     JSON_TYPES,
     MAX_BODY_BYTES,
     MAX_STREAM_BYTES,
@@ -109,7 +109,7 @@ def test_json_is_parsed_and_an_empty_body_is_none(monkeypatch: pytest.MonkeyPatc
         asyncio.run(read_json(request(b"{", **typed)))
     with pytest.raises(UnsupportedMediaType):
         asyncio.run(read_json(request(b"{}")))
-    monkeypatch.setattr(strict_route, "MAX_BODY_BYTES", 3)
+    monkeypatch.setattr(requests, "MAX_BODY_BYTES", 3)
     with pytest.raises(BodyTooLarge):
         asyncio.run(read_json(request(b'"ab"', **typed)))
 
@@ -121,7 +121,7 @@ def test_a_large_body_is_parsed_beside_the_event_loop(monkeypatch: pytest.Monkey
         beside.append(len(content))
         return parse(content)
 
-    monkeypatch.setattr(strict_route, "run_in_threadpool", run)
+    monkeypatch.setattr(requests, "run_in_threadpool", run)
     for size in (64 * 1024, 64 * 1024 + 1):
         content = b'"' + b"x" * (size - 2) + b'"'
         text = asyncio.run(read_json(request(content, content_type="application/json")))

@@ -1,0 +1,167 @@
+"""What a task learned goes through a folder: every part comes back, of documents those still there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.service.service_fakes import DIMENSION
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.encoder import EncoderChange, EncoderTraining
+from dsearch.engine import Collection, EncodedDocuments
+from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.service.tasks import results
+from dsearch.service.tasks.results import (
+    read_encoded,
+    read_made,
+    read_rows,
+    register_made,
+    write_encoded,
+    write_made,
+    write_rows,
+    write_stage,
+)
+from dsearch.store import MemoryRow, Passages
+from dsearch.types import Document
+
+
+def head_of(seed: int, *, memory: bool = False) -> Head:
+    head = Head(DIMENSION)
+    with torch.no_grad():
+        head.query_delta.copy_(torch.randn(1, DIMENSION, DIMENSION, generator=torch.manual_seed(seed)))
+    if not memory:
+        return head
+    rows = np.eye(2, DIMENSION, dtype=np.float32)
+    two = np.arange(2)
+    return head.remembering(QueryMemory(rows, rows, two, two, two, np.ones(2, np.float32), strength=0.5))
+
+
+def test_every_part_of_a_model_comes_back(papers: Collection, tmp_path: Path) -> None:
+    change = EncoderChange(
+        EncoderTraining("lora", 4, 8), {"layer.A": torch.eye(2), "layer.B": torch.ones(2, 2)}
+    )
+    lessons = TrainingInfluences(
+        *(np.full((2, DIMENSION), value, np.float32) for value in (1, 2)),
+        np.arange(2),
+        np.arange(2),
+        np.ones(2, np.float32),
+        None,
+    )
+    tuned = SimpleNamespace(head=head_of(1))
+    trained: Any = SimpleNamespace(
+        head=head_of(0, memory=True), encoder=change, documents=None, lessons=lessons, tuned=tuned
+    )
+    read = read_made(tmp_path, write_made(tmp_path, trained), papers)
+    assert torch.equal(read.head.query_delta, trained.head.query_delta)
+    assert read.tuned_head is not None
+    assert torch.equal(read.tuned_head.query_delta, tuned.head.query_delta)
+    assert read.head.memory is not None
+    assert read.tuned_head.memory is None
+    assert (len(read.head.memory), read.head.memory.setting[0]) == (2, 0.5)
+    assert read.encoder is not None
+    assert read.encoder.training == change.training
+    assert {name: tensor.tolist() for name, tensor in read.encoder.tensors.items()} == {
+        name: tensor.tolist() for name, tensor in change.tensors.items()
+    }
+    assert read.lessons is not None
+    assert read.lessons.pulls[0, 0] == 2
+    assert read.documents is None
+    alone: Any = SimpleNamespace(head=head_of(3))
+    read = read_made(tmp_path, write_made(tmp_path, alone), papers)  # into the folder of the other one
+    assert (read.encoder, read.documents, read.lessons, read.tuned_head) == (None,) * 4
+    assert read.head.memory is None
+
+
+def test_rows_of_a_memory_come_back_in_their_order(tmp_path: Path) -> None:
+    states = np.eye(3, 8, dtype=np.float32)
+    rows = [
+        MemoryRow("", states[0], {7: 1.0, 3: -0.2}, "clicks", "web"),
+        MemoryRow("river", states[1], {5: 0.5}),
+        MemoryRow("", states[2], {1: 1.0, 2: 0.25, 9: -0.2}, "clicks", ""),
+    ]
+    write_rows(tmp_path, rows)
+    read = read_rows(tmp_path)
+    for row, of in zip(rows, read, strict=True):
+        assert (of.text, of.source, of.key, [*of.grades.items()]) == (
+            row.text,
+            row.source,
+            row.key,
+            [*row.grades.items()],
+        )
+        np.testing.assert_array_equal(of.state, row.state)
+
+
+def test_documents_are_those_that_are_still_there(papers: Collection, tmp_path: Path) -> None:
+    """One is deleted, one replaced and one new since they were encoded; a long one has its passages."""
+    state = papers.snapshot
+    ids = papers.ids_at(state, np.arange(state.positions)[None])[0]
+    visible = [ids[at] for at in state.visible().tolist()]
+    embeddings = np.random.default_rng(0).normal(size=(state.positions, DIMENSION)).astype(np.float32)
+    gone, replaced, long, short = visible[3], visible[5], visible[7], visible[9]
+    spans = np.array([[0, 2], [2, 4], [4, 6]])
+    further = {
+        ids.index(id): Passages(spans + shift, np.full((2, DIMENSION), shift, np.float32))
+        for shift, id in enumerate((gone, long), start=1)
+    }
+    write_encoded(tmp_path, EncodedDocuments(state, embeddings, further))
+    papers.delete([gone])
+    papers.upsert([Document(replaced, "other words"), Document("new", "river")])
+    read = read_encoded(tmp_path, present := papers.snapshot)
+    left = papers.ids_at(read.state, read.state.visible()[None])[0]
+    assert sorted(left) == sorted({*visible} - {gone, replaced})
+
+    def place(id: str) -> int:
+        return int(present.positions_of(np.array([papers.store.rows_of([id])[id]]))[0])
+
+    for id in (long, short):
+        np.testing.assert_array_equal(read.embeddings[place(id)], embeddings[ids.index(id)])
+    assert not read.embeddings[place("new")].any()
+    assert {*read.further} & {*read.state.visible().tolist()} == {place(long)}
+    np.testing.assert_array_equal(read.further[place(long)].spans, spans + 2)
+    assert (read.further[place(long)].embeddings == 2).all()
+
+
+@pytest.mark.parametrize("promote", [True, False])
+@pytest.mark.parametrize("verdict", ["passed", "refused"])
+def test_a_second_stage_goes_live_by_its_own_verdict(
+    papers: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, promote: bool
+) -> None:
+    from dsearch.attention.retrieval.second_stage import SecondStage
+    from dsearch.training import registry
+
+    record = {"second_stage": {"base": "head", "scales": []}, "gate": {"verdict": verdict}}
+    stage = SecondStage(8, strength=0.5)
+    trained: Any = SimpleNamespace(passed=True, stage=stage, record=record)
+    assert write_stage(tmp_path, trained) == record
+    added: list[Any] = []
+    monkeypatch.setattr(
+        registry, "register_second_stage", lambda _, of, about, before: added.append((of, about)) or before
+    )
+    outcome = {
+        "made": write_made(tmp_path, SimpleNamespace(head=head_of(0))),  # type: ignore[arg-type]
+        "record": {"scope": "head"},
+        "passed": False,
+        "reason": "too few",
+        "parent": "v0",
+        "second_stage": record,
+    }
+    registered = register_made(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
+    assert papers.live_model == "v0"
+    assert papers.store.model(registered.version).record["task"] == "t1"
+    assert len(added) == (verdict == "passed" and promote)
+    for of, about in added:
+        assert of.strength.item() == 0.5
+        assert about["task"] == "t1"
+
+
+def test_a_second_stage_that_may_not_go_live_is_not_written(tmp_path: Path) -> None:
+    trained: Any = SimpleNamespace(passed=False, stage=None, record={"gate": {"verdict": "refused"}})
+    assert write_stage(tmp_path, trained) == trained.record
+    assert write_stage(tmp_path, None) is None
+    assert not (tmp_path / results._STAGE).exists()
