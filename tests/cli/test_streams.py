@@ -11,8 +11,9 @@ import pytest
 # The command line with a command that does what `say` is: the streams are those of the whole process.
 CODE = """
 import sys
-from dsearch.cli import app, main
-app.app = lambda: eval(sys.argv[1])
+import dsearch.cli.app as at
+from dsearch.cli import main
+at.app = lambda: eval(sys.argv[1])
 main()
 """
 FULL = Path("/dev/full")
