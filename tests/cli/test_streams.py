@@ -11,7 +11,7 @@ import pytest
 # The command line with a command that does what `say` is: the streams are those of the whole process.
 CODE = """
 import sys
-import dsearch.cli.app as at
+import dsearch.cli.grouped_help as at
 from dsearch.cli import main
 at.app = lambda: eval(sys.argv[1])
 main()
