@@ -7,6 +7,7 @@ of `evaluate`; 130 it was interrupted.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from io import TextIOWrapper
@@ -28,7 +29,10 @@ def main() -> None:
     from dsearch.errors import DsearchError
 
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except DsearchError as error:
         from dsearch.cli.session import error_text
 
@@ -41,6 +45,12 @@ def main() -> None:
     except BrokenPipeError:
         # Whoever read the answer has seen enough (`| head`). Closing stdout again at exit would complain.
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would complain at exit
+        print(f"dsearch: {error}; make room, or let the output go elsewhere", file=sys.stderr)
         sys.exit(1)
 
 

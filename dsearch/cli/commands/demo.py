@@ -13,6 +13,7 @@ from dsearch.cli import options
 from dsearch.cli.remote import stays_here
 from dsearch.cli.session import ProgressBars, opened_engine, say
 from dsearch.errors import HomeLocked
+from dsearch.hints import amount
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
@@ -48,7 +49,8 @@ def demo(
     settings = load_settings(host=host, port=port)
     say("1. Reading the docstrings of the standard library")
     corpus = python_corpus(public_only=not everything)
-    say(f"   {len(corpus.documents)} documents; {len(corpus.queries)} summary lines serve as queries")
+    queries = f"{len(corpus.queries)} summary lines serve as queries"
+    say(f"   {amount(len(corpus.documents), 'document')}; {queries}")
     name = f"{COLLECTION}-all" if everything else COLLECTION
     try:
         with opened_engine(home, readonly=False, threads=threads) as (engine, _):

@@ -25,7 +25,7 @@ export async function show(view, { signal }) {
   for (const one of found) {
     const holder = element("section", "job");
     list.append(holder);
-    if (RUNNING.has(one.state)) outcome(holder, one.id, signal, () => "");
+    if (RUNNING.has(one.state)) outcome(holder, one.id, signal, () => "", named(one));
     else holder.append(...taskElements(one), ...(one.kind === "train" ? [history(one, signal)] : []));
   }
 }
@@ -48,8 +48,14 @@ function history({ id }, signal) {
   return drawer;
 }
 
-// Follow a task in `holder`; when it is done, `finish` makes an element of it. Resolves with the task.
-export async function outcome(holder, id, signal, finish) {
+// The heading of a task: what, where, how far.
+export function named({ kind, collection, state }) {
+  return element("h2", "", `${kind} · ${collection} · ${state}`);
+}
+
+// Follow a task in `holder`; when it is done, `finish` makes an element of it. Resolves with the task. A `heading`
+// stands above it meanwhile, where nothing else says which task it is.
+export async function outcome(holder, id, signal, finish, heading = "") {
   const bar = element("progress");
   bar.max = 1;
   bar.setAttribute("aria-label", "Progress");
@@ -64,7 +70,7 @@ export async function outcome(holder, id, signal, finish) {
     }
   }, "link");
   said.textContent = "Waiting for its turn, then for its process to start …"; // words from the first second
-  holder.replaceChildren(bar, said, stop, shown);
+  holder.replaceChildren(heading, bar, said, stop, shown);
   const told = figures(shown);
   try {
     await follow(id, (kind, data) => {
@@ -82,6 +88,7 @@ export async function outcome(holder, id, signal, finish) {
   const done = await task(id);
   stop.remove();
   bar.remove();
+  if (heading) heading.remove();
   said.textContent = "";
   holder.prepend(...taskElements(done, done.state !== "done")); // what follows says the verdict
   if (done.state === "done") holder.append(finish(done));
@@ -120,9 +127,9 @@ function figures(holder) {
   };
 }
 
-function taskElements({ kind, collection, state, created, problem, result }, verdict = true) {
-  const made = [element("h2", "", `${kind} · ${collection} · ${state}`),
-    element("p", "quiet", new Date(created).toLocaleString())];
+function taskElements(one, verdict = true) {
+  const { created, problem, result } = one;
+  const made = [named(one), element("p", "quiet", new Date(created).toLocaleString())];
   if (problem) made.push(problemElement(new Error(problem.detail)));
   if (result?.verdict && verdict) made.push(element("p", "", element("strong", "", result.verdict)));
   if (result?.reason) made.push(element("p", result.verdict ? "quiet" : "", ...worded(result.reason)));

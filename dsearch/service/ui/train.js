@@ -3,7 +3,7 @@
 import { forget } from "./address.js";
 import { key, judgements, models, promote, rollback, tasks, toJudge, train } from "./api.js";
 import { button, element, field, input, problemElement, select } from "./dom.js";
-import { outcome } from "./jobs.js";
+import { named, outcome } from "./jobs.js";
 import { judgementsForm, queriesOf } from "./judgements.js";
 import { agreed, clientId, withdraw } from "./judging.js";
 import { count } from "./words.js";
@@ -19,8 +19,8 @@ export async function show(view, { collection, signal }) {
     "A new head learns from judged queries, from the feedback of people, or from the documents themselves. Some " +
     "queries are held out: it goes live only if it answers those better. The version before stays, one click away."));
 
-  const follow = async (id, result) => {
-    const done = await outcome(result, id, signal, (ended) => trainedElement(ended, lineage, collection));
+  const follow = async (id, result, heading) => {
+    const done = await outcome(result, id, signal, (ended) => trainedElement(ended, lineage, collection), heading);
     forget(collection);
     await drawLineage(lineage, collection);
     return done;
@@ -48,7 +48,7 @@ export async function show(view, { collection, signal }) {
   await drawLineage(lineage, collection);
   const running = (await tasks()).find((one) => one.kind === "train" && one.collection === collection
     && ["queued", "running"].includes(one.state));
-  if (running) follow(running.id, present).catch((error) => { // it was begun before this page was loaded
+  if (running) follow(running.id, present, named(running)).catch((error) => { // it was begun before this page was loaded
     if (error.name !== "AbortError") present.append(problemElement(error));
   });
 }
@@ -155,8 +155,12 @@ function trainedElement({ result }, lineage, collection) {
     }), "main");
     box.append(undo);
   }
+  if (result.reason?.startsWith("against the tuned search")) { // what follows is not of the version that answers
+    box.append(element("p", "quiet", "What was trained, against the tuned search:"));
+  }
   if (result.gate?.decision) box.append(element("p", "quiet", result.gate.decision.text));
   for (const { name, queries, before, after, difference } of result.gate?.slices ?? []) {
+    if (!queries) continue;
     const interval = difference ? ` (${difference.low.toFixed(4)} to ${difference.high.toFixed(4)})` : "";
     box.append(element("p", "quiet", `${name}: ${count(queries, "held-out query", "held-out queries")}, ` +
       `nDCG@10 ${number(before)} → ${number(after)}${interval}`));

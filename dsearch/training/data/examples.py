@@ -331,6 +331,11 @@ def examples_from_corpus(
         InvalidRequest: no document has a sentence or a title of its own.
     """
     drawn = sentences_of_corpus(collection, per_document=per_document, limit=limit, seed=seed)
+    if not drawn.texts:
+        raise InvalidRequest(
+            f"no document of collection {collection.name!r} has a title, or a sentence beside others, "
+            "that can serve as its query; train on judgements, or index longer documents"
+        )
     examples = make_examples(collection, drawn.snapshot, drawn.texts, drawn.relevant, {})
     return replace(examples, source="documents")
 

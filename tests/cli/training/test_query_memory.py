@@ -72,7 +72,7 @@ def test_remember_takes_a_query_or_a_folder(
     assert (code, first) == (0, "topics: v1 remembers 1 query more")
     assert 'by "lion atom", judged before' in run("search", "lion atom", "--explain")[1]
     code, out, _ = run(*undo.removeprefix("undo: dsearch ").removesuffix(" -c topics").split())
-    assert (code, out) == (0, "topics: 1 remembered queries dropped, 1 left\n")
+    assert (code, out) == (0, "topics: 1 remembered query dropped, 1 left\n")
     assert "lion atom" not in run("search", "lion atom", "--explain")[1].partition("\n")[2]
     code, _, err = run("remember", "zebra quantum")
     assert code == 1

@@ -112,6 +112,8 @@ def test_bad_options_say_what_is_allowed(
 def test_bad_queries(collection: Collection) -> None:
     with pytest.raises(InvalidRequest, match="query 1 is empty; give at least one word"):
         collection.search_batch(["fine", "  "])
+    with pytest.raises(InvalidRequest, match="has bytes that are not UTF-8; give UTF-8"):
+        collection.search("caf\udce9")
     with pytest.raises(InvalidRequest, match="the query is empty; give at least one word"):
         collection.search(" ")
     with pytest.raises(ModelNotFound):

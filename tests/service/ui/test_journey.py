@@ -56,6 +56,11 @@ def test_from_an_empty_home_to_a_live_version_and_back(
         page.get_by_role("link", name="Train", exact=True).click()
         page.get_by_text(re.compile("You judged 30 documents for 30 queries")).wait_for()
         page.get_by_text(re.compile("About 70 further queries until a training can be told")).wait_for()
+        page.set_viewport_size({"width": 390, "height": 800})
+        names = ("Train on your judgements", "Train on everybody’s clicks, checked by yours")
+        first, second = (page.get_by_role("button", name=name).bounding_box() for name in names)
+        assert second["y"] - first["y"] - first["height"] >= 6  # one under the other, apart
+        page.set_viewport_size({"width": 1000, "height": 800})
         page.get_by_role("button", name="Train on your judgements").click()
         verdict = page.locator(".verdict strong")
         verdict.wait_for()
@@ -64,6 +69,10 @@ def test_from_an_empty_home_to_a_live_version_and_back(
             r"\(nDCG@10 \.\d+ → \S+, 95 % \S+ to \S+\): it is live\.",
             verdict.inner_text(),
         )
+        # What is compared is said, and parts without a query are not shown.
+        of_another = verdict.inner_text().startswith("The tuned search")
+        expect(page.get_by_text("What was trained, against the tuned search:")).to_have_count(int(of_another))
+        expect(page.get_by_text(": 0 held-out queries,")).to_have_count(0)
         live = page.locator("li[aria-label$='answers now']").get_attribute("aria-label")
         assert live is not None
         assert not live.startswith("v0")

@@ -178,4 +178,7 @@ def test_steps_of_a_training_are_said_in_words(page: Any) -> None:
     )
     page.reload()
     page.locator("section.job code", has_text="dsearch tune").wait_for()
-    assert any(said in text for text in page.evaluate("heard"))
+    heard = page.evaluate("heard")
+    assert any(said in text for text in heard)
+    assert any("train · papers · running" in text for text in heard)  # which job it is, of several
+    assert page.get_by_text("train · papers ·").all_inner_texts() == ["train · papers · cancelled"]

@@ -81,4 +81,4 @@ def test_only_the_first_places_are_shown(collection: Collection, folder: Path) -
     (folder / "qrels" / "train.tsv").write_text(rows + "a\td0\t1\n")
     text = checked_judgements(collection, folder, "train").report.to_text()
     assert text.count("\n") == SHOWN + 1
-    assert "more\nleft out: 50 unknown documents" in text
+    assert "more\nleft out: unknown documents: 50" in text

@@ -206,6 +206,10 @@ def test_unusable_judgements_are_counted(collection: Collection) -> None:
 
 def test_self_supervision_draws_sentences_of_documents(engine: SearchEngine) -> None:
     collection = engine.create("prose")
+    collection.upsert([Document("word", "one"), Document("other", "two")])
+    with pytest.raises(InvalidRequest, match="no document of collection 'prose' has a title, or a sentence"):
+        examples_from_corpus(collection)
+    collection.delete(["word", "other"])
     text = (
         "The first sentence says a thing about {}. The second sentence of {} says another thing. Short one."
     )
