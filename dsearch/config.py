@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from dsearch.declared import suggestion
 from dsearch.errors import InvalidRequest
 
 DEFAULT_FILE = Path("dsearch.toml")
@@ -140,10 +142,17 @@ def load_settings(**values: Any) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"{named or DEFAULT_FILE}: not TOML ({error})") from error
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
+        problems = [_in_words(problem["loc"], problem["msg"], problem["type"]) for problem in error.errors()]
         raise InvalidRequest(
             f"settings: {'; '.join(problems)}; use {', '.join(Settings.model_fields)}"
         ) from error
+
+
+def _in_words(place: Sequence[str | int], message: str, kind: str) -> str:
+    key = ".".join(map(str, place))
+    if kind != "extra_forbidden":
+        return f"{key}: {message}"
+    return f"unknown key {key}{suggestion(key, Settings.model_fields)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +187,5 @@ def _check_variables() -> None:
     allowed = {_PREFIX + name.upper() for name in Settings.model_fields} | {_FILE_VARIABLE}
     unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in allowed)
     if unknown:
-        raise InvalidRequest(f"unknown variable {', '.join(unknown)}; use {', '.join(sorted(allowed))}")
+        named = ", ".join(f"{name}{suggestion(name, allowed)}" for name in unknown)
+        raise InvalidRequest(f"unknown variable {named}; use {', '.join(sorted(allowed))}")

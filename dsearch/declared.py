@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 
 Spell = Callable[[str, object], str]
 _LONGEST = 80  # characters of a misspelt name that are compared
@@ -70,7 +71,7 @@ def allowed_values(field: dataclasses.Field[Any], about: Option) -> str:
     if about.choices:
         return ("one of " if len(about.choices) > 1 else "") + ", ".join(about.choices)
     if about.longest is not None:
-        return f"a text of 1 to {about.longest} characters"
+        return f"a text of 1 to {amount(about.longest, 'character')}"
     if about.low is None:
         return "true or false"
     if type_of(field)[0] is int:

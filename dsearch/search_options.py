@@ -10,6 +10,7 @@ This module is light: it imports neither torch nor the engine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -17,6 +18,7 @@ from typing import Any, TypedDict, get_args
 
 from dsearch.declared import option, options_of, suggestion
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.types import Mode
 
 MODES: tuple[str, ...] = get_args(Mode)
@@ -31,6 +33,7 @@ MAX_DETAILED = 1000
 # Up to this many documents the exact softmax costs less than the encoder: it is computed by default.
 COVERAGE_DOCUMENTS = 20_000
 RERANK_CANDIDATES = 50
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # bytes of a command line that are not UTF-8
 MAX_RERANK_CANDIDATES = 1000
 _SCORES = {"low": -1e9, "high": 1e9, "allowed": "a number from -1e9 to 1e9"}
 
@@ -214,8 +217,12 @@ class SearchOptions:
         if blank is not None and not vectors:
             which = "the query" if len(queries) == 1 else f"query {blank}"
             raise InvalidRequest(f"{which} is empty; give at least one word")
+        if broken := next((query for query in queries if _LONE_SURROGATE.search(query)), None):
+            raise InvalidRequest(f"the query {broken[:80]!a} has bytes that are not UTF-8; give UTF-8")
         if self.cursor is not None and len(queries) != 1:
-            raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
+            raise InvalidRequest(
+                f"cursor and {amount(len(queries), 'query')}; it goes on with one: ask that alone"
+            )
         if not 0 <= self.diversity <= 1:
             raise InvalidRequest(f"diversity={self.diversity}; use a number from 0 to 1")
         for name, about in _CHOICES.items():
@@ -226,14 +233,14 @@ class SearchOptions:
         arranges = self.group_by is not None or self.sort is not None or self.diversity or self.collapse
         if arranges and len(queries) > MAX_ARRANGED:
             raise InvalidRequest(
-                f"group_by, collapse, diversity or sort with {len(queries)} queries; use at most "
+                f"group_by, collapse, diversity or sort with {amount(len(queries), 'query')}; use at most "
                 f"{MAX_ARRANGED} in one call"
             )
         if self.sort is not None and self.diversity:
             raise InvalidRequest(f"sort={self.sort!r} and diversity={self.diversity}; give one of the two")
         if (self.explain or self.highlight) and len(queries) * self.limit > MAX_DETAILED:
             raise InvalidRequest(
-                f"explain or highlight of {len(queries)} times {self.limit} hits; "
+                f"explain or highlight of {amount(self.limit, 'hit')} for {amount(len(queries), 'query')}; "
                 f"use at most {MAX_DETAILED} in all"
             )
 

@@ -337,6 +337,7 @@ class Progress:
     done: int
     total: int
     elapsed_s: float
+    share: float | None = None  # of the work that is done, where units differ in cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,14 +107,16 @@ def test_unknown_keys_and_files_that_are_none_are_refused(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (bare / "dsearch.toml").write_text("prot = 1\n")
-    with pytest.raises(InvalidRequest, match=r"settings: prot: .*; use home, encoder"):
+    with pytest.raises(InvalidRequest, match=r"settings: unknown key prot .*port\?\); use home, encoder"):
         load_settings()
     (bare / "dsearch.toml").write_text("port =\n")
     with pytest.raises(InvalidRequest, match=r"dsearch\.toml: not TOML"):
         load_settings()
     (bare / "dsearch.toml").unlink()
     monkeypatch.setenv("DSEARCH_PROT", "1")
-    with pytest.raises(InvalidRequest, match=r"unknown variable DSEARCH_PROT; use DSEARCH_API_KEY, "):
+    with pytest.raises(
+        InvalidRequest, match=r"variable DSEARCH_PROT .*DSEARCH_PORT\?\); use DSEARCH_API_KEY, "
+    ):
         load_settings()
 
 
@@ -124,3 +126,15 @@ def test_settings_do_not_change_and_keys_are_not_shown() -> None:
         settings.port = 1  # type: ignore[misc]
     assert "ds_secret" not in repr(settings)
     assert isinstance(settings, Settings)
+
+
+def test_a_misspelt_setting_is_met_with_the_nearest_name(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSEARCH_ENCODR", "x")
+    with pytest.raises(InvalidRequest, match=r"unknown variable DSEARCH_ENCODR \(did you mean DSEARCH_ENC"):
+        load_settings()
+    monkeypatch.delenv("DSEARCH_ENCODR")
+    (bare / "dsearch.toml").write_text("quary_timeout_ms = 5\n")
+    with pytest.raises(
+        InvalidRequest, match=r"key quary_timeout_ms \(did you mean query_timeout_ms\?\); use"
+    ):
+        load_settings()

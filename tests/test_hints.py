@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dsearch.cli.grouped_help import app
 from dsearch.client.flow import HttpReply
 from dsearch.client.wire import error_of
 from dsearch.errors import Command, CorruptData, HomeLocked, InvalidRequest
+from dsearch.hints import amount, seconds_left
 from dsearch.service.wire.problems import problem_of
 
 REFRESH = Command("refresh", ("-c", "papers"))
@@ -88,3 +90,50 @@ def with_home() -> set[str]:
         named = {name: command} if inside is None else {f"{name} {one}": it for one, it in inside.items()}
         names.update(one for one, it in named.items() if any("--home" in each.opts for each in it.params))
     return names
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (amount(1, "document"), "1 document"),
+        (amount(0, "document"), "0 documents"),
+        (amount(2, "judged query"), "2 judged queries"),
+        (amount(2, "key"), "2 keys"),
+        (amount(1, "file waits", "files wait"), "1 file waits"),
+        (amount(3, "file waits", "files wait"), "3 files wait"),
+    ],
+)
+def test_a_count_has_its_noun(text: str, expected: str) -> None:
+    assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [((0, 10, 5.0), None), ((3, 0, 5.0), None), ((5, 10, 5.0), 5.0), ((5, 10, 5.0, 0.1), 45.0)],
+)
+def test_the_time_left_is_that_of_the_work(progress: tuple[float, ...], expected: float | None) -> None:
+    assert seconds_left(*progress) == expected  # pyright: ignore[reportArgumentType]
+
+
+COUNTED = (
+    "queries|documents|files|judgements|keys|rows|epochs|hits|collections|shards|texts|vectors|events|clicks|"
+    "numbers|columns|candidates|passages|embeddings|pages|tokens|characters|heads|examples"
+)
+
+
+def test_counts_are_spelt_by_one_function() -> None:
+    """`{len(rows)} rows` would read "1 rows"; behind "of" stands a whole, of several."""
+    found: list[str] = []
+    for path in sorted(Path(dsearch.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            parts = ["", *(part.value if isinstance(part, ast.Constant) else part for part in node.values)]
+            for before, part, after in zip(parts, parts[1:], parts[2:], strict=False):
+                if not isinstance(part, ast.FormattedValue) or not isinstance(after, str):
+                    continue
+                counted = re.match(rf" (?:[a-z-]+ )?(?:{COUNTED})\b", after)
+                whole = isinstance(before, str) and before.endswith(("of ", "of these "))
+                if counted and ast.unparse(part.value).startswith(("len(", "sum(")) and not whole:
+                    found.append(f"{path.name}:{part.lineno}: {ast.unparse(part.value)}{counted[0]}")
+    assert found == []

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Float32, Int8, Int64
 
 from dsearch.attention.arrays import Array, as_like, numbers_of
 from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.hints import amount
 from dsearch.types import query_name
 
 START_TEMPERATURE, START_NULL_LEVEL = 0.05, 0.5
@@ -117,7 +118,9 @@ class MemoryRows:
             if len(indices) != len(grades) or outside:
                 raise InvalidRequest(f"{name}: give an index from 0 to {size - 1} for each grade")
         if texts is not None and len(texts) != len(states):
-            raise InvalidRequest(f"{len(texts)} texts for {len(states)} queries; give one each")
+            raise InvalidRequest(
+                f"{amount(len(texts), 'text')} for {amount(len(states), 'query')}; give one each"
+            )
         keys, key_scales = in_eight_bits(_unit(states))
         codes, scales = in_eight_bits(embeddings)
         later = np.zeros(len(grades), bool) if inserted is None else inserted

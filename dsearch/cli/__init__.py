@@ -7,7 +7,10 @@ of `evaluate`; 130 it was interrupted.
 
 from __future__ import annotations
 
+import os
 import sys
+from io import TextIOWrapper
+from pathlib import Path
 
 INTERRUPTED = 130
 
@@ -17,6 +20,10 @@ def main() -> None:
     from dsearch.threads import let_waiting_threads_sleep
 
     let_waiting_threads_sleep()  # before any command loads numpy
+    _open_what_is_closed()
+    for stream in (sys.stdout, sys.stderr):  # a terminal of another encoding shows "?" for what it lacks
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     from dsearch.cli.grouped_help import app
     from dsearch.errors import DsearchError
 
@@ -35,6 +42,13 @@ def main() -> None:
         # Whoever read the answer has seen enough (`| head`). Closing stdout again at exit would complain.
         sys.stderr.close()
         sys.exit(1)
+
+
+def _open_what_is_closed() -> None:
+    """Replace standard streams that were closed before the start (`>&-`, services without a terminal)."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _how_to_go_on(arguments: list[str]) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import typer
 
 from dsearch.cli.output import BAR, save_picture, shortened
-from dsearch.cli.session import amount, say
+from dsearch.cli.session import say
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.results import Attention, FieldPrediction, Predictions
 from dsearch.types import Stamp
 
@@ -26,7 +27,10 @@ def show_attention(queries: Sequence[str], attention: Attention, limit: int) -> 
         counts = attention.candidates or []
         shares = [] if attention.covered_mass is None else attention.covered_mass.tolist()
         if counts and shares:
-            say(f"{min(limit, len(ids))} of {counts[at]} candidates, {shares[at]:.1%} of the attention")
+            say(
+                f"{min(limit, len(ids))} of {amount(counts[at], 'candidate')}, {shares[at]:.1%} of the "
+                "attention"
+            )
     for proof in attention.certificates or []:
         say(f"{'certified' if proof.proved else 'not certified'}: {proof.reason}")
     _tell(attention.note, attention.stamp)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsearch.cli.session import amount, as_json, say, typed
+from dsearch.cli.session import as_json, say, typed
 from dsearch.corpus import Mirror, Problems
 from dsearch.corpus.mirror import FROM_FOLDERS
+from dsearch.hints import amount
 from dsearch.types import EmbeddedDocument
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class Folders:
         ids = self.mirror.obsolete(self.problems.sources)
         if self.yes or len(ids) <= UNASKED * self.mirror.recorded:
             return ids
-        text = f"{len(ids)} of {self.mirror.recorded} documents are gone from their folder ({_some(ids)})"
+        text = (
+            f"gone from the folder: {len(ids)} of {amount(self.mirror.recorded, 'document')} ({_some(ids)})"
+        )
         if sys.stdin.isatty():
             with paused():
                 if typer.confirm(f"{text}; delete them from the collection?", err=True):

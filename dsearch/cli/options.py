@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dsearch.cli.session import remember_home
+from dsearch.hints import amount
 
 _collection = typer.Option("--collection", "-c", help="The collection's name.")
 CollectionName = Annotated[str, _collection]
@@ -160,7 +161,7 @@ def vector_of(text: str | None) -> list[float] | None:
     if read is not None and len(read) != 1:
         from dsearch.errors import InvalidRequest
 
-        raise InvalidRequest(f"vector={(text or '')[:80]!r} holds {len(read)} vectors; give one")
+        raise InvalidRequest(f"vector={(text or '')[:80]!r} holds {amount(len(read), 'vector')}; give one")
     return None if read is None else read[0]
 
 

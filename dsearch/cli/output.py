@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from dsearch.cli.session import amount, say, typed
 from dsearch.cli.session import as_json as as_line
+from dsearch.cli.session import say, typed
 from dsearch.errors import InvalidRequest, Unavailable
+from dsearch.hints import amount
 from dsearch.store.filters.parse import parse_field
 from dsearch.types import Confidence, Explanation, Hit, LearnedEffect, SearchResult
 
@@ -68,7 +69,8 @@ def show(result: SearchResult, empty: str | None = None, request: Mapping[str, A
     if spread.null_weight is not None:
         covered += f", {spread.null_weight:.1%} for nothing fits"
     say(
-        f"{len(result.hits)} of {spread.candidates} candidates{covered}; entropy {spread.entropy:.2f} nats; "
+        f"{len(result.hits)} of {amount(spread.candidates, 'candidate')}{covered}; entropy "
+        f"{spread.entropy:.2f} nats; "
         f"generation {stamp.generation}, model {stamp.model}; {result.took_ms:.0f} ms"
     )
     if result.next_cursor is not None:
@@ -86,7 +88,7 @@ def _is_less_likely(hit: Hit, confidence: Confidence | None) -> bool:
 
 def in_words(confidence: Confidence) -> str:
     """Say whether the first hit is right, and on what evidence."""
-    source = f"{confidence.queries} judged queries"
+    source = f"{amount(confidence.queries, 'judged query')}"
     if confidence.fitted_on == "documents":
         drawn = amount(confidence.queries, "query", "queries")
         source = f"{drawn} made of the documents' own words, not on judgements"

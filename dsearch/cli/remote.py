@@ -157,7 +157,9 @@ def ended_task(client: Client, task: Task, called: str, unit: str = "documents")
             if task.progress is None:
                 return
             names = ("stage", "done", "total", "elapsed_s")
-            now = Progress(**{name: task.progress[name] for name in names})
+            left_s, elapsed_s = task.progress["eta_s"], task.progress["elapsed_s"]
+            share = elapsed_s / (elapsed_s + left_s) if left_s is not None and elapsed_s else None
+            now = Progress(**{name: task.progress[name] for name in names}, share=share)
             if now != last:  # polled more often than it changes
                 last = now
                 on_progress(now)

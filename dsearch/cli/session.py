@@ -11,10 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsearch.errors import Command
+from dsearch.hints import seconds_left
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
@@ -52,11 +54,6 @@ def remember_home(home: Path | None) -> Path | None:
     """Callback of `--home`: commands in messages name this home from now on."""
     _home.set(None if home is None else str(home))
     return home
-
-
-def amount(count: int, singular: str, plural: str | None = None) -> str:
-    """A number with its noun: `1 query`, `3 queries`; `plural` where an s is not enough."""
-    return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 def typed(name: str, *arguments: str) -> str:
@@ -126,7 +123,6 @@ class ProgressBars:
             MofNCompleteColumn,
             TextColumn,
             TimeElapsedColumn,
-            TimeRemainingColumn,
         )
         from rich.progress import Progress as Bars
 
@@ -137,8 +133,7 @@ class ProgressBars:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
+            TextColumn("ETA {task.fields[left]}"),
             console=self._console,
             disable=not self._console.is_terminal,
         )
@@ -166,14 +161,21 @@ class ProgressBars:
             rate = f"{as_rate(progress.done / progress.elapsed_s)} {UNITS.get(progress.stage, self._unit)}/s"
         if progress.stage not in self._tasks:
             name = STAGES.get(progress.stage, progress.stage)
-            self._tasks[progress.stage] = self._bars.add_task(name, total=progress.total or None, rate="")
+            self._tasks[progress.stage] = self._bars.add_task(
+                name, total=progress.total or None, rate="", left="-:--:--"
+            )
+        left_s = seconds_left(progress.done, progress.total, progress.elapsed_s, progress.share)
         self._bars.update(
-            self._tasks[progress.stage], completed=progress.done, total=progress.total or None, rate=rate
+            self._tasks[progress.stage],
+            completed=progress.done,
+            total=progress.total or None,
+            rate=rate,
+            left="-:--:--" if left_s is None else str(timedelta(seconds=round(left_s))),
         )
         if not self._console.is_terminal:
-            self._tell(progress, rate)
+            self._tell(progress, rate, left_s)
 
-    def _tell(self, progress: Progress, rate: str) -> None:
+    def _tell(self, progress: Progress, rate: str, left_s: float | None) -> None:
         """A line now and then, for logs."""
         finished = progress.total and progress.done >= progress.total
         due = progress.elapsed_s - self._line_at_s >= 10
@@ -182,15 +184,16 @@ class ProgressBars:
         if (finished and progress.elapsed_s >= 1) or due:
             self._line_at_s = progress.elapsed_s
             left = ""
-            if progress.total and progress.done and not finished:
-                left_s = progress.elapsed_s * (progress.total - progress.done) / progress.done
+            if left_s is not None and not finished:
                 left = f", ETA {left_s:.0f} s"
             name = STAGES.get(progress.stage, progress.stage)
             say(f"{name}: {progress.done}/{progress.total or '?'} {rate}{left}".rstrip())
 
 
 def as_rate(per_s: float) -> str:
-    """A number of things a second; one decimal where there are few, so that none reads as standing still."""
+    """A number of things a second; decimals where there are few, so that none reads as standing still."""
+    if per_s < 0.095:
+        return f"{per_s:.2g}"
     return f"{per_s:,.1f}" if per_s < 9.95 else f"{per_s:,.0f}"
 
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from dsearch.client.flow import HttpReply, Request
 from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable
+from dsearch.hints import amount
 from dsearch.results import Attention, FieldPrediction, Gradients, Proof, WriteResult
 from dsearch.types import Document, SearchResult, Stamp
 
@@ -84,7 +85,8 @@ class RequestParts:
         self._queries, self._states = queries, None if vectors is None else numbers(vectors)
         if queries is not None and self._states is not None and len(queries) != len(self._states):
             raise InvalidRequest(
-                f"{len(queries)} queries and {len(self._states)} vectors; give as many, or either alone"
+                f"{amount(len(queries), 'query')} and {amount(len(self._states), 'vector')}; give as many, "
+                "or either alone"
             )
         rows = self._states if queries is None else queries
         self._count = 0 if rows is None else len(rows)
@@ -269,7 +271,9 @@ def tensor_batches(
     written = [_object(document) for document in documents]
     rows = numbers(embeddings)
     if len(rows) != len(written):
-        raise InvalidRequest(f"{len(rows)} embeddings for {len(written)} documents; give one each")
+        raise InvalidRequest(
+            f"{amount(len(rows), 'embedding')} for {amount(len(written), 'document')}; give one each"
+        )
     for start in range(0, max(len(rows), 1), BATCH_DOCUMENTS):
         part = slice(start, start + BATCH_DOCUMENTS)
         with np.errstate(over="ignore"):  # refused by the server, as too long

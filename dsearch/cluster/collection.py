@@ -22,6 +22,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine import UNTRAINED, Collection, Searchable, SearchEngine
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.options import SearchArguments
+from dsearch.engine.search.arrangement import OWN, absent_fields
 from dsearch.errors import Command, NotInCluster, ShardsMissing
 from dsearch.search_options import SearchOptions
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
@@ -169,6 +170,8 @@ class ShardedCollection:
                 results = search.search(queries, model, options, vectors)
                 if options.filter is not None and not any(result.hits for result in results):
                     refuse_misspelt(self.store, compared_fields(parse_filter(options.filter)), "filter")
+                hits = [hit for result in results for hit in result.hits]
+                refuse_misspelt(self.store, absent_fields(hits, options.fields), "fields", also=OWN)
                 return results
             except ShardsMissing:
                 # The release may have been replaced, and its shards stopped, since it was looked up.

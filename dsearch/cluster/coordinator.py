@@ -9,6 +9,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dsearch.hints import amount
+
 COORDINATOR = "dsearch"
 READY_S = 300.0
 GRACE_S = 30.0  # lifetime of a replaced release; no request may take longer
@@ -93,7 +95,8 @@ class Coordinator:
                 pending = [handle.ready.remote() for handle in handles]
                 if ray.wait(pending, num_returns=len(pending), timeout=READY_S)[1]:
                     raise Unavailable(
-                        f"{len(release.shards)} shards, {replicas} of each, at {each:g} CPUs were not ready "
+                        f"{amount(len(release.shards), 'shard')}, {replicas} of each, at {each:g} CPUs "
+                        "were not ready "
                         f"in {READY_S:g} s; check for free CPUs (ray status). The previous release stays live"
                     )
                 for reference in pending:

@@ -30,6 +30,7 @@ from dsearch.corpus.mirror import Mirror
 from dsearch.corpus.parts import parts_of
 from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.errors import InvalidSource, MissingExtra
+from dsearch.hints import amount
 from dsearch.types import Document
 
 STANDARD_INPUT = "-"
@@ -205,7 +206,8 @@ def _reader(source: str, reading: _Reading) -> Callable[[], Iterator[Located]]:
         files = matches(source)
         if not any(kind_of(file) for file in files):
             raise InvalidSource(
-                f"{source}: {len(files)} files match and none can be read; supported are {SUPPORTED}"
+                f"{source}: {amount(len(files), 'file matches', 'files match')} and none can be read; "
+                f"supported are {SUPPORTED}"
             )
         return partial(_read_files, files, base_of(source), reading)
     path = Path(source)

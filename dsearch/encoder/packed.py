@@ -26,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dsearch.errors import CorruptData
+from dsearch.hints import amount
 
 PROMPTS = {"query": "query: ", "document": "passage: "}
 
@@ -257,7 +258,7 @@ def _tensors(cursor: _Cursor) -> Iterator[tuple[str, np.ndarray]]:
         content = cursor.content[offset : offset + size]
         values = _expanded(content) if quantised else np.frombuffer(content, "<f4").copy()
         if len(values) != numbers:
-            raise ValueError(f"{name} has {len(values)} of {numbers} numbers")
+            raise ValueError(f"{name} has {len(values)} of {amount(numbers, 'number')}")
         yield name, values
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dsearch.encoder.token_states import inside_text
 from dsearch.errors import EncoderUnavailable
+from dsearch.hints import amount
 
 
 class TokenBatch(NamedTuple):
@@ -54,7 +55,8 @@ def token_batch(model: Any, features: dict[str, Any], marked: Any, prompt: str) 
         special = np.array(marked["special_tokens_mask"][row], bool)
         if len(offsets) != int(mask.sum()):
             raise EncoderUnavailable(
-                f"this encoder's tokenizer gives {len(offsets)} tokens for a text and {int(mask.sum())} for "
+                f"this encoder's tokenizer gives {amount(len(offsets), 'token')} for a text and "
+                f"{int(mask.sum())} for "
                 "it in a batch; there is no second stage with it"
             )
         inside = inside_text(offsets, special, prompt)

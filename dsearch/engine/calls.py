@@ -13,6 +13,7 @@ from dsearch.engine.models.files import UNTRAINED, retired_part, served_version
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest
+from dsearch.hints import amount
 from dsearch.results import (
     DeleteResult,
     DocumentPage,
@@ -268,7 +269,7 @@ def add_head(collection: Collection, content: bytes, parent: str | None = None) 
     parent = parent or collection.live_model
     require_head_alone(parent, collection.store.model(parent).record)
     if (count := len(collection.store.models())) >= MAX_MODELS:
-        raise Conflict(f"collection {collection.name!r} has {count} models, the most that may be")
+        raise Conflict(f"collection {collection.name!r} has {amount(count, 'model')}, the most that may be")
     # Under a name of its own: the record of an uploaded head is not one of this engine's gate.
     version = collection.add_model(head, {"scope": "uploaded", "uploaded": record}, parent=parent)
     return ModelAdded(version, parent, collection.store.sequence)

@@ -30,6 +30,7 @@ from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.search.gradients import GradientQuery, layer_of
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.types import DrawResult, QueryDraws, RewardResult
 
 SAMPLES = (2, 64)  # of a query
@@ -71,7 +72,7 @@ def draw(
         raise InvalidRequest(f"samples={samples}; use {low} to {high}")
     layer, stamp, states, texts = layer_of(collection, query)
     if len(states) > MAX_QUERIES:
-        raise InvalidRequest(f"{len(states)} queries; draw for at most {MAX_QUERIES} at once")
+        raise InvalidRequest(f"{amount(len(states), 'query')}; draw for at most {MAX_QUERIES} at once")
     generator = torch.Generator()
     if seed is None:
         generator.seed()
@@ -204,14 +205,15 @@ def _checked(
     """Rewards as a matrix, zeros where nothing was drawn."""
     if len(rewards) != len(places):
         raise InvalidRequest(
-            f"rewards of {len(rewards)} queries for a draw of {len(places)}; give a row each"
+            f"rewards of {amount(len(rewards), 'query')} for a draw of {len(places)}; give a row each"
         )
     values = torch.zeros(places.shape, dtype=torch.float64)
     for at, row in enumerate(rewards):
         count = int((places[at] >= 0).sum())
         if len(row) != count:
             raise InvalidRequest(
-                f"rewards.{at} has {len(row)} numbers for {count} documents; give one each, in the order of "
+                f"rewards.{at} has {amount(len(row), 'number')} for {amount(count, 'document')}; give one "
+                "each, in the order of "
                 "the draw"
             )
         if not all(math.isfinite(number) and abs(number) <= _LARGEST_REWARD for number in row):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dsearch.attention_options import AttentionKeywords, SelectionKeywords
 from dsearch.errors import Command, Conflict, InvalidRequest
+from dsearch.hints import amount
 from dsearch.index import DENSE_KINDS, Tokenizer
 from dsearch.index.dense.kinds import AUTO
 from dsearch.index.dense.tuning import RECALL_TARGET
@@ -132,7 +133,7 @@ def checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
     for field in fields:
         parse_field(field)
     if len(fields) > MAX_SEARCH_FIELDS:
-        raise InvalidRequest(f"{len(fields)} search fields; use at most {MAX_SEARCH_FIELDS}")
+        raise InvalidRequest(f"{amount(len(fields), 'search field')}; use at most {MAX_SEARCH_FIELDS}")
     return tuple(dict.fromkeys(fields))
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 
 BINS = 10
 
@@ -48,7 +49,10 @@ class Answerability:
 
     def to_text(self) -> str:
         """A line for a terminal."""
-        what = f"{self.unanswerable} unanswerable of {self.unanswerable + self.answerable} judged queries"
+        what = (
+            f"{self.unanswerable} unanswerable of "
+            f"{amount(self.unanswerable + self.answerable, 'judged query')}"
+        )
         if self.calibration_error is None:
             return f"{what}: AUROC {self.auroc:.4f} by the first score; this model has no null slot"
         share = self.unanswerable / (self.unanswerable + self.answerable)

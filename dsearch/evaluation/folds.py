@@ -57,7 +57,7 @@ def cross_validation(qrels: Mapping[str, Mapping[str, float]], folds: Mapping[st
     numbers = sorted({folds[query] for query in qrels})
     if len(numbers) < 2:
         raise InvalidSource(
-            f"all {len(qrels)} judged queries are in one fold; cross-validation needs two or more"
+            f"one fold has every judged query ({len(qrels)}); cross-validation needs two or more"
         )
     for number in numbers:
         parts: tuple[Qrels, Qrels] = ({}, {})

@@ -22,6 +22,7 @@ from typing import Any
 from dsearch.corpus import BeirFolder, Problems, read_queries
 from dsearch.errors import InvalidSource
 from dsearch.evaluation.qrels import JudgedPair, read_judged_pairs
+from dsearch.hints import amount
 from dsearch.types import Query
 
 _QUERIES = ("queries.jsonl", "queries.tsv")
@@ -108,7 +109,8 @@ def _table_pairs(path: Path) -> Iterator[JudgedPair]:
             columns = [columns[0], *columns[2:]]
         if len(columns) > 3:
             raise InvalidSource(
-                f"{place}: {len(columns)} columns; a line has query, document and, if you like, grade: "
+                f"{place}: {amount(len(columns), 'column')}; a line has query, document and, if you like, "
+                "grade: "
                 "put a query with commas in double quotes"
             )
         yield _pair(place, columns[0], columns[1], columns[2] if len(columns) > 2 else 1)

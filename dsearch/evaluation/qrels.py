@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from dsearch.errors import InvalidSource
+from dsearch.hints import amount
 
 Qrels: TypeAlias = dict[str, dict[str, float]]
 """Query id → {document id: grade}; a grade above 0 is relevant, and the higher the better."""
@@ -72,7 +73,8 @@ def read_judged_pairs(path: str | PathLike[str]) -> Iterator[JudgedPair]:
     for index, (place, columns) in enumerate(read_rows(path, "qrels file")):
         if len(columns) not in (3, 4):
             raise InvalidSource(
-                f"{place}: {len(columns)} columns; judgements have 3 (query, document, grade) or TREC's 4 "
+                f"{place}: {amount(len(columns), 'column')}; judgements have 3 (query, document, grade) or "
+                "TREC's 4 "
                 "(query, iteration, document, grade), separated by tabs"
             )
         if index == 0 and _is_header(columns):

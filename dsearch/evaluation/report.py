@@ -12,6 +12,7 @@ import numpy as np
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.metrics import Values
 from dsearch.evaluation.significance import Interval, bootstrap_columns, paired_bootstrap
+from dsearch.hints import amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class EvaluationReport:
                 f"Below each mean: its difference to {self.baseline}, [95 % paired bootstrap interval]."
             )
         if self.left_out:
-            lines.append(f"{self.left_out} judged queries without a relevant document are left out.")
+            lines.append(f"Left out: {amount(self.left_out, 'judged query')} without a relevant document.")
         if self.better_leg is not None:
             lines.append(self.better_leg.text)
         return "\n".join(lines)
@@ -216,7 +217,8 @@ def _check_same(systems: Mapping[str, Values], measures: Sequence[str], queries:
             odd = values.keys() ^ set(queries)
             if odd:
                 raise InvalidRequest(
-                    f"system {name!r}, {measure}: {len(odd)} queries have a value in one system only, "
+                    f"system {name!r}, {measure}: {amount(len(odd), 'query has', 'queries have')} a value "
+                    "in one system only, "
                     f"such as {sorted(odd)[0]!r}; evaluate all systems on the same judgements"
                 )
 

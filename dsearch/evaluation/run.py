@@ -12,6 +12,7 @@ import numpy as np
 
 from dsearch.errors import InvalidRequest, InvalidSource
 from dsearch.evaluation.qrels import read_rows
+from dsearch.hints import amount
 
 Run: TypeAlias = dict[str, list[tuple[str, float]]]
 """Query id → (document id, score) in rank order, best first."""
@@ -78,7 +79,7 @@ def read_trec(path: str | PathLike[str]) -> Run:
     for place, columns in read_rows(path, "run file"):
         if len(columns) != 6:
             raise InvalidSource(
-                f"{place}: {len(columns)} columns; a run has 6: query Q0 document rank score tag"
+                f"{place}: {amount(len(columns), 'column')}; a run has 6: query Q0 document rank score tag"
             )
         query, _, document, _, text, _ = columns
         try:

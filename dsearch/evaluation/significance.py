@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 
 DRAWS_AT_ONCE = 1 << 17  # counts at a time: 1 MiB, which stays in the cache of a core
 
@@ -42,8 +43,9 @@ def paired_bootstrap(
     if a.keys() != b.keys():
         odd = sorted(a.keys() ^ b.keys())
         raise InvalidRequest(
-            f"values of {len(a)} and {len(b)} queries cannot be paired: {len(odd)} are in one only, "
-            f"such as {odd[0]!r}; evaluate both systems on the same judgements"
+            f"{amount(len(a), 'value')} and {len(b)} cannot be paired: "
+            f"{amount(len(odd), 'query is', 'queries are')} in one only, such as "
+            f"{odd[0]!r}; evaluate both systems on the same judgements"
         )
     return bootstrap_mean({query: a[query] - b[query] for query in a}, samples, seed)
 
@@ -71,7 +73,7 @@ def bootstrap_columns(
     queries = len(values)
     if queries == 0 or samples < 1:
         raise InvalidRequest(
-            f"{queries} values and {samples} samples; a bootstrap needs at least one of each"
+            f"{amount(queries, 'value')} and {samples} samples; a bootstrap needs at least one of each"
         )
     generator = np.random.default_rng(seed)
     means: list[Float[np.ndarray, "block columns"]] = []

@@ -18,6 +18,7 @@ from uuid import uuid4
 import numpy as np
 
 from dsearch.errors import Conflict, InvalidRequest
+from dsearch.hints import amount
 from dsearch.index.dense.tuning import RECALL_TARGET, build_tuned
 from dsearch.index.durable import file_digest, files_below, publish_folder
 from dsearch.index.keyword.index import KeywordIndex
@@ -132,13 +133,17 @@ def write_generation(
             settings = index.settings()
         if fields is not None:
             if len(fields) != len(rows):
-                raise InvalidRequest(f"metadata of {len(fields)} documents for {len(rows)} rows; give all")
+                raise InvalidRequest(
+                    f"metadata of {amount(len(fields), 'document')} for {amount(len(rows), 'row')}; give all"
+                )
             fields.save(unfinished / FIELDS_FOLDER)
         if tokens is not None:
             codec, of_documents = tokens
             written = write_tokens(unfinished / TOKENS_FOLDER, codec, of_documents)
             if written != len(rows):
-                raise InvalidRequest(f"tokens of {written} documents for {len(rows)} rows; give all")
+                raise InvalidRequest(
+                    f"tokens of {amount(written, 'document')} for {amount(len(rows), 'row')}; give all"
+                )
         manifest = Manifest(
             number=number,
             sequence=sequence,

@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Float32, Int, Int64
 
 from dsearch.errors import CorruptData, UnsupportedFormat
+from dsearch.hints import amount
 from dsearch.index.build import write_generation
 from dsearch.index.dense.index import DenseIndex
 from dsearch.index.durable import FileIdentity
@@ -224,7 +225,7 @@ class Generation:
         for name, fit in fits.items():
             if not fit:
                 raise CorruptData(
-                    f"{self.folder / name}: does not fit the manifest ({count} rows, encoder_dim "
+                    f"{self.folder / name}: does not fit the manifest ({amount(count, 'row')}, encoder_dim "
                     f"{manifest.encoder_dim}, key_dim {key_dim}); build the generation again"
                 )
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.hints import amount
 
 Report: TypeAlias = Callable[[str, int, int], None]  # stage, done, total
 
@@ -83,7 +84,7 @@ def write_blocks(
             file.write(checked)
             report("embeddings", done, count)
         if done != count:
-            raise InvalidRequest(f"{done} or more embeddings for {count} rows; give one per row")
+            raise InvalidRequest(f"{done} or more embeddings for {amount(count, 'row')}; give one per row")
         for block in _blocks(further):
             file.write(_checked_block(block, dim, done))
             done += len(block)
@@ -117,7 +118,9 @@ def counted(texts: Iterable[str], count: int, report: Report) -> Iterator[str]:
             report("keyword", done, count)
     if done != count:
         more = "more than " if done > count else ""
-        raise InvalidRequest(f"{more}{min(done, count)} texts for {count} rows; give one per row")
+        raise InvalidRequest(
+            f"{more}{amount(min(done, count), 'text')} for {amount(count, 'row')}; give one per row"
+        )
 
 
 def projected(

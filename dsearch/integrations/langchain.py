@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dsearch.errors import InvalidRequest, MissingExtra
+from dsearch.hints import amount
 from dsearch.integrations.stored import documents_of, write_documents
 from dsearch.types import Document as Stored
 from dsearch.types import Hit
@@ -73,7 +74,9 @@ class DSearchVectorStore(VectorStore):
         contents = list(texts)
         for name, values in {"metadatas": metadatas, "ids": ids}.items():
             if values is not None and len(values) != len(contents):
-                raise InvalidRequest(f"{len(values)} {name} for {len(contents)} texts; give one each")
+                raise InvalidRequest(
+                    f"{len(values)} {name} for {amount(len(contents), 'text')}; give one each"
+                )
         names = [id or str(uuid.uuid4()) for id in ids or [""] * len(contents)]
         stored = [
             Stored(name, text, metadata=metadata)

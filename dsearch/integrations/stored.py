@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsearch.errors import DocumentNotFound, InvalidRequest
+from dsearch.hints import amount
 from dsearch.types import Document
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ def write_documents(engine: Client | LocalEngine, collection: str, documents: Se
     written = engine.upsert(collection, documents)
     if written.problems:
         problem = written.problems[0]
-        raise InvalidRequest(f"{written.refused} documents were not stored; the first: {problem.detail}")
+        raise InvalidRequest(
+            f"{amount(written.refused, 'document was', 'documents were')} not stored; the first: "
+            f"{problem.detail}"
+        )
 
 
 def documents_of(engine: Client | LocalEngine, collection: str, ids: Sequence[str]) -> Iterator[Document]:

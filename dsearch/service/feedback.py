@@ -21,6 +21,7 @@ from starlette.requests import Request
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import RandomPair, explored, impression_of
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import UnknownQuery
 from dsearch.service.schemas.feedback import EventGiven
@@ -77,7 +78,8 @@ class Feedback:
             if position is None and not ACTIONS[event.action_name].explicit:
                 raise InvalidRequest(
                     f"{number}.object_id={repr_of(event.object_id)}; it was not among the first "
-                    f"{len(page.ids)} hits of query_id {page.query_id}: use the id of a hit of that answer"
+                    f"{amount(len(page.ids), 'hit')} of query_id {page.query_id}: use the id of a hit of "
+                    "that answer"
                 )
             if None not in (position, event.ordinal) and position != event.ordinal:
                 raise InvalidRequest(

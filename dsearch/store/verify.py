@@ -254,11 +254,11 @@ def _totals(audit: _Audit, state: State) -> None:
     """
     for (count,) in audit.rows(wrong, "pending rows"):
         if count:
-            audit.note(f"pending rows: {count} live documents without an embedding are not listed")
+            audit.note(f"live documents without an embedding that pending rows do not list: {count}")
     extra = "SELECT count(*) FROM pending WHERE row IN (SELECT row FROM embedding NOT INDEXED)"
     for (count,) in audit.rows(extra, "pending rows"):
         if count:
-            audit.note(f"pending rows: {count} are listed though they have an embedding")
+            audit.note(f"pending rows, listed though they have an embedding: {count}")
     orphans = (
         "SELECT count(*) FROM embedding NOT INDEXED WHERE row NOT IN (SELECT row FROM document NOT INDEXED)"
     )

@@ -17,6 +17,7 @@ from dsearch.declared import options_of
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
@@ -235,7 +236,8 @@ class _TrainingRun:
             documents = len(examples.snapshot.visible())
             taught = len({at.item() for at, _ in examples.relevant})
             self.observer.remark(
-                f"queries: {len(examples)} sentences and titles of {taught} of {documents} documents"
+                f"queries: {amount(len(examples), 'sentence')} and titles of {taught} of "
+                f"{amount(documents, 'document')}"
             )
             options = self_supervised_options(**self._chosen())
             examples, judging = with_judging_queries(collection, examples, job.seed)
@@ -352,7 +354,8 @@ class _TrainingRun:
             record = {**trained.record, "gate": report.to_dict(), "outcomes": memory.record}
             trained = replace(trained, gate=report, record=record)
             self.observer.remark(
-                f"{len(memory.rows)} rows of past queries: {memory.gate.verdict}, {memory.gate.reason}"
+                f"{amount(len(memory.rows), 'row')} of past queries: {memory.gate.verdict}, "
+                f"{memory.gate.reason}"
             )
         return JobResult(
             trained, self.parent, len(source.examples), source.examples.left_out, outcomes=memory

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int64
 from dsearch.attention.retrieval.head import START_KEYWORD_WEIGHT, Head
 from dsearch.engine.models.training_record import query_statistics
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
@@ -155,7 +156,8 @@ class Trials:
         """
         if len(examples) < MIN_QUERIES:
             raise InvalidRequest(
-                f"{len(examples)} judged queries; tuning needs at least {MIN_QUERIES}, better a few dozen"
+                f"{amount(len(examples), 'judged query')}; tuning needs at least {MIN_QUERIES}, better a "
+                "few dozen"
             )
         started = time.monotonic()
         affordable = max(_FEWEST_DRAWN, _MOST_SCORES // max(1, examples.snapshot.positions))

@@ -70,7 +70,7 @@ def test_a_question_names_the_first_three(
     folders = Folders(Problems())
     folders.mirror = MirrorOf(gone)  # type: ignore[assignment]
     folders.obsolete(nullcontext)
-    expected = f"{gone} of 20 documents are gone from their folder {shown}: nothing is deleted"
+    expected = f"gone from the folder: {gone} of 20 documents {shown}: nothing is deleted"
     assert capsys.readouterr().err.startswith(expected)
 
 

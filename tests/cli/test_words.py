@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from support.cli.terminal import Terminal
 
-from dsearch.cli.session import amount, as_rate
+from dsearch.cli.session import as_rate
 from dsearch.cli.training.output import epochs_text
+from dsearch.hints import amount
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,7 @@ from dsearch.cli.training.output import epochs_text
         (epochs_text("?"), "? epochs"),
         (epochs_text(0), "0 epochs: no amount of training answered held-out queries better"),
         (as_rate(0.14), "0.1"),
+        (as_rate(0.049), "0.049"),
         (as_rate(9.96), "10"),
         (as_rate(1234.5), "1,234"),
     ],

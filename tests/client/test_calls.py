@@ -267,7 +267,7 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     assert [one.id for one in rest.tasks] == [tuned.id, task.id]
     few = asked.wait_for_task(asked.tune(name, {"q40": "cat"}, {"q40": {"d040": 1}}).id, every_s=0.05)
     assert (few.state, few.result, few.problem["code"]) == ("failed", None, "invalid_request")
-    assert "1 judged queries; tuning needs at least 10" in few.problem["detail"]
+    assert "1 judged query; tuning needs at least 10" in few.problem["detail"]
     asked.rollback(name)
     asked.delete_many(name, ids=["d004"])
     compacted = asked.wait_for_task(asked.compact(name).id, every_s=0.05)

@@ -121,8 +121,8 @@ def test_malformed_requests_say_what_to_do(server: str, remote: Client) -> None:
         assert text in problem["detail"]
     result = remote.draw(NAME, vectors=STATES, samples=2)
     for rewards, text in [
-        ([[1.0, 0.0]], "rewards of 1 queries for a draw of 2"),
-        ([[1.0], [0.0]], "rewards.0 has 1 numbers for 2 documents"),
+        ([[1.0, 0.0]], "rewards of 1 query for a draw of 2"),
+        ([[1.0], [0.0]], "rewards.0 has 1 number for 2 documents"),
     ]:
         with pytest.raises(InvalidRequest, match=text):
             remote.reward(NAME, result.draw, rewards, gradients=True)

@@ -97,7 +97,7 @@ def test_a_part_that_is_too_large_is_halved_with_those_behind_it() -> None:
 
 
 def test_texts_and_vectors_of_other_numbers_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="2 queries and 1 vectors; give as many, or either alone"):
+    with pytest.raises(InvalidRequest, match="2 queries and 1 vector; give as many, or either alone"):
         RequestParts(["a", "b"], [[1.0]])
 
 
@@ -122,7 +122,7 @@ def test_embeddings_go_with_their_documents() -> None:
     _, tensors = tensors_of(sent[1][1])
     assert tensors["embeddings"].tolist() == [[BATCH_DOCUMENTS], [BATCH_DOCUMENTS + 1]]
     assert tensors["embeddings"].dtype == np.float32
-    with pytest.raises(InvalidRequest, match="1 embeddings for 2 documents; give one each"):
+    with pytest.raises(InvalidRequest, match="1 embedding for 2 documents; give one each"):
         list(tensor_batches(documents[:2], rows[:1]))
 
 

@@ -161,5 +161,17 @@ def test_a_misspelt_field_of_a_filter_is_named(client: TestClient) -> None:
             assert answer.json()["hits"] == []
 
 
+def test_a_misspelt_field_of_the_answer_is_named(client: TestClient) -> None:
+    """As on one machine; a field that nothing is near is left out of the hits."""
+    for name in ("food", "plain"):
+        asked = {"query": "apple", "fields": "title,nn"}
+        refused = client.post(f"/v1/collections/{name}/search", json=asked)
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+        assert "fields: no document has the field 'nn' (did you mean n?)" in refused.json()["detail"]
+        for fields in ("title,n", "colour"):
+            answer = client.post(f"/v1/collections/{name}/search", json=asked | {"fields": fields})
+            assert answer.json()["hits"]
+
+
 def filtered(field: str, value: int) -> dict[str, Any]:
     return {"query": "apple", "filter": {field: {"eq": value}}}

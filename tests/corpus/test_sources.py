@@ -208,7 +208,7 @@ def test_bad_pdfs_cost_only_themselves(tmp_path):
     assert [document.id for document in documents] == ["d.pdf"]
     assert [problem.split(": ")[1] for problem in problems] == [
         "not a PDF that can be read",
-        "no text on 1 pages",
+        "no text on 1 page",
         "encrypted with a password; save it without",
     ]
 
@@ -243,7 +243,7 @@ def test_patterns(tmp_path):
         (tmp_path / name).write_text("text")
     assert [document.id for document in read(f"{tmp_path}/notes/**/*.md")] == ["a.md", "deep/er/b.md"]
     assert [document.id for document in read(f"{tmp_path}/n*/*")] == ["notes/a.md", "notes/d.txt"]
-    with pytest.raises(InvalidSource, match="1 files match and none can be read"):
+    with pytest.raises(InvalidSource, match="1 file matches and none can be read"):
         read(f"{tmp_path}/**/*.png")
     with pytest.raises(InvalidSource, match="0 files match"):
         read(f"{tmp_path}/nowhere/*")

@@ -127,7 +127,7 @@ def test_a_draw_is_rewarded_once_by_its_owner_while_it_lives(
 @pytest.mark.parametrize(
     ("rewards", "options", "message"),
     [
-        ([[0.0] * 8], {"gradients": True}, "rewards of 1 queries for a draw of 2"),
+        ([[0.0] * 8], {"gradients": True}, "rewards of 1 query for a draw of 2"),
         ([[0.0] * 8, [0.0] * 7], {"gradients": True}, r"rewards.1 has 7 numbers for 8 documents"),
         ([[0.0] * 8, [float("nan")] * 8], {"gradients": True}, r"rewards.1: use finite numbers"),
         ([[0.0] * 8, [1e300] * 8], {"gradients": True}, r"rewards.1: use finite numbers, up to 1e\+06"),

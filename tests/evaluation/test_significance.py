@@ -65,11 +65,13 @@ def test_small_blocks_give_sound_intervals_too(monkeypatch):
 
 
 def test_bad_requests():
-    with pytest.raises(InvalidRequest, match=r"2 and 1 queries cannot be paired: 1 are in one only, .*'q1'"):
+    with pytest.raises(
+        InvalidRequest, match=r"2 values and 1 cannot be paired: 1 query is in one only, .*'q1'"
+    ):
         paired_bootstrap(values([1, 2]), values([1]))
     with pytest.raises(InvalidRequest, match="0 values and 10 samples"):
         bootstrap_mean({}, samples=10)
-    with pytest.raises(InvalidRequest, match="1 values and 0 samples"):
+    with pytest.raises(InvalidRequest, match="1 value and 0 samples"):
         bootstrap_mean(values([1]), samples=0)
 
 
@@ -167,7 +169,7 @@ def test_report_refuses_what_cannot_be_compared():
         build_report({"dense": dense}, baseline="bm25")
     with pytest.raises(InvalidRequest, match="system 'b' has measures"):
         build_report({"a": dense, "b": evaluate(DENSE, QRELS, ("AP",))})
-    with pytest.raises(InvalidRequest, match="1 queries have a value in one system only, such as 'u2'"):
+    with pytest.raises(InvalidRequest, match="1 query has a value in one system only, such as 'u2'"):
         build_report({"a": dense, "b": {"RR": {"s": 1.0, "u1": 1.0}}})
     with pytest.raises(InvalidRequest, match="no cell for 'dense', 'AP', 'all'"):
         build_report({"dense": dense}).cell("dense", "AP")

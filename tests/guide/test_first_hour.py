@@ -107,7 +107,7 @@ def test_the_first_hour(dsearch: Terminal, folder: Path, tmp_path: Path) -> None
     # Much is gone: nothing happens without consent, and the other folder is never touched.
     shutil.rmtree(folder / "docs")
     code, _, err = dsearch("index", folder, "-c", "mine")
-    assert (code, "9 of 33 documents are gone from their folder" in err) == (1, True)
+    assert (code, "gone from the folder: 9 of 33 documents" in err) == (1, True)
     assert index(dsearch, folder, "--yes")["deleted"] == 9
     assert [hit["id"] for hit in hits(dsearch, "pebbles")] == ["other/lib/heapq.py"]
 

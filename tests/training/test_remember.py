@@ -152,9 +152,9 @@ def test_ids_of_one_text_are_one_query_of_a_new_memory_too(engine: SearchEngine)
 @pytest.mark.parametrize(
     ("queries", "judgements", "why"),
     [
-        ({"q": NEW}, {"q": {"nothing": 1.0}}, "1 unknown documents"),
-        ({"q": NEW}, {"q": {"d1-0": 0.0}}, "1 queries without a known positive"),
-        ({"q": "  "}, {"q": {"d1-0": 1.0}}, "1 queries without text"),
+        ({"q": NEW}, {"q": {"nothing": 1.0}}, "unknown documents: 1"),
+        ({"q": NEW}, {"q": {"d1-0": 0.0}}, "queries without a known positive: 1"),
+        ({"q": "  "}, {"q": {"d1-0": 1.0}}, "queries without text: 1"),
         ({}, {}, "there are none"),
         ({"q": NEW}, {"q": {"d1-0": float("inf")}}, "finite grades"),
     ],

@@ -52,6 +52,7 @@ from dsearch.attention.blockwise.fused import (
     choose_fused,
 )
 from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.hints import amount
 
 Bias = Float[Tensor, "#batch documents"] | Callable[..., Tensor]
 Temperature = float | Float[Tensor, ""] | Float[Tensor, " batch"]
@@ -104,7 +105,9 @@ def exact_attention(
             f"queries of dimension {queries.shape[1]}, keys of {keys.shape[1]}; project one side first"
         )
     if values is not None and values.shape[0] != documents:
-        raise DimensionMismatch(f"{values.shape[0]} values for {documents} keys; give one value per key")
+        raise DimensionMismatch(
+            f"{values.shape[0]} values for {amount(documents, 'key')}; give one value per key"
+        )
     if isinstance(bias, Tensor) and bias.shape not in ((len(queries), documents), (1, documents)):
         raise DimensionMismatch(
             f"bias of shape {tuple(bias.shape)}; use {(len(queries), documents)} or {(1, documents)}"

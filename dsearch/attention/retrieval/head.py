@@ -40,6 +40,7 @@ from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.attention.scores import Score
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 
 MAX_OUTPUT_DIM = 4096
 MAX_EXCITATION = 1024
@@ -142,7 +143,8 @@ class Head(HeadFormulas, nn.Module):
         """
         if self.heads < 2 or not 1 <= width <= MAX_EXCITATION:
             raise InvalidRequest(
-                f"an excitation of {self.heads} heads with width={width}; use 2 or more heads, and 1 to "
+                f"an excitation of {amount(self.heads, 'head')} with width={width}; use 2 or more heads, "
+                "and 1 to "
                 f"{MAX_EXCITATION}"
             )
         self.excitation = HeadExcitation(self.encoder_dim, self.heads, width, self.seed).to(self.key_delta)
@@ -300,7 +302,7 @@ def checked_query_side(query_side: str | None, heads: int) -> str:
         raise InvalidRequest(f"query_side={query_side!r}; use one of {', '.join(QUERY_SIDES)}")
     if query_side == "linear" and heads > 1:
         raise InvalidRequest(
-            f"query_side='linear' with {heads} heads, which would stay alike; use low-rank or mlp"
+            f"query_side='linear' with {amount(heads, 'head')}, which would stay alike; use low-rank or mlp"
         )
     return query_side
 

@@ -55,8 +55,8 @@ class MonotoneField(NamedTuple):
             low, high = float(numbers.min()), float(numbers.max())
         if low == high:
             raise InvalidRequest(
-                f"field {self.name!r}: its {len(numbers)} numbers and dates do not differ; name a field that "
-                "orders documents, or leave it out"
+                f"field {self.name!r}: its numbers and dates ({len(numbers)}) do not differ; name a field "
+                "that orders documents, or leave it out"
             )
         return self._replace(low=low, high=high)
 

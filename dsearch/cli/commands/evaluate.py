@@ -19,6 +19,7 @@ from dsearch.corpus import Problems
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Pairs, Qrels, merged_pairs, read_pairs
 from dsearch.evaluation.judged_data import read_judged_data, splits_of
+from dsearch.hints import amount
 from dsearch.types import Progress, Query
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _cross_validated(
     run: Run = {}
     groups: dict[str, list[str]] = {"seen": [], "unseen": []}
     for fold in cross_validation(qrels, read_folds(folds)):
-        say(f"fold {fold.number}: training on {len(fold.train)} queries, scoring {len(fold.test)}")
+        say(f"fold {fold.number}: training on {amount(len(fold.train), 'query')}, scoring {len(fold.test)}")
         trained = finetune(examples_from_judgements(collection, texts, fold.train, judged.exclude))
         queries = [query for query in judged.queries if query.id in fold.test]
         run |= make_run(collection, queries, head=trained.head, exclude=judged.exclude)
@@ -287,7 +288,10 @@ def read_judgements(data: Path, split: str, exclude: Path | None = None) -> Judg
     problems = Problems()
     judged = read_judged_data(data, split, problems)
     if problems.count:
-        say(f"{problems.count} lines of queries or judgements are left out, such as {problems.first[0]}")
+        say(
+            f"left out: {amount(problems.count, 'line')} of queries or judgements, such as "
+            f"{problems.first[0]}"
+        )
     qrels = merged_pairs(judged.pairs)
     training = None
     if split != "train" and "train" in splits_of(data):
@@ -342,6 +346,9 @@ def run(
                 ),
             )
     write_trec(ranked, out, tag=f"dsearch-{mode}-{version}")
-    text = f"{out}: {len(ranked)} queries, up to {depth} documents each, mode {mode}, model {version}"
+    text = (
+        f"{out}: {amount(len(ranked), 'query')}, up to {amount(depth, 'document')} each, mode {mode}, "
+        f"model {version}"
+    )
     content = {"file": str(out), "queries": len(ranked), "depth": depth, "mode": mode, "model": version}
     show_outcome(text, content, json=json)

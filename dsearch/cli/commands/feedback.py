@@ -13,8 +13,9 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import server_of
-from dsearch.cli.session import amount, opened_engine, print_json, show_outcome, typed
+from dsearch.cli.session import opened_engine, print_json, show_outcome, typed
 from dsearch.errors import HomeLocked, InvalidRequest
+from dsearch.hints import amount
 from dsearch.types import CLIENT
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def stats(
     if json:
         print_json(counts)
         return
-    actions = ", ".join(f"{count} {name}" for name, count in counts["actions"].items()) or "none"
+    actions = ", ".join(f"{name}: {count}" for name, count in counts["actions"].items()) or "none"
     events, pages = amount(counts["events"], "event"), amount(counts["impressions"], "page")
     typer.echo(f"{collection}: {events} ({actions}) on {pages}")
     typer.echo(f"{counts['randomised']} of the pages had two positions left to a coin")

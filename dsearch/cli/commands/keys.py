@@ -8,6 +8,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import print_json, say, show_outcome, typed
+from dsearch.hints import amount
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +77,10 @@ def revoke(
 def clear(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
     """Forget all keys, if every one is revoked: a server started then needs none, on this machine only."""
     removed = _opened(home).clear()
-    text = f"{removed} revoked keys are forgotten; start the server again, and it needs no key"
+    text = (
+        f"{amount(removed, 'revoked key is', 'revoked keys are')} forgotten; start the server again, and "
+        "it needs no key"
+    )
     show_outcome(text, {"removed": removed}, json=json)
 
 

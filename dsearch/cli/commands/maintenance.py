@@ -17,8 +17,9 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
-from dsearch.cli.session import ProgressBars, amount, error_text, opened_engine, print_json, say
+from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_json, say
 from dsearch.errors import Conflict, DsearchError, HomeLocked
+from dsearch.hints import amount
 
 _SHOWN = 20  # findings
 
@@ -99,9 +100,15 @@ def purge(
     if json:
         print_json(report)
     elif report["complete"]:
-        typer.echo(f"{collection}: {report['rows']} deleted rows are gone from every file")
+        typer.echo(
+            f"{collection}: {amount(report['rows'], 'deleted row is', 'deleted rows are')} gone from every "
+            "file"
+        )
     else:
-        say(f"{collection}: {report['rows']} deleted rows are gone, but {_left(report)}")
+        say(
+            f"{collection}: {amount(report['rows'], 'deleted row is', 'deleted rows are')} gone, but "
+            f"{_left(report)}"
+        )
     if not report["complete"]:
         raise typer.Exit(1)
 

@@ -13,10 +13,11 @@ from dsearch.cli import options
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
-from dsearch.cli.session import ProgressBars, amount, opened_engine, print_json, say, show_outcome
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
 from dsearch.cli.training.output import ANSWERS, answers_now, epochs_text
 from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
 from dsearch.errors import HomeLocked, InvalidRequest
+from dsearch.hints import amount
 from dsearch.results import Model
 from dsearch.types import PURPOSES, Purpose
 
@@ -106,7 +107,7 @@ def _rollback_rows(sequence: int, collection: str, home: Path | None, *, json: b
     except HomeLocked as locked:
         with server_of(locked) as client:
             done = client.rollback_rows(collection, sequence)
-    text = f"{collection}: {done.dropped} remembered queries dropped, {done.remaining} left"
+    text = f"{collection}: {amount(done.dropped, 'remembered query')} dropped, {done.remaining} left"
     show_outcome(text, asdict(done), json=json)
 
 
@@ -166,7 +167,7 @@ def remember(
         print_json(asdict(done))
         return
     for reason, count in done.left_out.items():
-        say(f"{count} {reason} left out")
+        say(f"left out: {reason}: {count}")
     typer.echo(f"{collection}: {done.model} remembers {amount(done.queries, 'query', 'queries')} more")
     if done.model != done.previous:
         typer.echo(answers_now(collection, done.model, done.previous))
@@ -242,7 +243,7 @@ def _described(model: Model) -> str:
     if model.purpose == "predict" and record.get("objective") == "value":
         verdict = f"{record.get('gate', {}).get('verdict', 'none')}, {record.get('verdict', '')}"
         learned = f"predicts {record.get('field')!r}, from {model.parent}"
-        return f"{learned}, {record.get('examples', '?')} documents; gate: {verdict}"
+        return f"{learned}, {amount(record.get('examples', '?'), 'document')}; gate: {verdict}"
     if record.get("scope") == "uploaded":
         problem = "" if model.problem is None else f"; no longer served: {model.problem}"
         return f"uploaded, from {model.parent}; gate: none{problem}"

@@ -18,6 +18,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
 from dsearch.errors import Command, InvalidRequest
+from dsearch.hints import amount
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
@@ -186,9 +187,9 @@ def start(
         from dsearch.cluster.release.transfer import below, send
 
         uri = below(at, collection, folder.name)
-        say(f"sending {len(release.shards)} shards to {uri}")
+        say(f"sending {amount(len(release.shards), 'shard')} to {uri}")
         send(folder, uri)
-    say(f"starting {len(release.shards)} shards, {replicas} of each")
+    say(f"starting {amount(len(release.shards), 'shard')}, {replicas} of each")
     live: dict[str, Any] = outcome(
         coordinator(start=True).publish.remote(uri, replicas, str(cache.expanduser().resolve()), cpus)
     )
@@ -196,8 +197,9 @@ def start(
         print_json(live)
     else:
         print(
-            f"{collection}: generation {release.generation} with {release.documents} documents answers from "
-            f"{len(release.shards)} shards; serve it with: dsearch serve --ray {ray}"
+            f"{collection}: generation {release.generation} with {amount(release.documents, 'document')} "
+            "answers from "
+            f"{amount(len(release.shards), 'shard')}; serve it with: dsearch serve --ray {ray}"
         )
 
 

@@ -15,6 +15,7 @@ from dsearch.cli.training.output import decision_lines, is_kept, leg_lines, verd
 from dsearch.cli.training.remote import judged_beside
 from dsearch.cli.training.session import JudgedFolder, judged_job, stop_unless, terminal_observer
 from dsearch.errors import HomeLocked
+from dsearch.hints import amount
 from dsearch.jobs import TuningJob, request_of
 
 
@@ -54,7 +55,7 @@ def tune(
         typer.echo(verdict_line(collection, record["verdict"], live=record["live"]))
         typer.echo(f"{collection}: {record['version']} has {setting_from(record)}")
         typer.echo(
-            f"nDCG@10 on {record['examples']} queries: "
+            f"nDCG@10 on {amount(record['examples'], 'query')}: "
             + ", ".join(f"{name} {value:.4f}" for name, value in record["scores"].items())
         )
         for line in leg_lines(record):

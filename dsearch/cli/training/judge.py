@@ -11,8 +11,9 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import reader_of
-from dsearch.cli.session import amount, opened_engine, print_json, say, show_outcome, typed
-from dsearch.errors import InvalidRequest
+from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
+from dsearch.errors import Command, InvalidRequest, InvalidSource
+from dsearch.hints import amount
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection
@@ -149,6 +150,12 @@ def import_(
             for query, of in checked.qrels.items()
             if checked.queries.get(query, "").strip()
         }
+        if not any(of_present.values()):
+            raise InvalidSource(
+                f"{source}: no judgement was kept, since every row is left out\n{checked.report.to_text()}\n"
+                f"Name documents by their ids in collection {name!r}, and look them up",
+                hint=Command("search", ("TEXT", "-c", name, "--json")),
+            )
         written = write_opinions(target, checked.queries, of_present, client)
         own = own_judgements(target)
     grades = [grade for of in of_present.values() for grade in of.values()]
@@ -164,7 +171,7 @@ def import_(
     if unanswered:
         say(f"{amount(unanswered, 'query has', 'queries have')} no document that fits")
     if rounded:
-        say(f"{rounded} grades are kept as the nearest of 0, 1, 2 and 3")
+        say(f"{amount(rounded, 'grade is', 'grades are')} kept as the nearest of 0, 1, 2 and 3")
     counts = f"{written.new} new, {written.changed} changed, {written.unchanged} as before"
     typer.echo(f"{name}: {amount(len(grades), 'judgement')}: {counts}")
     say(_still_missing(own, name))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsearch.cli.session import amount, print_json, typed
+from dsearch.cli.session import print_json, typed
 from dsearch.cli.training.session import stop_unless
+from dsearch.hints import amount
 from dsearch.types import Purpose
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dsearch.cli.remote import ended_task, server_of
-from dsearch.cli.session import amount, opened_engine
+from dsearch.cli.session import opened_engine
 from dsearch.cli.training.output import (
     Outcome,
     answers_now,
@@ -18,6 +18,7 @@ from dsearch.cli.training.output import (
 )
 from dsearch.cli.training.session import JudgedFolder, judged_job
 from dsearch.errors import HomeLocked, InvalidRequest
+from dsearch.hints import amount
 from dsearch.jobs import LearningJob, TrainingJob, request_of
 
 AnyJob = TypeVar("AnyJob", bound=LearningJob)

@@ -16,6 +16,7 @@ import typer
 from dsearch.cli.session import ProgressBars, say
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.evaluation import read_pairs, read_qrels
+from dsearch.hints import amount
 from dsearch.jobs import LearningJob, TrainingJob
 from dsearch.types import Progress
 
@@ -177,7 +178,8 @@ def judged_job(collection: Collection, job: AnyJob, folder: JudgedFolder) -> Any
     answered = sum(not ids.isdisjoint(rows) for ids in positives)
     if isinstance(job, TrainingJob) and answered < FEW_QUERIES:
         say(
-            f"{answered} judged queries have an answer; reliable training needs {FEW_QUERIES}, so "
+            f"{amount(answered, 'judged query has', 'judged queries have')} an answer; reliable training "
+            f"needs {FEW_QUERIES}, so "
             f"{FEW_QUERIES - answered} are missing: until then `dsearch tune` gains more"
         )
     data = {

@@ -9,6 +9,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, typed
+from dsearch.hints import amount
 
 
 def synthesize(
@@ -84,7 +85,8 @@ def synthesize(
         print_json(answer if scores is None else answer | {"scored": scores.questions})
         return
     typer.echo(
-        f"{out}: {result.documents} documents read, {result.questions} questions, of which {result.accepted} "
+        f"{out}: {amount(result.documents, 'document')} read, {result.questions} questions, of which "
+        f"{result.accepted} "
         f"find their document among the best {within}"
     )
     command = ["train", "-c", collection, "--data", str(out)]

@@ -14,6 +14,7 @@ from dsearch.engine import PassageOptions, SearchEngine, calls, statistics
 from dsearch.engine.episodes import Episodes
 from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest
+from dsearch.hints import amount
 from dsearch.store import CheckedDocuments
 from dsearch.types import Document, EmbeddedDocument
 
@@ -100,7 +101,9 @@ class LocalDocuments:
         if embeddings is not None:
             rows, listed = numbers(embeddings), list(documents)
             if len(rows) != len(listed):
-                raise InvalidRequest(f"{len(rows)} embeddings for {len(listed)} documents; give one each")
+                raise InvalidRequest(
+                    f"{amount(len(rows), 'embedding')} for {amount(len(listed), 'document')}; give one each"
+                )
             documents = [_document(bare, row.tolist()) for bare, row in zip(listed, rows, strict=True)]
         inserted = updated = unchanged = refused = 0
         problems: list[results.RefusedDocument] = []
@@ -129,7 +132,7 @@ class LocalDocuments:
                 unchanged += receipt.unchanged
         if refused and not inserted + updated + unchanged:
             raise InvalidDocument(
-                f"none of {refused} documents can be stored; the first: {problems[0].detail}"
+                f"none of {amount(refused, 'document')} can be stored; the first: {problems[0].detail}"
             )
         sequence = opened.store.sequence
         return results.WriteResult(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])

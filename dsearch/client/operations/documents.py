@@ -11,6 +11,7 @@ from dsearch.client.flow import NDJSON, TENSORS, Flow, Request, operation
 from dsearch.client.options import Filter
 from dsearch.client.wire import added, batches, json_of, path_of, question, quoted, tensor_batches
 from dsearch.errors import InvalidDocument
+from dsearch.hints import amount
 from dsearch.results import AliasSet, CollectionInfo, DeleteResult, DocumentPage, MetadataResult, WriteResult
 from dsearch.types import Document
 
@@ -137,7 +138,8 @@ class DocumentOperations:
             total = added(total, wire.parse(WriteResult, content), before)
         if total.refused and not total.inserted + total.updated + total.unchanged:
             raise InvalidDocument(
-                f"none of {total.refused} documents can be stored; the first: {total.problems[0].detail}"
+                f"none of {amount(total.refused, 'document')} can be stored; the first: "
+                f"{total.problems[0].detail}"
             )
         return total
 

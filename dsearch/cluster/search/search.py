@@ -30,6 +30,7 @@ from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged,
 from dsearch.engine.search.hits import HitPage, PageRequest, results_of, summaries_of
 from dsearch.engine.search.queries import QueryGroup, checked_questions, grouped, states_of
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
+from dsearch.hints import amount
 from dsearch.index import ParsedQuery, Tokenizer
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
@@ -149,7 +150,8 @@ class ShardedSearch:
 
     def _missing(self, lost: frozenset[int]) -> ShardsMissing:
         return ShardsMissing(
-            f"{len(lost)} of {len(self.release.shards)} shards with {self._share_of(lost):.1%} of the "
+            f"{len(lost)} of {amount(len(self.release.shards), 'shard')} with {self._share_of(lost):.1%} "
+            "of the "
             "documents do not answer; they are being restarted: try again in a moment, "
             "or ask with partial=true"
         )

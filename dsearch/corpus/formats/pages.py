@@ -10,6 +10,7 @@ from dsearch.corpus.formats.extras import optional
 from dsearch.corpus.formats.lines import ByteStream
 from dsearch.corpus.formats.texts import stem
 from dsearch.corpus.records import BadRecord
+from dsearch.hints import amount
 from dsearch.types import Document
 
 _BLOCKS = ["p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "div", "br", "tr", "blockquote", "pre", "section"]
@@ -75,7 +76,7 @@ def read_pdf(stream: ByteStream, identity: str) -> Document:
         raise BadRecord(f"not a PDF that can be read: {type(error).__name__}: {error}") from error
     text = "\n\n".join(page for page in pages if page)
     if not text:
-        raise BadRecord(f"no text on {len(pages)} pages: a scan needs text recognition (OCR) first")
+        raise BadRecord(f"no text on {amount(len(pages), 'page')}: a scan needs text recognition (OCR) first")
     return Document(id=identity, title=title or stem(identity), text=text, metadata={"pages": len(pages)})
 
 

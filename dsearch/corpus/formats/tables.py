@@ -10,6 +10,7 @@ from dsearch.corpus.columns import typed_rows
 from dsearch.corpus.formats.decoding import SAMPLE, detected
 from dsearch.corpus.formats.lines import ByteStream, Problems, beginning, raw_lines
 from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
+from dsearch.hints import amount
 
 DELIMITERS = ",;\t"
 LONGEST_CELL = 2**31 - 1  # Python's limit of 131,072 characters is shorter than many documents
@@ -103,7 +104,7 @@ class _Lines(Iterator[str]):
 
 def _record(header: list[str], row: list[str]) -> dict[str, str]:
     if len(row) != len(header):
-        raise BadRecord(f"{len(row)} cells, but the header has {len(header)} columns")
+        raise BadRecord(f"{amount(len(row), 'cell')}, but the header has {amount(len(header), 'column')}")
     for column, cell in zip(header, row, strict=True):
         if not cell.isascii() and any("\ud800" <= character <= "\udfff" for character in cell):
             raise BadRecord(f"column {column!r} is not UTF-8; save the file as UTF-8")

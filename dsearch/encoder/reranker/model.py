@@ -20,6 +20,7 @@ from jaxtyping import Float32
 
 from dsearch.encoder.reranker.weights import RerankerFiles, find_reranker, whole_name
 from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable
+from dsearch.hints import amount
 
 MOST_MODELS = 2  # that stay in memory
 _BATCH = 32
@@ -124,7 +125,8 @@ def _load(files: RerankerFiles) -> Any:
     labels = getattr(model, "num_labels", 1)
     if labels != 1:
         raise InvalidRequest(
-            f"reranker {files.name!r} has {labels} labels; use a model with one, whose score says how well a "
+            f"reranker {files.name!r} has {amount(labels, 'label')}; use a model with one, whose score "
+            "says how well a "
             "text answers a query"
         )
     return model.eval()

@@ -19,6 +19,7 @@ from dsearch.corpus.definitions import definition_starts
 from dsearch.corpus.files import CODE
 from dsearch.encoder import TextEncoder, TokenCounter
 from dsearch.errors import Command, Conflict, InvalidRequest
+from dsearch.hints import amount
 from dsearch.index import PassageTable
 from dsearch.store import Passages, Store
 from dsearch.types import Document
@@ -90,12 +91,13 @@ class PassageOptions:
         overlap = tokens // _OVERLAP_SHARE if self.overlap is None else self.overlap
         if not MIN_TOKENS <= tokens <= window:
             raise InvalidRequest(
-                f"passages of {tokens} tokens; use {MIN_TOKENS} to {window}, the window of "
+                f"passages of {amount(tokens, 'token')}; use {MIN_TOKENS} to {window}, the window of "
                 f"{encoder.identity.name!r}"
             )
         if not 0 <= overlap < tokens / 2:
             raise InvalidRequest(
-                f"an overlap of {overlap} tokens; use 0 to {(tokens - 1) // 2}, less than half a passage"
+                f"an overlap of {amount(overlap, 'token')}; use 0 to {(tokens - 1) // 2}, less than half a "
+                "passage"
             )
         return PassageLengths(tokens, overlap)
 
@@ -117,7 +119,8 @@ class PassageOptions:
             what = "does not cut long documents: what is beyond the encoder's window is not encoded"
             if present is not None:
                 what = (
-                    f"cuts long documents into passages of {present.tokens} tokens, {present.overlap} shared"
+                    f"cuts long documents into passages of {amount(present.tokens, 'token')}, "
+                    f"{present.overlap} shared"
                 )
             raise Conflict(
                 f"collection {store.name!r} {what}, and that stays. Leave the options for passages out, or "

@@ -45,6 +45,8 @@ OnProgress = Callable[[Progress], None]
 _STORED_AT_A_TIME = 1024  # documents a transaction
 _ENCODED_AT_A_TIME = 256  # documents between two commits of embeddings
 _LONG_ENCODED_AT_A_TIME = 1_000_000  # characters of long documents: some 1,000 passages
+_CHARACTERS_PER_TOKEN = 4  # for an estimate of the time left
+_CHARACTERS_PER_DOCUMENT = 200  # what a document costs besides its text, as if it were text
 _READ_AT_A_TIME = 8192  # rows a block, when a generation is built
 _CUT_AT_A_TIME = 1024  # rows a block of passages; a document may have a thousand
 
@@ -97,7 +99,10 @@ def encode_pending(
     `tokens`: keeps those of the documents, if the collection has a second stage.
     """
     pending, cutting = store.pending(), PassageLengths.of(store)
-    started, done = time.monotonic(), 0
+    cost = pending.lengths + _CHARACTERS_PER_DOCUMENT
+    if cutting is None and encoder.identity.max_tokens:  # what is beyond is not encoded
+        cost = np.minimum(cost, encoder.identity.max_tokens * _CHARACTERS_PER_TOKEN)
+    started, done, paid = time.monotonic(), 0, 0
     for batch in length_sorted_batches(pending.lengths, _ENCODED_AT_A_TIME):
         for part in [batch] if cutting is None else _of_bounded_length(batch, pending.lengths):
             rows = pending.rows[part]
@@ -108,9 +113,10 @@ def encode_pending(
                 (embeddings, further), of_documents = tokens.encode(encoder, documents)
                 tokens.keep(rows.tolist(), of_documents)
             store.set_embeddings(rows, embeddings, {int(rows[at]): cut for at, cut in further.items()})
-            done += len(rows)
+            done, paid = done + len(rows), paid + int(cost[part].sum())
             if on_progress is not None:
-                on_progress(Progress("encode", done, len(pending.rows), time.monotonic() - started))
+                elapsed_s, share = time.monotonic() - started, paid / int(cost.sum())
+                on_progress(Progress("encode", done, len(pending.rows), elapsed_s, share))
     return done
 
 

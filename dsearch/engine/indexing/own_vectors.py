@@ -17,6 +17,7 @@ from dsearch.attention.arrays import Array, is_tensor, numbers_of
 from dsearch.attention_options import LONGEST_STATE
 from dsearch.engine.home import is_given, require_encoder
 from dsearch.errors import DimensionMismatch, DsearchError, InvalidDocument, InvalidRequest
+from dsearch.hints import amount
 from dsearch.store import Store
 from dsearch.types import Document, EmbeddedDocument
 
@@ -92,7 +93,7 @@ def checked_embeddings(
         raise InvalidRequest("embeddings that are no numbers; give [documents, dimension]") from None
     if array.shape != (len(documents), store.dimension):
         raise DimensionMismatch(
-            f"embeddings of shape {list(array.shape)} for {len(documents)} documents; "
+            f"embeddings of shape {list(array.shape)} for {amount(len(documents), 'document')}; "
             f"use [{len(documents)}, {store.dimension}]"
         )
     lengths = np.linalg.norm(array.astype(np.float64), axis=1)
@@ -153,7 +154,8 @@ def query_arrays(
         for place, vector in enumerate(vectors):
             if len(vector) != dimension:
                 raise DimensionMismatch(
-                    f"{name}.{place} has {len(vector)} numbers; this collection's embeddings have {dimension}"
+                    f"{name}.{place} has {amount(len(vector), 'number')}; this collection's embeddings "
+                    f"have {dimension}"
                 )
         try:
             states = np.array(vectors, np.float64).reshape(len(vectors), dimension)
@@ -161,7 +163,8 @@ def query_arrays(
             raise InvalidRequest(f"{name} that are no numbers; give {dimension} finite ones each") from None
     if states.ndim != 2 or states.shape[1] != dimension:
         raise DimensionMismatch(
-            f"{name} of shape {list(states.shape)}; this collection's embeddings have {dimension} numbers: "
+            f"{name} of shape {list(states.shape)}; this collection's embeddings have "
+            f"{amount(dimension, 'number')}: "
             f"use [n, {dimension}]"
         )
     with np.errstate(over="ignore"):  # too long for a float: infinity is refused below
@@ -195,7 +198,7 @@ def _problem(embedding: object, dimension: int) -> DsearchError | None:
         return InvalidDocument("has an embedding that is no list of numbers; give one")
     if len(numbers) != dimension:
         return DimensionMismatch(
-            f"has an embedding of {len(numbers)} numbers; this collection's have {dimension}"
+            f"has an embedding of {amount(len(numbers), 'number')}; this collection's have {dimension}"
         )
     with np.errstate(over="ignore"):
         length = float(np.linalg.norm(numbers))

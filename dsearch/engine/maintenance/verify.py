@@ -16,6 +16,7 @@ import numpy as np
 from dsearch.engine.indexing.clean_close import FILE_NAME, read_clean_close
 from dsearch.engine.indexing.leases import open_registered
 from dsearch.errors import CorruptData, DsearchError, Gone, NotFound, UnsupportedFormat
+from dsearch.hints import amount
 from dsearch.index import Generation
 from dsearch.index.durable import file_digest
 from dsearch.store import FeedbackStore, GenerationRecord, ModelRecord, Store
@@ -140,8 +141,8 @@ def _generation(store: Store, record: GenerationRecord) -> Iterator[DsearchError
     if expected is not None and not np.array_equal(expected, generation.rows):
         missing, extra = np.setdiff1d(expected, generation.rows), np.setdiff1d(generation.rows, expected)
         yield CorruptData(
-            f"generation {record.number}: {len(missing)} rows of the store as of operation {record.snapshot} "
-            f"are not in it, {len(extra)} of its rows were not in the store"
+            f"generation {record.number}: {amount(len(missing), 'row')} of the store as of operation "
+            f"{record.snapshot} missing in it, {amount(len(extra), 'row')} in it that the store did not have"
         )
     yield from map(CorruptData, _embeddings(store, generation))
 
@@ -159,8 +160,8 @@ def _embeddings(store: Store, generation: Generation) -> Iterator[str]:
         if differ.any():
             first = int(rows[np.argmax(differ)])
             yield (
-                f"generation {generation.number}: {int(differ.sum())} embeddings are not those of the store, "
-                f"the first is that of row {first}; build it again"
+                f"generation {generation.number}: not those of the store: "
+                f"{amount(int(differ.sum()), 'embedding')}, the first is that of row {first}; build it again"
             )
 
 

@@ -27,6 +27,7 @@ from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.hints import amount
 from dsearch.index import DenseIndex
 from dsearch.index.dense.scanned import ScannedKeys
 
@@ -100,7 +101,7 @@ def _checked(arrays: dict[str, np.ndarray], texts: list[str] | None) -> dict[str
     if any(len(arrays[name]) != size for name, size in sizes.items()):
         raise InvalidRequest("its parts are of different lengths")
     if texts is not None and len(texts) != queries:
-        raise InvalidRequest(f"{len(texts)} texts for {queries} queries")
+        raise InvalidRequest(f"{amount(len(texts), 'text')} for {amount(queries, 'query')}")
     of_query, of_document = (arrays[name].astype(np.int64) for name in ("of_query", "of_document"))
     grades = by_query(of_query, of_document, arrays["grades"], arrays["inserted"], queries)
     return {**arrays, **grades}

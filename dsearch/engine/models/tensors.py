@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
+from dsearch.hints import amount
 from dsearch.index import K1, B, checked_weighting
 from dsearch.store.sqlite.digest import canonical_json
 
@@ -225,7 +226,7 @@ def _empty_head(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     heads, _, rank = query.shape
     if not 1 <= heads <= MAX_HEADS or not 1 <= rank <= encoder_dim:
         raise InvalidRequest(
-            f"{heads} query heads of rank {rank}; use 1 to {MAX_HEADS} of rank 1 to {encoder_dim}"
+            f"{amount(heads, 'query head')} of rank {rank}; use 1 to {MAX_HEADS} of rank 1 to {encoder_dim}"
         )
     query_side = "mlp" if "query_bias" in tensors else "low-rank"
     return Head(encoder_dim, heads=heads, rank=rank, query_side=query_side)

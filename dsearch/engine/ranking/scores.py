@@ -28,6 +28,7 @@ from dsearch.attention.arrays import Array, length, numbers_of
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
 from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.hints import amount
 from dsearch.types import Mode
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def check_texts(queries: int, texts: Sequence[Any] | None, mode: Mode, match_fie
     if texts is not None and (wrong := next((t for t in texts if not isinstance(t, str)), "")) != "":
         raise InvalidRequest(f"{wrong!r} among the texts; give the words of each state, '' for none")
     if texts is not None and len(texts) != queries:
-        raise InvalidRequest(f"{len(texts)} texts for {queries} query states; give one each")
+        raise InvalidRequest(f"{amount(len(texts), 'text')} for {queries} query states; give one each")
     if texts is None and match_field is not None:
         raise InvalidRequest(f"a match of {match_field!r} without texts; give the texts to be compared")
     if texts is None and mode == "keyword":
@@ -235,7 +236,7 @@ def texts_of_steps(texts: Sequence[Sequence[str]] | None, batch: int, steps: int
         return None
     if len(texts) != batch or any(isinstance(line, str) or len(line) != steps for line in texts):
         raise InvalidRequest(
-            f"texts that are not {batch} lists of {steps}; give a list of texts for each sequence"
+            f"texts that are not {amount(batch, 'list')} of {steps}; give a list of texts for each sequence"
         )
     return [text for line in texts for text in line]
 

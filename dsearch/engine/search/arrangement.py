@@ -31,6 +31,7 @@ from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.search_options import SearchOptions
 from dsearch.store.filters.field_names import meant_among
 from dsearch.store.filters.parse import Keys, parse_field, value_at
@@ -243,8 +244,8 @@ def refuse_absent(documents: Sequence[Document], field: str, spelt: str) -> None
     """
     if meant := meant_among(field, documents):
         raise InvalidRequest(
-            f"{spelt}: none of the {len(documents)} candidates has this field{meant}; use a field of "
-            "the metadata"
+            f"{spelt}: none of the {amount(len(documents), 'candidate')} has this field{meant}; "
+            "use a field of the metadata"
         )
 
 

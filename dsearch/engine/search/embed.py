@@ -23,6 +23,7 @@ from dsearch.encoder.text_encoder import Role
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ def text_of_tokens(encoder: TextEncoder, tokens: Sequence[int]) -> str:
     first, last = vocabulary.first, vocabulary.last
     if len(tokens) < 3 or tokens[0] != first or tokens[-1] != last or max(tokens) >= vocabulary.size:
         raise InvalidRequest(
-            f"a list of {len(tokens)} tokens that are not of this encoder's vocabulary of {vocabulary.size} "
+            f"a list of {amount(len(tokens), 'token')} that are not of this encoder's vocabulary of "
+            f"{vocabulary.size} "
             f"(they begin with {first} and end with {last}); {advice}"
         )
     return vocabulary.decode(list(tokens))

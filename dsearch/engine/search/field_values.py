@@ -22,6 +22,7 @@ from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.fields import VALUE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.products import in_full_precision
 from dsearch.store.filters.field_names import refuse_misspelt
 from dsearch.store.filters.parse import parse_field
@@ -150,7 +151,10 @@ def kind_of_all(values: Iterable[tuple[Callable[[Any], str], Any, Any]], field: 
         names = [named(place) for named, place in (first, second)]
         what = f"a {kind[0]} in document {names[0]!r} and a {other[0]} in {names[1]!r}"
         if kind[0] == other[0]:
-            what = f"a vector of {kind[1]} numbers in document {names[0]!r} and of {other[1]} in {names[1]!r}"
+            what = (
+                f"a vector of {amount(kind[1], 'number')} in document {names[0]!r} and of {other[1]} in "
+                f"{names[1]!r}"
+            )
         raise InvalidRequest(f"field {field!r} is {what}; make it of one kind to pool it")
     return next(iter(kinds))[0] if kinds else None
 

@@ -36,6 +36,7 @@ from dsearch.engine.search.field_values import field_rows, texts_at, with_field
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound
+from dsearch.hints import amount
 from dsearch.results import Attention, Gradients, Proof
 from dsearch.types import Purpose, Stamp
 
@@ -313,7 +314,8 @@ def _check_size(output: SearchOutput, heads: int, include: Container[Part], larg
     size = arrays * batch * count * output.folded.shape[-1] * output.folded.element_size()
     if size > largest_bytes:
         raise AnswerTooLarge(
-            f"{batch} queries of {count} candidates with {arrays} arrays of vectors are {size} bytes; "
+            f"{amount(batch, 'query')} of {amount(count, 'candidate')} with {amount(arrays, 'array')} of "
+            f"vectors: {size} bytes; "
             f"use fewer queries or candidates, at most {largest_bytes} bytes in one answer"
         )
 
@@ -327,13 +329,16 @@ def _padded(
     name: str, rows: Sequence[Sequence[float]], positions: Int64[np.ndarray, "batch candidates"]
 ) -> Float[Tensor, "batch candidates"]:
     if len(rows) != len(positions):
-        raise InvalidRequest(f"{name} of {len(rows)} queries, {len(positions)} were asked; give one row each")
+        raise InvalidRequest(
+            f"{name} of {amount(len(rows), 'query')}, {len(positions)} were asked; give one row each"
+        )
     padded = torch.zeros(positions.shape, dtype=torch.float64)
     counts = (positions != NONE).sum(1).tolist()
     for query, (row, count) in enumerate(zip(rows, counts, strict=True)):
         if len(row) != count:
             raise InvalidRequest(
-                f"{name}.{query} has {len(row)} numbers; this query has {count} candidates, give one each, "
+                f"{name}.{query} has {amount(len(row), 'number')}; this query has "
+                f"{amount(count, 'candidate')}, give one each, "
                 "in the order of the answer"
             )
         padded[query, :count] = torch.as_tensor(row, dtype=torch.float64)

@@ -29,6 +29,7 @@ from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
 from dsearch.search_options import SearchOptions
 from dsearch.types import Mode, Stamp
@@ -167,7 +168,9 @@ def checked_questions(
     if vectors is not None:
         states = numbers_of(query_arrays(vectors, dimension)).astype(np.float32)
         if len(states) != len(queries):
-            raise InvalidRequest(f"{len(queries)} queries and {len(states)} vectors; give as many")
+            raise InvalidRequest(
+                f"{amount(len(queries), 'query')} and {amount(len(states), 'vector')}; give as many"
+            )
     chosen.check(queries, vectors=states is not None)
     if states is None:
         return None, queries

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, Int64
 
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.index.exact import best_above
 from dsearch.index.keyword.data import KeywordData, part_of, reweighed
 from dsearch.index.keyword.fresh_texts import TokenizedTexts
@@ -98,7 +99,8 @@ class KeywordIndex:
         """
         if len(statistics.frequencies) != self._data.terms:
             raise InvalidRequest(
-                f"frequencies of {len(statistics.frequencies)} terms; this index has {self._data.terms}"
+                f"frequencies of {amount(len(statistics.frequencies), 'term')}; this index has "
+                f"{self._data.terms}"
             )
         return KeywordIndex(self._data, QueryTerms(self._data, statistics))
 

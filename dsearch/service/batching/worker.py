@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from dsearch.hints import amount
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.middleware import deadline
 
@@ -209,7 +210,7 @@ class Worker:
         if waiting < self.waiting and self._too_slow(waiting):
             what += ", and the last of them will be begun late"
         elif waiting < self.waiting:
-            what += f", of {self._characters} characters"
+            what += f", of {amount(self._characters, 'character')}"
         raise Overloaded(f"{what}, the most that may; try again after the seconds in Retry-After")
 
     def _fits(self, characters: int) -> bool:

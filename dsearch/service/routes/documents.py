@@ -27,6 +27,7 @@ from dsearch.errors import (
     InvalidDocument,
     InvalidRequest,
 )
+from dsearch.hints import amount
 from dsearch.results import DeleteResult, DocumentPage, MetadataResult, WriteResult
 from dsearch.service.batching.ingest import StreamCounts, blocks
 from dsearch.service.collections import Catalogue
@@ -145,7 +146,7 @@ async def _upsert_stream(collection: str, request: Request, service: Service) ->
             await service.writing.run(partial(ingest.take, []))
         if ingest.nothing_stored:
             raise InvalidDocument(
-                f"none of {ingest.refused} lines is a document that can be stored; see written"
+                f"none of {amount(ingest.refused, 'line')} is a document that can be stored; see written"
             )
     except DsearchError as error:
         # Earlier blocks are acknowledged here: without this the sender could not know of them.

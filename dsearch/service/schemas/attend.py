@@ -12,6 +12,7 @@ from dsearch.engine.draws import MAX_LEARNING_RATE, SAMPLES
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import DimensionMismatch
+from dsearch.hints import amount
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Limit, Number, Vector
 from dsearch.service.wire.requests import RequestModel, allowed, encodable
 from dsearch.types import Purpose, Stamp
@@ -89,7 +90,8 @@ class Differentiable(AttendFields):
             )
         if self.queries is not None and self.vectors is not None and len(self.queries) != len(self.vectors):
             raise ValueError(
-                f"{len(self.queries)} queries and {len(self.vectors)} vectors; give as many, or either alone"
+                f"{amount(len(self.queries), 'query')} and {amount(len(self.vectors), 'vector')}; give as "
+                "many, or either alone"
             )
         return self
 
@@ -228,6 +230,7 @@ def matrix(name: str, rows: list[list[float]], dimension: int) -> np.ndarray:
     for position, row in enumerate(rows):
         if len(row) != dimension:
             raise DimensionMismatch(
-                f"{name}.{position} has {len(row)} numbers; this collection's embeddings have {dimension}"
+                f"{name}.{position} has {amount(len(row), 'number')}; this collection's embeddings have "
+                f"{dimension}"
             )
     return np.array(rows, np.float64)

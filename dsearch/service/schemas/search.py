@@ -14,6 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from dsearch.attention_options import AttentionOptions
 from dsearch.declared import options_of
 from dsearch.engine.feedback import MAX_EXPLORE
+from dsearch.hints import amount
 from dsearch.index import AUTO, DENSE_KINDS
 from dsearch.search_options import MAX_LIMIT, MODES, SearchOptions
 from dsearch.service.wire.declared_fields import options_from
@@ -201,11 +202,14 @@ class BatchRequest(SearchFields):
         if self.queries is None and self.vectors is None:
             raise ValueError("neither queries nor vectors; give at least one")
         if self.vectors is not None and len(self.vectors) != len(self.texts):
-            raise ValueError(f"{len(self.texts)} queries and {len(self.vectors)} vectors; give as many")
+            raise ValueError(
+                f"{amount(len(self.texts), 'query')} and {amount(len(self.vectors), 'vector')}; give as many"
+            )
         hits = len(self.texts) * (self.limit + self.offset)
         if hits > MAX_BATCH_HITS:
             raise ValueError(
-                f"{len(self.texts)} queries of limit + offset {self.limit + self.offset} are {hits} hits; "
+                f"{amount(hits, 'hit')} of {amount(len(self.texts), 'query')} with limit + offset "
+                f"{self.limit + self.offset}; "
                 f"use at most {MAX_BATCH_HITS} in one request"
             )
         return self

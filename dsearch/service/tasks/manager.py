@@ -25,6 +25,7 @@ from dsearch.engine import SearchEngine
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.maintenance.migrate import PreparedMigration
 from dsearch.errors import Cancelled, Conflict, CorruptData, DsearchError, UnsupportedFormat
+from dsearch.hints import amount, seconds_left
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
@@ -245,22 +246,21 @@ class Tasks:
             return
         shutil.rmtree(self._engine.home.path / FOLDER_NAME / task.id, ignore_errors=True)
         detail = (
-            f"the server ended {task.attempts} times while this ran; to start it again send the same request "
+            f"the server ended {amount(task.attempts, 'time')} while this ran; to start it again send the "
+            "same request "
             f"to POST /v1/collections/{task.collection}/{task.kind}"
         )
         self.store.end(task, "interrupted", problem={"code": "interrupted", "detail": detail})
 
 
 def _progress(said: Progress) -> dict[str, Any]:
-    left_s = None
-    if said.done and said.total:
-        left_s = round(said.elapsed_s * (said.total - said.done) / said.done, 2)
+    left_s = seconds_left(said.done, said.total, said.elapsed_s, said.share)
     return {
         "stage": said.stage,
         "done": said.done,
         "total": said.total,
         "elapsed_s": round(said.elapsed_s, 2),
-        "eta_s": left_s,
+        "eta_s": None if left_s is None else round(left_s, 2),
     }
 
 

@@ -53,17 +53,17 @@ class ModelUploads:
             Overloaded: too many bytes wait for their tasks.
             InsufficientStorage, Unavailable: the disk is full, or cannot be written.
         """
-        name, digest, held = uuid.uuid4().hex, hashlib.sha256(), bytearray()
+        name, digest, waiting = uuid.uuid4().hex, hashlib.sha256(), bytearray()
         place = self.folder / f"{name}{_SUFFIX}"
         try:
             file = await run_in_threadpool(self._begin, place)
             try:
                 async for some in limited(request, self._max_bytes, _LARGER):
-                    held += some
-                    if len(held) >= _AT_A_TIME:
-                        await run_in_threadpool(_write, file, held, digest)
-                        held = bytearray()
-                await run_in_threadpool(_write, file, held, digest)
+                    waiting += some
+                    if len(waiting) >= _AT_A_TIME:
+                        await run_in_threadpool(_write, file, waiting, digest)
+                        waiting = bytearray()
+                await run_in_threadpool(_write, file, waiting, digest)
             finally:
                 file.close()
             await run_in_threadpool(self._finish, place)

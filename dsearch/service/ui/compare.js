@@ -85,7 +85,7 @@ function evaluationElement({ result }, open) {
     ...systems.map((name) => cellText(cells[name]))]);
   const shown = element("div", "", warning ? element("p", "warning", `Warning: ${warning}.`) : "", table(["queries", "measure", ...systems], rows,
     `Means; below, the difference to ${baseline} with its 95 % interval`),
-  without ? element("p", "quiet", `${without} judged queries without a relevant document are left out.`) : "",
+  without ? element("p", "quiet", `Left out: ${count(without, "judged query", "judged queries")} without a relevant document.`) : "",
   leg ? element("p", "", leg.text) : "");
   if (comparison) shown.append(...comparisonElements(comparison, open));
   return shown;

@@ -21,6 +21,7 @@ from starlette.concurrency import run_in_threadpool
 
 from dsearch.engine import Collection
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, MissingExtra, NotFound
+from dsearch.hints import amount
 from dsearch.service.batching.worker import Worker
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
@@ -123,7 +124,8 @@ class Attachments:
         waiting = sum(attachment.status == "in_progress" for attachment in self._unfinished.values())
         if waiting + len(files) > MAX_WAITING:
             raise Overloaded(
-                f"{waiting} files wait already, of at most {MAX_WAITING}; try again after the seconds in "
+                f"{amount(waiting, 'file waits', 'files wait')} already, of at most {MAX_WAITING}; try "
+                "again after the seconds in "
                 "Retry-After"
             )
         now = int(time.time())

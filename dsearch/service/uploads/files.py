@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
+from dsearch.hints import amount
 from dsearch.index.durable import file_digest, sync_file, sync_folder
 
 FOLDER = ".uploads"
@@ -155,7 +156,7 @@ class Uploads:
         total = sum(upload.bytes for upload in files.values())
         if len(files) >= self._max_files or total + size > self._max_bytes:
             raise Conflict(
-                f"{len(files)} files of {total} bytes are kept, and this one has {size}; at most "
+                f"{amount(len(files), 'file')} of {total} bytes are kept, and this one has {size}; at most "
                 f"{self._max_files} files of {self._max_bytes} bytes: delete some with DELETE /v1/files/ID. "
                 "Documents made of a file that is deleted go with it"
             )

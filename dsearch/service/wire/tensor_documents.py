@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.service.wire.json import parse
 from dsearch.types import Document, EmbeddedDocument
 
@@ -38,7 +39,9 @@ def documents_of_tensors(body: bytes) -> tuple[Any, Float[np.ndarray, "documents
         shape = list(embeddings.shape)
         raise InvalidRequest(f"embeddings of type {embeddings.dtype}, shape {shape}; {_EXPECTED}")
     if len(documents) != len(embeddings):
-        raise InvalidRequest(f"{len(documents)} documents and {len(embeddings)} embeddings; {_EXPECTED}")
+        raise InvalidRequest(
+            f"{amount(len(documents), 'document')} and {amount(len(embeddings), 'embedding')}; {_EXPECTED}"
+        )
     return documents, embeddings
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float32, Shaped
 
 from dsearch.errors import DimensionMismatch, InvalidDocument, InvalidRequest
+from dsearch.hints import amount
 from dsearch.store.metadata import RefusedValue, canonical_metadata
 from dsearch.store.sqlite.digest import canonical_json, document_digest
 from dsearch.types import Document
@@ -154,7 +155,9 @@ def prepare_embeddings(
             f"document, so give [{count}, {dimension}]"
         )
     if len(array) != count:
-        raise InvalidRequest(f"{len(array)} embeddings for {count} documents; give one each")
+        raise InvalidRequest(
+            f"{amount(len(array), 'embedding')} for {amount(count, 'document')}; give one each"
+        )
     return finite_float32(array)
 
 
@@ -228,7 +231,7 @@ def _value(value: object) -> float | list[float]:
         numbers = cast("list[object]", value)
         if not 1 <= len(numbers) <= MAX_VALUE_NUMBERS:
             raise RefusedValue(
-                f"has a value of {len(numbers)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none"
+                f"has a value of {amount(len(numbers), 'number')}; use 1 to {MAX_VALUE_NUMBERS}, or none"
             )
         return [_number(number) for number in numbers]
     return _number(value)

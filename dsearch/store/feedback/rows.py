@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.errors import Command, Conflict, CorruptData, UnsupportedFormat
+from dsearch.hints import amount
 from dsearch.store.feedback.records import Event, Impression, digest_of
 from dsearch.store.sqlite.digest import content_fact
 from dsearch.store.sqlite.watermark import MarkedState, WatermarkedFile, read_row
@@ -147,7 +148,8 @@ def require_complete(connection: sqlite3.Connection) -> None:
     ).fetchone()
     if counted != counts or lone:
         raise CorruptData(
-            f"feedback.db holds {sum(counted.values())} events where {sum(counts.values())} were written, "
+            f"feedback.db holds {amount(sum(counted.values()), 'event')} where {sum(counts.values())} were "
+            "written, "
             f"{lone} of them without their page; clear away what is damaged",
             hint=CLEAR_DAMAGED,
         )

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.errors import Command, CorruptData, InsufficientStorage, UnsupportedFormat
+from dsearch.hints import amount
 from dsearch.store.feedback.file import FEEDBACK_FILE, FeedbackFile, copy_feedback
 from dsearch.store.feedback.records import Event, Impression
 from dsearch.store.feedback.rows import (
@@ -247,7 +248,7 @@ class FeedbackStore:
             raise damaged()
         if events > self._max_events_of_key:
             raise FeedbackFull(
-                f"key {key!r} has {events - more} events in {self._folder.name!r} and may have "
+                f"key {key!r} has {amount(events - more, 'event')} in {self._folder.name!r} and may have "
                 f"{self._max_events_of_key}; make room",
                 hint=Command("feedback clear", ("-c", self._folder.name, "--key", key)),
             )

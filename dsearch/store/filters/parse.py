@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.search_options import MAX_FIELD_CHARACTERS
 from dsearch.store.metadata import MAX_METADATA_DEPTH
 from dsearch.types import ROOT_KEYS
@@ -112,7 +113,9 @@ def value_at(metadata: Mapping[str, Any], keys: Keys) -> Any:
 def parse_field(field: str, where: str = "field", *, roots: bool = False) -> Keys:
     """Split a dotted path into keys; raises InvalidRequest, without `roots` also for `ROOT_KEYS`."""
     if len(field) > MAX_FIELD_CHARACTERS:
-        raise _refused(where, f"a field of {len(field)} characters", f"use at most {MAX_FIELD_CHARACTERS}")
+        raise _refused(
+            where, f"a field of {amount(len(field), 'character')}", f"use at most {MAX_FIELD_CHARACTERS}"
+        )
     keys = [""]
     characters = iter(field)
     for character in characters:
@@ -133,7 +136,9 @@ def parse_field(field: str, where: str = "field", *, roots: bool = False) -> Key
             )
     if len(keys) > MAX_METADATA_DEPTH:
         raise _refused(
-            where, f"a field of {len(keys)} keys", f"metadata has at most {MAX_METADATA_DEPTH} levels"
+            where,
+            f"a field of {amount(len(keys), 'key')}",
+            f"metadata has at most {MAX_METADATA_DEPTH} levels",
         )
     if not roots and tuple(keys[: len(ROOT_KEYS)]) == ROOT_KEYS:
         raise _refused(
@@ -217,7 +222,9 @@ class _Parser:
             return operand
         if isinstance(operand, str):
             if len(operand) > MAX_OPERAND_CHARACTERS:
-                raise _refused(where, f"{len(operand)} characters", f"use at most {MAX_OPERAND_CHARACTERS}")
+                raise _refused(
+                    where, f"{amount(len(operand), 'character')}", f"use at most {MAX_OPERAND_CHARACTERS}"
+                )
             if not _is_text(operand):
                 raise _refused(where, "a lone surrogate", "use text; no document has one")
             return operand

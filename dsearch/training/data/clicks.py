@@ -31,6 +31,7 @@ from statistics import median_low
 import numpy as np
 
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.store import Event, Impression, Page
 from dsearch.training.data.actions import ACTIONS, factors_of, outsiders
 from dsearch.training.data.propensity import Propensities
@@ -294,7 +295,7 @@ def _grades(
             agreed = min(total, 2 * (total - max(mass.values()))) if quorum > 1 else total
             clicked[document] = agreed * (sum(profits) / len(profits) if profits else 1.0)
         elif mass:
-            left_out[f"documents of a query on which fewer than {quorum} keys agree"] += 1
+            left_out[f"documents of a query on which fewer than {amount(quorum, 'key')} agree"] += 1
     most = max(clicked.values(), default=0.0)
     noise = [document for document, mass in clicked.items() if mass < floor * most]
     left_out["documents of a query with too few of its clicks"] += len(noise)

@@ -210,7 +210,7 @@ def make_examples(
     """
     left_out = {reason: count for reason, count in left_out.items() if count}
     if not texts:
-        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items()) or "there are none"
+        reasons = "; ".join(f"{reason}: {count}" for reason, count in left_out.items()) or "there are none"
         raise InvalidRequest(
             f"no usable training query: {reasons}. Give queries with a relevant document of "
             f"collection {collection.name!r}"

@@ -23,6 +23,7 @@ import orjson
 
 from dsearch.engine import Collection
 from dsearch.errors import Cancelled, InvalidRequest, InvalidSource
+from dsearch.hints import amount
 from dsearch.types import Document, Progress
 
 LEAST_CHARACTERS = 80  # a shorter text is a title, which a question would repeat
@@ -98,7 +99,7 @@ def synthesize(
     with path.open("ab") as file:
         for start in range(0, len(remaining), batch_size):
             if cancelled is not None and cancelled():
-                raise Cancelled(f"stopped after {len(lines)} documents; called again it goes on")
+                raise Cancelled(f"stopped after {amount(len(lines), 'document')}; called again it goes on")
             judged = _judged(collection, writer, remaining[start : start + batch_size], within)
             file.write(b"".join(orjson.dumps(line) + b"\n" for line in judged))
             file.flush()

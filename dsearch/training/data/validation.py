@@ -42,7 +42,7 @@ class DataReport:
         """For a terminal; empty when nothing is wrong."""
         if not self.counts:
             return ""
-        counted = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items()))
+        counted = ", ".join(f"{kind}: {count}" for kind, count in sorted(self.counts.items()))
         more = sum(self.counts.values()) - len(self.places)
         lines = [*self.places, *([f"… and {more} more"] if more > 0 else []), f"left out: {counted}"]
         return "\n".join(lines)

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Int64
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import Command, InvalidRequest
+from dsearch.hints import amount
 from dsearch.store import Page
 from dsearch.training.data.clicks import ClickGrades, ClickOptions, graded_pages
 from dsearch.training.data.examples import Examples, examples_from_judgements
@@ -86,17 +87,18 @@ class FromFeedback:
     def to_text(self) -> str:
         """A few lines for a terminal."""
         theta = self.propensities
-        estimated = f"estimated from {theta.clicks} clicks on positions that a coin had decided"
+        estimated = f"estimated from {amount(theta.clicks, 'click')} on positions that a coin had decided"
         assumed = (
-            f"assumed: {theta.clicks} clicks on such positions are too few; search with explore for more"
+            f"assumed: too few ({amount(theta.clicks, 'click')} on such positions); search with explore "
+            "for more"
         )
         how = {"swaps": estimated, "assumed": assumed, "none": "not corrected for"}[theta.source]
         lines = [
-            f"feedback: {self.graded.clicks} clicks of {self.graded.keys} keys",
-            f"{len(self.examples)} usable queries; keys that have to agree: {self.graded.quorum}",
+            f"feedback: {amount(self.graded.clicks, 'click')} of {amount(self.graded.keys, 'key')}",
+            f"{amount(len(self.examples), 'usable query')}; keys that have to agree: {self.graded.quorum}",
             f"position bias: {how}; θ = " + " ".join(f"{value:.2f}" for value in theta.values),
         ]
-        return "\n".join([*lines, *(f"left out: {n} {why}" for why, n in self.graded.left_out.items())])
+        return "\n".join([*lines, *(f"left out: {why}: {n}" for why, n in self.graded.left_out.items())])
 
 
 def examples_from_feedback(
@@ -130,7 +132,7 @@ def examples_from_feedback(
         propensities = propensities_from_pages(pages, key_share=options.key_share)
     graded = graded_pages(pages, propensities, options)
     if not graded.grades:
-        why = "; ".join(f"{count} {reason}" for reason, count in graded.left_out.items()) or "there is none"
+        why = "; ".join(f"{reason}: {count}" for reason, count in graded.left_out.items()) or "there is none"
         if without and why == "there is none":
             raise InvalidRequest(
                 f"no feedback of {collection.name!r} to learn from beside that of "

@@ -20,6 +20,7 @@ from dsearch.engine import Collection, EncodedDocuments, Snapshot
 from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.models.training_record import query_statistics
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.store import Passages
 from dsearch.training.data.examples import STRENGTHS, Examples, with_query_keys
 from dsearch.training.finetune.head import TrainingResult
@@ -90,7 +91,9 @@ def finetune_full(
         part = split_folds(examples, options.held_out, options.seed)[0]
     training = examples.subset(sorted(set(range(len(examples))) - set(part)))
     if not len(training):
-        raise InvalidRequest(f"{len(examples)} examples, of which {len(part)} are held out; give more")
+        raise InvalidRequest(
+            f"{amount(len(examples), 'example')}, of which {len(part)} are held out; give more"
+        )
     ranked = part
     if len(part) > MOST:
         ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()

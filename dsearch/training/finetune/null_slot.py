@@ -31,6 +31,7 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.calibration import Answerability, answerability
+from dsearch.hints import amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.head import TrainingResult
 from dsearch.training.gate.selection import part_of_the_way, reweighed
@@ -117,7 +118,8 @@ def learn_null_slot(
     """
     if min(len(unanswerable), len(examples)) < MIN_UNANSWERABLE:
         raise InvalidRequest(
-            f"{len(unanswerable)} judged queries that nothing answers and {len(examples)} that something "
+            f"{amount(len(unanswerable), 'judged query')} that nothing answers and {len(examples)} that "
+            "something "
             f"does; a null slot needs at least {MIN_UNANSWERABLE} of both (grade 0 says that a document does "
             "not answer)"
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, paired_bootstrap
+from dsearch.hints import amount
 from dsearch.training.gate.decision import sign_flip_p_value
 
 SAMPLES = 10_000
@@ -50,7 +51,7 @@ class Comparison:
         for group in self.groups:
             verdict = "significant" if group.p_value <= 0.05 else "may be chance"
             lines.append(
-                f"  {group.name:<7}{group.queries:>6} queries  "
+                f"  {group.name:<7}{amount(group.queries, 'query'):>14}  "
                 f"{group.first:.4f} → {group.second:.4f}  "
                 f"({group.difference.mean:+.4f} "
                 f"[{group.difference.low:+.4f}, {group.difference.high:+.4f}])  "
@@ -88,7 +89,7 @@ def compare_values(
     """
     if first.keys() != second.keys():
         raise InvalidRequest(
-            f"values of {len(first)} and {len(second)} queries, not of the same ones; evaluate both models "
+            f"{amount(len(first), 'value')} and {len(second)}, not of the same queries; evaluate both models "
             "on the same judgements"
         )
     if not first:

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int8, Int64
 
+from dsearch.hints import amount
 from dsearch.training.gate.held_out import FEW_QUERIES
 
 SAMPLES = 10_000
@@ -82,7 +83,7 @@ class Decision:
         """The decision in one line."""
         text = f"{odds(self.helps)} that it helps: expected {self.expected:+.4f}, at worst {self.low:+.4f}"
         if self.further_queries is not None:
-            text += f"; about {self.further_queries:,} more judged queries would settle it"
+            text += f"; about {amount(self.further_queries, 'more judged query')} would settle it"
         return text
 
     def to_dict(self) -> dict[str, Any]:
@@ -311,7 +312,8 @@ def _end(gate: Mapping[str, Any], outcome: Outcome) -> str:
         return "it is not live, since another version became live after the comparison."
     why, decision = _why_not(gate), gate.get("decision") or {}
     further = decision.get("further_queries")
-    more = f"; about {further:,} more judged queries would settle it" if further else ""
+    queries = "query" if further == 1 else "queries"
+    more = f"; about {further:,} more judged {queries} would settle it" if further else ""
     return f"it is not live, since {why}{more}."
 
 
@@ -320,9 +322,11 @@ def _why_not(gate: Mapping[str, Any]) -> str:
     if whole["difference"] is None and "no trusted slice" in gate.get("reason", ""):
         return "it learned from feedback, and no judgements were given that are trusted to judge it"
     if whole["difference"] is None:
-        return f"at least {gate.get('min_queries', 10)} judged queries are needed"
+        return (
+            f"at least {amount(gate.get('min_queries', 10), 'judged query is', 'judged queries are')} needed"
+        )
     if whole["queries"] < gate.get("min_queries", 0):
-        return f"{whole['queries']} held-out queries are too few"
+        return f"{amount(whole['queries'], 'held-out query is', 'held-out queries are')} too few"
     if whole["difference"]["mean"] <= 0:
         return "it did not get better"
     for part in parts:

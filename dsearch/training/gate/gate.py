@@ -32,6 +32,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, bootstrap_columns
+from dsearch.hints import amount
 from dsearch.jobs import BALANCED, MARGIN, RISKS
 from dsearch.products import product
 from dsearch.training.gate.decision import (
@@ -194,17 +195,15 @@ class GateReport:
             required += f", is p = {self.p_value:.4f}"
         lines.append(
             f"{required}; on no slice a probability above {self.gate.harm:g} of losing more than "
-            f"{self.gate.margin:g}; {self.gate.min_queries} held-out queries"
+            f"{self.gate.margin:g}; {amount(self.gate.min_queries, 'held-out query')}"
         )
         if self.canary_overlap is not None:
-            lines.append(
-                f"  canaries: stored documents as queries keep {self.canary_overlap:.0%} "
-                f"of their first {DEPTH} hits"
-            )
+            share = f"{self.canary_overlap:.0%} of their first {DEPTH} hits"
+            lines.append(f"  canaries: stored documents as queries keep {share}")
         return "\n".join(lines)
 
     def _line_of(self, part: Slice) -> str:
-        line = f"  {part.name:<7}{part.queries:>5} held-out queries"
+        line = f"  {part.name:<7}{amount(part.queries, 'held-out query'):>22}"
         if part.before is not None and part.after is not None and part.difference is not None:
             interval = f"[{part.difference.low:+.4f}, {part.difference.high:+.4f}]"
             gain = f"{part.difference.mean:+.4f} {interval}"
@@ -318,7 +317,7 @@ def _verdict(report: GateReport) -> tuple[Verdict, str, int | None]:
     change = f"held-out {measure} {whole.before:.4f} → {whole.after:.4f}"
     further = further_for_significance(mean, whole.deviation, whole.queries, gate.alpha)
     if whole.queries < gate.min_queries:
-        reason = f"{whole.queries} held-out queries are too few to judge by; {gate.min_queries} are needed"
+        reason = f"{amount(whole.queries, 'held-out query')}, too few to judge by; use {gate.min_queries}"
         missing = gate.min_queries - whole.queries
         return "cannot tell", reason, missing if further is None else max(missing, further)
     if mean <= 0:
@@ -343,7 +342,8 @@ def _harm(part: Slice, gate: Gate, measure: str) -> str:
     moved = f"{part.before:.4f} → {part.after:.4f}"
     if part.difference.mean < 0:
         moved = f"falls by {-part.difference.mean:.4f} ({moved})"
-    return f"on {part.name} documents {measure} {moved} over {part.queries} held-out queries; {chance}"
+    judged = amount(part.queries, "held-out query")
+    return f"on {part.name} documents {measure} {moved} over {judged}; {chance}"
 
 
 def _further_of_slice(part: Slice, queries: int, gate: Gate) -> int | None:

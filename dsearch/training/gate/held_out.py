@@ -35,6 +35,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.hints import amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import BothTops, Ranking
@@ -225,7 +226,8 @@ class Headroom:
             reasons.append("nearly all relevant documents that are found are among the first ten already")
         if self.queries < FEW_QUERIES:
             reasons.append(
-                f"{self.queries} training queries are too few to train a projection reliably; `dsearch tune` "
+                f"{amount(self.queries, 'training query is', 'training queries are')} too few to train a "
+                "projection reliably; `dsearch tune` "
                 "fits only keyword weight, k1, b and hop strength and needs a few dozen"
             )
         return reasons
@@ -237,7 +239,7 @@ class Headroom:
     def to_text(self) -> str:
         """A line or two for a terminal."""
         line = (
-            f"headroom on {self.queries} queries with {self.judgements} judgements: "
+            f"headroom on {amount(self.queries, 'query')} with {amount(self.judgements, 'judgement')}: "
             f"recall@10 {self.recall_at_10:.3f}, recall@100 {self.recall_at_100:.3f}, "
             f"answered at rank 1: {self.answered_first:.0%}"
         )

@@ -17,6 +17,7 @@ import numpy as np
 
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.metrics import Values
+from dsearch.hints import amount
 from dsearch.training.gate.gate import MEASURE, Gate, judge
 from dsearch.training.gate.held_out import Answers
 
@@ -121,7 +122,7 @@ def judge_regression(
     report = judge(answers(now), answers(baseline), gate, need_slices=False, seed=seed)
     before, after = answers(baseline).all.mean(), answers(now).all.mean()
     fall, p_value = float(before - after), report.p_value if before > after else None
-    moved = f"nDCG@10 {before:.4f} → {after:.4f} on {len(queries)} queries"
+    moved = f"nDCG@10 {before:.4f} → {after:.4f} on {amount(len(queries), 'query')}"
     if fall <= tolerated:
         reason = f"{moved}: no fall of more than {tolerated:g}"
     elif report.passed:
@@ -129,7 +130,7 @@ def judge_regression(
     else:
         reason = (
             f"{moved}: a fall of more than {tolerated:g} that may be chance (p = {p_value:.3f} > "
-            f"{gate.alpha:g}, or fewer than {gate.min_queries} queries)"
+            f"{gate.alpha:g}, or fewer than {amount(gate.min_queries, 'query')})"
         )
     worse = bool(fall > tolerated and report.passed)
     return Regression(worse, reason, len(queries), float(before), float(after), tolerated, p_value)

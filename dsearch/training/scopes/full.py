@@ -28,6 +28,7 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.training.data.examples import Examples, mined_negatives
 from dsearch.training.loop.distributed import Processes
 from dsearch.training.loop.gradcache import cached_backward, encoded_by_all
@@ -290,7 +291,7 @@ class FullTask:
         if self._chunk == 1 or self._processes.count > 1:
             return None
         self._chunk = -(-self._chunk // 2)
-        return f"{self._chunk} texts at a time from now on"
+        return f"{amount(self._chunk, 'text')} at a time from now on"
 
     def more_state(self) -> dict[str, Tensor]:
         """The index."""

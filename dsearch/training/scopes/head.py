@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.errors import Command, InvalidRequest
+from dsearch.hints import amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.loop.loop import (
     Epoch,
@@ -224,7 +225,7 @@ class _FrozenDocuments(NothingFurther):
         if self._at_once == 1 or self._options.objective == "in-batch":
             return None
         self._at_once = -(-self._at_once // 2)
-        return f"{self._at_once} queries at a time from now on"
+        return f"{amount(self._at_once, 'query')} at a time from now on"
 
     def _precision(self) -> AbstractContextManager[Any]:
         """Autocast of the query encoder, or none."""

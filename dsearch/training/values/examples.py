@@ -15,6 +15,7 @@ from dsearch.engine import Collection, Snapshot
 from dsearch.engine.home import is_given
 from dsearch.engine.state.fields import fields_of
 from dsearch.errors import InvalidRequest
+from dsearch.hints import amount
 from dsearch.training.values.losses import ValueKind
 
 MIN_DOCUMENTS = 10  # with fewer there are no neighbours to speak of
@@ -83,7 +84,8 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
     present = [value for value in collected if value is not None]
     if len(present) < MIN_DOCUMENTS:
         raise InvalidRequest(
-            f"{len(present)} documents of collection {collection.name!r} have the field {field!r}; "
+            f"the field {field!r} is in {amount(len(present), 'document')} of collection "
+            f"{collection.name!r}; "
             f"at least {MIN_DOCUMENTS} are needed to learn from"
         )
     kind = _kind(present, field)
@@ -152,7 +154,8 @@ def _labels(values: Sequence[str | bool], field: str) -> tuple[str | bool, ...]:
         raise InvalidRequest(f"every document has the same {field!r}; there is nothing to tell apart")
     if len(labels) > min(MAX_LABELS, len(values) // 2):
         raise InvalidRequest(
-            f"{len(labels)} different {field!r} in {len(values)} documents; a label that is to be learned "
+            f"{len(labels)} different {field!r} in {amount(len(values), 'document')}; a label that is to "
+            "be learned "
             f"stands for several documents, and there are at most {MAX_LABELS}"
         )
     return labels

@@ -105,6 +105,6 @@ def test_judgements_as_a_table(dsearch: Terminal, beir: Path, tmp_path: Path) ->
         file.write("\nbroken")
     _, out, err = dsearch("evaluate", "--data", lines, "--json")
     assert json.loads(out)["lines"][0]["queries"] == 20
-    assert f"1 lines of queries or judgements are left out, such as {lines}:21: malformed JSON" in err
+    assert f"left out: 1 line of queries or judgements, such as {lines}:21: malformed JSON" in err
     code, out, _ = dsearch("compare", "v0", "v1", "--data", lines)
     assert (code, "nDCG@10" in out) == (0, True)

@@ -49,5 +49,5 @@ def test_judged_queries_have_the_training_split_of_another_one_beside_them(
         file.write("no json\n")
     read_judgements(beir, "test")
     said = capsys.readouterr().err
-    assert "1 lines of queries or judgements are left out, such as " in said
+    assert "left out: 1 line of queries or judgements, such as " in said
     assert "queries.jsonl:61" in said

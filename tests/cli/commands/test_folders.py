@@ -79,7 +79,7 @@ def test_many_deletions_need_consent(dsearch: Terminal, notes: Path, monkeypatch
     (notes / "new.md").write_text("glacier")
     code, out, err = dsearch("index", notes)
     assert code == 1
-    assert "5 of 20 documents are gone from their folder (n00.md, n01.md, n02.md, …)" in err
+    assert "gone from the folder: 5 of 20 documents (n00.md, n01.md, n02.md, …)" in err
     assert "add --yes to delete them, or --keep to add only" in err
     assert "21 documents" in out  # the new one is in
     assert ids(dsearch, "glacier") == ["new.md"]

@@ -85,7 +85,7 @@ def test_a_collection_can_be_created_first(dsearch: Terminal) -> None:
 
 HOSTILE = {
     "[]": "has 0 numbers",
-    "[1.0]": "has 1 numbers; this collection's embeddings have 2",
+    "[1.0]": "has 1 number; this collection's embeddings have 2",
     "[0.0, 0.0]": "has length 0",
     "[1e308, 1e308]": "has length",
     "[NaN, 1.0]": "vector",

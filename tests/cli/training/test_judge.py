@@ -105,10 +105,21 @@ def test_a_file_is_imported_and_what_is_wrong_in_it_named(judging: Terminal, tmp
     code, out, err = judging("judgements", "import", file, "-c", "t")
     assert (code, out) == (0, "t: 2 judgements: 2 new, 0 changed, 0 as before\n")
     assert "judged.csv:3: document 'gone' is not in collection 't'" in err
-    assert "1 contradictions" in err
-    assert "1 grades are kept as the nearest of 0, 1, 2 and 3" in err
+    assert "contradictions: 1" in err
+    assert "1 grade is kept as the nearest of 0, 1, 2 and 3" in err
     own = json.loads(judging("judgements", "-c", "t", "--json")[1])
     assert own["judgements"] == {"thing1": {"d1": 3.0}, "thing3": {"d3": 0.0}}
+
+
+def test_a_file_of_which_nothing_can_be_kept_is_refused(judging: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "judged.csv"
+    file.write_text("query,document,grade\nthing1,gone,1\nthing2,lost,2\n")
+    for more in ((), ("--json",)):
+        code, out, err = judging("judgements", "import", file, "-c", "t", *more)
+        assert (code, out) == (1, "")
+        assert "no judgement was kept, since every row is left out" in err
+        assert "judged.csv:2: document 'gone' is not in collection 't'" in err
+        assert "look them up with: dsearch search TEXT -c t --json" in err
 
 
 def test_queries_to_judge_are_named(judging: Terminal) -> None:

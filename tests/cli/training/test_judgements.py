@@ -78,7 +78,7 @@ def test_a_job_has_all_that_the_files_say(
     assert (job.queries, job.judgements, job.seed) == ({"q1": "cat"}, {"q1": {"a": 1.0}}, 4)
     assert (job.exclude, job.teacher) == ({"q1": ["a", "b"]}, {"q1": {"a": -1.5}})
     assert job.left_out == {"unknown documents": 1}
-    assert "left out: 1 unknown documents" in capsys.readouterr().err
+    assert "left out: unknown documents: 1" in capsys.readouterr().err
     tuned = judged_job(collection("a"), TuningJob(**EMPTY), folder)
     assert tuned.exclude == {"q1": ["a", "b"]}
 

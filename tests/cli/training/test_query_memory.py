@@ -61,7 +61,7 @@ def test_remember_takes_a_query_or_a_folder(
     assert code == 0
     assert "topics: v1 remembers 1 query more" in out
     assert "back with: dsearch promote v0 -c topics" in out
-    assert "1 unknown documents left out" in err
+    assert "left out: unknown documents: 1" in err
     assert 'by "zebra quantum", judged before' in run("search", "zebra quantum", "--explain")[1]
     (tmp_path / "qrels").mkdir()
     (tmp_path / "corpus.jsonl").write_text("")

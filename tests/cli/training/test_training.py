@@ -84,7 +84,7 @@ def test_bad_data_is_told_and_strict_refuses(dsearch: Terminal, indexed: Path) -
     assert not (indexed.parent / "home" / "t" / "runs").exists()
     code, out, err = dsearch(*TRAIN, "--data", indexed, "--json")
     assert code == 0
-    assert "left out: 1 contradictions, 1 duplicate pairs, 1 queries without a positive, 1 unknown" in err
+    assert "left out: contradictions: 1, duplicate pairs: 1, queries without a positive: 1, unknown" in err
     assert json.loads(out)["left_out"]["contradictions"] == 1
     assert json.loads(out)["examples"] == 39
 

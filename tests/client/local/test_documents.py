@@ -68,7 +68,7 @@ def test_embeddings_are_one_for_each_document(engine: LocalEngine) -> None:
     written = engine.upsert("given", documents, embeddings=np.eye(2, dtype=np.float32))
     assert written.inserted == 2
     assert engine.search("given", vector=[0.0, 1.0]).hits[0].id == "b"
-    with pytest.raises(InvalidRequest, match=r"^1 embeddings for 2 documents; give one each$"):
+    with pytest.raises(InvalidRequest, match=r"^1 embedding for 2 documents; give one each$"):
         engine.upsert("given", documents, embeddings=[[1.0, 0.0]])
     with pytest.raises(InvalidDocument, match=r"\(id 'a'\)"):
         engine.upsert("given", documents, embeddings=[[0.0] * 3, [0.0] * 3])

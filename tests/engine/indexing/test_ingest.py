@@ -76,6 +76,19 @@ def test_progress_counts_documents(engine: SearchEngine, small: int) -> None:
     assert encode_pending(store, encoder, heard.append) == 0
 
 
+def test_the_time_left_counts_characters(engine: SearchEngine, small: int) -> None:
+    """One long document is most of the work, wherever in the order it comes."""
+    store = engine.create("food").store
+    texts = ["apple " * 2000, *(f"apple {n}" for n in range(11))]
+    store_documents(store, [Document(f"d{n}", text) for n, text in enumerate(texts)])
+    heard: list[Progress] = []
+    encode_pending(store, engine.collection("food").encoder, heard.append)
+    shares = np.array([0.0, *(one.share or 0.0 for one in heard)])
+    assert shares[-1] == 1
+    units = np.diff([0, *(one.done for one in heard)]) / 12
+    assert np.diff(shares).max() > 0.7 > units.max()
+
+
 @pytest.mark.parametrize(
     ("lengths", "parts"),
     [

@@ -56,7 +56,7 @@ def test_a_list_of_numbers_of_length_one_is_an_embedding(
         ([[1.0, 0.0]], InvalidDocument, "no list of numbers"),
         ([1.0, [0.0]], InvalidDocument, "no list of numbers"),
         ("10", InvalidDocument, "no list of numbers"),
-        ([1.0], DimensionMismatch, "has an embedding of 1 numbers; this collection's have 2"),
+        ([1.0], DimensionMismatch, "has an embedding of 1 number; this collection's have 2"),
         ([1.002, 0.0], InvalidDocument, "of length 1.002; divide each by its length"),
         ([0.998, 0.0], InvalidDocument, "of length 0.998"),
         ([0.0, 0.0], InvalidDocument, "of length 0"),
@@ -121,7 +121,7 @@ def test_vectors_of_queries_have_any_length_up_to_a_million(kind: Any) -> None:
 
 
 def test_vectors_that_are_no_matrix_are_refused() -> None:
-    with pytest.raises(DimensionMismatch, match=r"like.1 has 1 numbers; this collection's embeddings have 2"):
+    with pytest.raises(DimensionMismatch, match=r"like.1 has 1 number; this collection's embeddings have 2"):
         query_arrays([[1.0, 0.0], [1.0]], 2, "like")
     with pytest.raises(InvalidRequest, match="vectors that are no numbers; give 2 finite ones each"):
         query_arrays([["a", "b"]], 2)

@@ -90,9 +90,9 @@ def test_an_index_of_other_rows_than_the_stores_is_found(collection: Collection,
 
     damage = verify_collection(store.path).damage
     expected = {
-        "embedding": "1 embeddings are not those of the store, the first is that of row 4",
-        "row missing": f"generation {number}: 1 rows of the store",
-        "row too much": "1 of its rows were not in the store",
+        "embedding": "not those of the store: 1 embedding, the first is that of row 4",
+        "row missing": f"generation {number}: 1 row of the store",
+        "row too much": "1 row in it that the store did not have",
     }
     assert any(expected[wrong] in one for one in damage)
 

@@ -74,7 +74,7 @@ def test_kinds() -> None:
     [
         ((1, 2, "a", [1]), "a number in document 'd0' and a label in 'd2'"),
         ((True, 1), "a label in document 'd0' and a number in 'd1'"),
-        (([1.0], [1.0, 2.0]), "a vector of 1 numbers in document 'd0' and of 2 in 'd1'"),
+        (([1.0], [1.0, 2.0]), "a vector of 1 number in document 'd0' and of 2 in 'd1'"),
         (([1.0], 1.0), "a vector in document 'd0' and a number in 'd1'"),
     ],
 )

@@ -141,8 +141,8 @@ def test_a_model_of_a_stamp_that_is_gone_is_told_from_one_that_never_was(collect
     [
         ({}, InvalidRequest, "no gradient given"),
         ({"context": np.ones((1, 32))}, DimensionMismatch, r"shape \[1, 32\]; use \[2, 32\]"),
-        ({"weights": [[1.0]]}, InvalidRequest, "weights of 1 queries, 2 were asked"),
-        ({"scores": [[1.0], []]}, InvalidRequest, "scores.0 has 1 numbers; this query has 16 candidates"),
+        ({"weights": [[1.0]]}, InvalidRequest, "weights of 1 query, 2 were asked"),
+        ({"scores": [[1.0], []]}, InvalidRequest, "scores.0 has 1 number; this query has 16 candidates"),
     ],
 )
 def test_gradients_that_fit_nothing_are_refused(
@@ -153,7 +153,7 @@ def test_gradients_that_fit_nothing_are_refused(
 
 
 def test_what_would_be_too_large_is_refused_before_it_is_computed(collection: Collection) -> None:
-    with pytest.raises(InvalidRequest, match="2 queries of 16 candidates with 2 arrays of vectors are 8192"):
+    with pytest.raises(InvalidRequest, match="2 queries of 16 candidates with 2 arrays of vectors: 8192"):
         attention_parts(
             collection, GradientQuery(texts=QUERIES), include={"keys", "slopes"}, largest_bytes=8191
         )

@@ -83,7 +83,7 @@ def test_the_rest_of_a_very_long_text_is_not_looked_at(engine: SearchEngine) -> 
 def test_many_detailed_hits_are_refused(prose: tuple[Collection, Document]) -> None:
     collection, _ = prose
     with pytest.raises(
-        InvalidRequest, match="explain or highlight of 2 times 501 hits; use at most 1000 in all"
+        InvalidRequest, match="explain or highlight of 501 hits for 2 queries; use at most 1000 in all"
     ):
         collection.search_batch(["a", "b"], limit=501, highlight=True)
     with pytest.raises(InvalidRequest, match="use at most 1000 in all"):

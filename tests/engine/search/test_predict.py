@@ -194,7 +194,7 @@ def test_errors(stock: Collection) -> None:
     with pytest.raises(InvalidRequest, match=r"field 'price' is a \w+ in document '\w+' and a \w+ in '\w+'"):
         stock.predict([QUERY], field="price")
     with pytest.raises(
-        InvalidRequest, match="field 'value' is a vector of 1 numbers in document 'odd' and of 2"
+        InvalidRequest, match="field 'value' is a vector of 1 number in document 'odd' and of 2"
     ):
         stock.predict([QUERY], field="value")
 

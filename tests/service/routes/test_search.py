@@ -209,10 +209,14 @@ def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Co
         ("search/batch", {"queries": []}, "queries=[]; "),
         ("search/batch", {"queries": ["a"] * 257}, "queries=a list of 257; "),
         ("search/batch", {"queries": ["a", ""]}, "queries.1=''; use 1 to 8192 characters"),
-        ("search/batch", {"queries": ["a"] * 26, "limit": 1000}, "26000 hits; use at most 25600"),
+        (
+            "search/batch",
+            {"queries": ["a"] * 26, "limit": 1000},
+            "26000 hits of 26 queries with limit + offset 1000; use",
+        ),
         ("attend", {}, "neither queries nor vectors; give one of the two"),
         ("predict", {"queries": ["a"], "vectors": [[1.0]], "field": "i"}, "queries and vectors; give one"),
-        ("attend", {"queries": ["a", "b"], "vectors": [[1.0]]}, "2 queries and 1 vectors; give as many"),
+        ("attend", {"queries": ["a", "b"], "vectors": [[1.0]]}, "2 queries and 1 vector; give as many"),
         (
             "attend",
             {"vectors": [[1.0, 2.0]]},

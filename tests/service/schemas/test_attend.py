@@ -55,7 +55,7 @@ def test_what_is_left_out_has_its_default() -> None:
         ({}, "neither queries nor vectors; give one of the two"),
         ({"ids": ["a"], "queries": ["cat"]}, "ids beside queries or vectors; give them alone"),
         ({"ids": ["a"], "vectors": [[1.0]]}, "ids beside queries or vectors; give them alone"),
-        ({"queries": ["a", "b"], "vectors": [[1.0]]}, "2 queries and 1 vectors; give as many"),
+        ({"queries": ["a", "b"], "vectors": [[1.0]]}, "2 queries and 1 vector; give as many"),
     ],
 )
 def test_queries_come_in_one_way(given: dict[str, Any], message: str) -> None:
@@ -66,5 +66,5 @@ def test_queries_come_in_one_way(given: dict[str, Any], message: str) -> None:
 def test_rows_have_the_dimension_of_the_collection() -> None:
     rows = matrix("grad_context", [[1.0, 2.0]], 2)
     assert (rows.tolist(), rows.dtype) == ([[1.0, 2.0]], np.float64)
-    with pytest.raises(DimensionMismatch, match=r"^grad_context\.1 has 1 numbers; this collection's embedd"):
+    with pytest.raises(DimensionMismatch, match=r"^grad_context\.1 has 1 number; this collection's embedd"):
         matrix("grad_context", [[1.0, 2.0], [1.0]], 2)

@@ -111,7 +111,7 @@ def test_what_cannot_be_trained_says_why(client: TestClient, papers: Collection)
     unknown = {"queries": {"q": "cat"}, "judgements": {"q": {"nothing": 1}}}
     task = ended(client, ask(client, "train", unknown))
     assert (task["state"], task["problem"]["code"]) == ("failed", "invalid_request")
-    assert "1 unknown documents" in task["problem"]["detail"]
+    assert "unknown documents: 1" in task["problem"]["detail"]
     assert client.get(f"{URL}/models").json()["live"] == "v0"
 
 

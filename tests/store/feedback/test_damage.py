@@ -351,15 +351,11 @@ def test_an_event_whose_page_is_gone_is_damage(tmp_path: Path) -> None:
     connection.execute("INSERT INTO contributor VALUES ('site', 1)")
     rows.require_complete(connection)
     connection.execute("DELETE FROM impression")
-    with pytest.raises(
-        CorruptData, match="holds 1 events where 1 were written, 1 of them without their page"
-    ):
+    with pytest.raises(CorruptData, match="holds 1 event where 1 were written, 1 of them without their page"):
         rows.require_complete(connection)
     rows.insert_impression(connection, PAGE)
     connection.execute("UPDATE contributor SET events = 2")
-    with pytest.raises(
-        CorruptData, match="holds 1 events where 2 were written, 0 of them without their page"
-    ):
+    with pytest.raises(CorruptData, match="holds 1 event where 2 were written, 0 of them without their page"):
         rows.require_complete(connection)
     assert rows.count_again(connection) == 0
     rows.require_complete(connection)

@@ -58,7 +58,7 @@ def test_each_bad_line_is_named_and_counted(collection: Collection, folder: Path
         "train.tsv:7: query 'c' has no text in queries.jsonl",
         "train.tsv:8: nothing answers query 'd'",
         "nothing answers query 'f': its judgements contradict",
-        "left out: 2 contradictions, 1 duplicate pairs",
+        "left out: contradictions: 2, duplicate pairs: 1",
     ):
         assert line in text, line
     assert checked.qrels["a"] == {"d0": 1.0}

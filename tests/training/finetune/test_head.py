@@ -200,7 +200,7 @@ def test_unusable_judgements_are_counted(collection: Collection) -> None:
         "queries without a known positive": 2,
         "unknown documents": 2,
     }
-    with pytest.raises(InvalidRequest, match="no usable training query: 1 queries without a known positive"):
+    with pytest.raises(InvalidRequest, match="no usable training query: queries without a known positive: 1"):
         examples_from_judgements(collection, {"b": "bread"}, {"b": {"gone": 1.0}})
 
 

@@ -50,7 +50,7 @@ def test_the_difference_has_no_direction() -> None:
 
 
 def test_what_cannot_be_compared() -> None:
-    with pytest.raises(InvalidRequest, match="1 and 1 queries, not of the same ones"):
+    with pytest.raises(InvalidRequest, match="1 value and 1, not of the same queries"):
         compare_values({"a": 1.0}, {"b": 1.0})
     with pytest.raises(InvalidRequest, match="no judged query"):
         compare_values({}, {})
