@@ -254,7 +254,7 @@ class TrainingJob(LearningJob):
     )
     memory: bool = option(True, "recall judgements of similar queries, where held-out queries gain by it")
     token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
-    stage_loss: bool = option(False, "scope query: the encoder learns by a second stage's matches too")
+    stage_loss: bool = option(False, "scopes query, full: the encoder learns by a second stage too")
     monotone_fields: str | None = option(
         None, "second stage: fields of the metadata that may raise (+year) or lower (-price)", longest=500
     )

@@ -171,6 +171,11 @@ def tokenizer_for(language: str) -> Tokenizer:
     return Tokenizer.for_language(language)
 
 
+def stop_words_of(store: Store) -> tuple[str, ...]:
+    """The words of a collection's language that are no terms."""
+    return tokenizer_for(language_of(store)).stop_words
+
+
 def require_texts(store: Store, language: str | None, fields: Sequence[str] | None) -> None:
     """Check that a collection has this language and these search fields; None accepts any.
 

@@ -227,11 +227,11 @@ def check_stage_options(job: TrainingJob, collection: Collection) -> None:
     }
     names = [name for name, value in chosen.items() if value]
     if job.stage_loss and (
-        job.scope != "query" or job.judgements is None or collection.snapshot.tokens is None
+        job.scope not in ("query", "full") or job.judgements is None or collection.snapshot.tokens is None
     ):
         raise InvalidRequest(
-            "stage_loss: for judged queries, in scope query, in a collection with tokens; leave it out, or "
-            "add them: dsearch index -c COLLECTION --second-stage"
+            "stage_loss: for judged queries, in scope query or full, in a collection with tokens; leave it "
+            "out, or add them: dsearch index -c COLLECTION --second-stage"
         )
     if not names:
         return

@@ -114,11 +114,10 @@ class JobResult:
         )
         if self.outcomes is not None and self.outcomes.gate.passed and job.promote:
             return register_outcomes(collection, self.outcomes.rows, self.outcomes.record, registered)
-        if self.second_stage is None or not self.second_stage.passed or not job.promote:
-            return registered
-        return register_second_stage(
-            collection, self.second_stage.stage, self.second_stage.record, registered
-        )
+        stage = self.second_stage
+        if stage is None or not stage.passed or not job.promote or self.result.head.second_stage is not None:
+            return registered  # without one, or it is part of the version
+        return register_second_stage(collection, stage.stage, stage.record, registered)
 
     def summary(self, registered: Registration) -> dict[str, Any]:
         """The result as JSON, as tasks show it."""
@@ -374,8 +373,10 @@ class _TrainingRun:
             processes=self.processes,
             observer=self.observer,
             run=self._run(examples, options),
+            second_stage=not self.job.accept,
         )
-        return JobResult(trained, self.parent, len(examples), examples.left_out)
+        stage = trained.second_stage
+        return JobResult(trained, self.parent, len(examples), examples.left_out, second_stage=stage)
 
     def values(self, field: str) -> JobResult:
         """Train a head that predicts a field of the documents."""

@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from dsearch.encoder import TextEncoder
 from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.indexing.tokens import Encoded, TokenMaker
-from dsearch.engine.options import language_of, tokenizer_for
+from dsearch.engine.options import stop_words_of
 from dsearch.index import Manifest
 from dsearch.index.tokens.codec import TokenCodec
 from dsearch.index.tokens.spool import TokenSpool
@@ -193,7 +193,7 @@ class TokenKeeper:
 
     def maker(self) -> TokenMaker:
         """Makes tokens with the stop words of the collection's language."""
-        return TokenMaker(self.spool, tokenizer_for(language_of(self._store)).stop_words)
+        return TokenMaker(self.spool, stop_words_of(self._store))
 
     def _generation(self) -> tuple[int, Int64[np.ndarray, " rows"], TokenTable | None]:
         """Number, rows and tokens of the live generation, each file compared with its digest once."""

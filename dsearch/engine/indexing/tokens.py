@@ -7,7 +7,7 @@ it. Passages overlap: what two of them share is kept once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -135,28 +135,47 @@ class TokenMaker:
         self, encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
     ) -> tuple[Encoded, list[DocumentTokens]]:
         """Embeddings as `chunking.encode` gives them, and tokens, by one pass; after `begin`."""
-        encoded, raw = encode_with_tokens(encoder, documents, cutting)
         codec = self.spool.codec
         assert codec is not None
-        rounded = [
-            self.rounded(codec, document, tokens) for document, tokens in zip(documents, raw, strict=True)
-        ]
-        return encoded, rounded
+        return encode_rounded(encoder, documents, cutting, codec, self._stop_words)
 
-    def rounded(self, codec: TokenCodec, document: Document, tokens: RawTokens) -> DocumentTokens:
-        """The tokens of a document that are kept, rounded."""
-        content = content_of(document.title, document.text)
-        wanted = np.flatnonzero(self._of_words(content, tokens.spans))
-        if len(wanted) > MOST_TOKENS:
-            wanted = wanted[np.linspace(0, len(wanted) - 1, MOST_TOKENS).astype(np.int64)]
-        projected = codec.projected(tokens.states[wanted])
-        new = distinct_tokens(projected)
-        return DocumentTokens(codec.codes(projected[new]), tokens.spans[wanted][new].astype(np.int32))
 
-    def _of_words(self, content: str, spans: Int64[np.ndarray, "tokens 2"]) -> Bool[np.ndarray, " tokens"]:
-        return np.array(
-            [is_of_word(content, start, end, self._stop_words) for start, end in spans.tolist()], bool
-        )
+def encode_rounded(
+    encoder: TextEncoder,
+    documents: Sequence[Document],
+    cutting: PassageLengths | None,
+    codec: TokenCodec,
+    stop_words: Collection[str],
+) -> tuple[Encoded, list[DocumentTokens]]:
+    """Embeddings as `chunking.encode` gives them, and the tokens that are kept, by one pass.
+
+    Args:
+        encoder: the collection's, or one that was trained from it.
+        documents: to be encoded.
+        cutting: lengths of their passages.
+        codec: projects and rounds the tokens.
+        stop_words: whose tokens are left out.
+
+    Raises:
+        EncoderUnavailable: the encoder gives no token states.
+    """
+    encoded, raw = encode_with_tokens(encoder, documents, cutting)
+    pairs = zip(documents, raw, strict=True)
+    return encoded, [rounded_tokens(codec, document, tokens, stop_words) for document, tokens in pairs]
+
+
+def rounded_tokens(
+    codec: TokenCodec, document: Document, tokens: RawTokens, stop_words: Collection[str]
+) -> DocumentTokens:
+    """The tokens of a document that are kept, rounded."""
+    content, stop_words = content_of(document.title, document.text), frozenset(stop_words)
+    of_words = [is_of_word(content, start, end, stop_words) for start, end in tokens.spans.tolist()]
+    wanted = np.flatnonzero(np.array(of_words, bool))
+    if len(wanted) > MOST_TOKENS:
+        wanted = wanted[np.linspace(0, len(wanted) - 1, MOST_TOKENS).astype(np.int64)]
+    projected = codec.projected(tokens.states[wanted])
+    new = distinct_tokens(projected)
+    return DocumentTokens(codec.codes(projected[new]), tokens.spans[wanted][new].astype(np.int32))
 
 
 def is_of_word(text: str, start: int, end: int, stop_words: frozenset[str]) -> bool:

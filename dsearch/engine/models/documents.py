@@ -18,7 +18,7 @@ import re
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,18 @@ from jaxtyping import Float32, Int64
 
 from dsearch.encoder import EncoderIdentity
 from dsearch.engine.indexing.chunking import PassageLengths, encode, passage_table
+from dsearch.engine.indexing.tokens import Encoded, encode_rounded
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
-from dsearch.engine.options import KeyOptions, keyword_texts, language_of, tokenizer_for
+from dsearch.engine.options import KeyOptions, keyword_texts, language_of, stop_words_of, tokenizer_for
 from dsearch.engine.snapshot.fresh import Fresh
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
 from dsearch.index import Generation, KeywordIndex, remove_unfinished
 from dsearch.index.durable import file_digest, files_below
+from dsearch.index.tokens.codec import TokenCodec
+from dsearch.index.tokens.table import DocumentTokens, TokenTable
 from dsearch.store import Passages, Store
+from dsearch.types import Document
 
 FOLDER = "documents"
 RECENT = 8  # states that cursors and gradient calls can still name
@@ -56,11 +60,13 @@ class EncodedDocuments:
             not looked at.
         further: of long documents, by position: where their passages stand, and the embeddings after the
             first.
+        tokens: by position, for a second stage; None without one.
     """
 
     state: Snapshot
     embeddings: Float32[np.ndarray, "positions encoder_dim"]
     further: Mapping[int, Passages] = field(default_factory=dict[int, Passages])
+    tokens: TokenTable | None = None
 
 
 def write_documents(
@@ -81,8 +87,9 @@ def write_documents(
     rows = state.rows(visible)
     order = np.argsort(rows)
     by_row = {int(state.rows(np.array([at]))[0]): documents.further[at] for at in documents.further}
-    embeddings = documents.embeddings[visible[order]]
-    _build(folder / FOLDER, version, FIRST, store, state, rows[order], embeddings, by_row, encoder)
+    embeddings, tokens = documents.embeddings[visible[order]], documents.tokens
+    beside = None if tokens is None else (tokens.codec, map(tokens.document, visible[order].tolist()))
+    _build(folder / FOLDER, version, FIRST, store, state, rows[order], embeddings, by_row, encoder, beside)
     entries: dict[str, dict[str, Any]] = {}
     for path in files_below(folder / FOLDER):
         size, sha256 = file_digest(path)
@@ -175,8 +182,9 @@ class ModelDocuments:
         embeddings = state.embeddings(visible[order])
         by_row = _further_by_row(state)
         identity = self._encoders.identity_of(version)
-        name = f"{int(numbers[-1]) + 1:06d}"
-        _build(folder, version, name, self._store, state, rows[order], embeddings, by_row, identity)
+        name, tokens = f"{int(numbers[-1]) + 1:06d}", state.tokens
+        beside = None if tokens is None else (tokens.codec, map(tokens.document, visible[order].tolist()))
+        _build(folder, version, name, self._store, state, rows[order], embeddings, by_row, identity, beside)
         for number in numbers[1:-1]:  # the first is part of the model; the last may still be read
             shutil.rmtree(folder / number)
         self.forget(version)
@@ -223,11 +231,13 @@ class ModelDocuments:
         self, version: str, state: _State, rows: Int64[np.ndarray, " fresh"], keyword: KeywordIndex
     ) -> Fresh:
         new = [row for row in rows.tolist() if row not in state.embeddings]
-        cutting = PassageLengths.of(self._store)
+        cutting, built = PassageLengths.of(self._store), state.generation.tokens
+        codec = None if built is None else built.codec
         for start in range(0, len(new), _ENCODED_AT_A_TIME):
             some = new[start : start + _ENCODED_AT_A_TIME]
             documents = self._store.documents(some)
-            embeddings, further = encode(self._encoders.of(version), documents, cutting)
+            (embeddings, further), tokens = self._encode(version, documents, cutting, codec)
+            state.tokens |= dict(zip(some, tokens, strict=True)) if tokens is not None else {}
             for place, row in enumerate(some):
                 state.embeddings[row] = embeddings[place].copy()
                 if place in further:
@@ -238,18 +248,35 @@ class ModelDocuments:
         )
         passages = {row: state.further[row] for row in rows.tolist() if row in state.further}
         table = passage_table(passages, rows, self._store.dimension)
-        return Fresh.of(rows, stacked, keyword_texts(self._store, rows), keyword, table)
+        beside = None
+        if codec is not None:
+            beside = TokenTable.of(codec, [state.tokens.get(row) for row in rows.tolist()])
+        return Fresh.of(rows, stacked, keyword_texts(self._store, rows), keyword, table, beside)
+
+    def _encode(
+        self,
+        version: str,
+        documents: Sequence[Document],
+        cutting: PassageLengths | None,
+        codec: TokenCodec | None,
+    ) -> tuple[Encoded, list[DocumentTokens] | None]:
+        """Encode documents by a version's encoder; with their tokens, where its generation has some."""
+        encoder = self._encoders.of(version)
+        if codec is None:
+            return encode(encoder, documents, cutting), None
+        return encode_rounded(encoder, documents, cutting, codec, stop_words_of(self._store))
 
 
 @dataclass
 class _State:
-    """In-memory state of a version: its generation, later embeddings by row, and the last few snapshots."""
+    """In-memory state of a version: generation, later embeddings and tokens by row, the last snapshots."""
 
     generation: Generation
     embeddings: dict[int, Float32[np.ndarray, " encoder_dim"]] = field(
         default_factory=dict[int, "Float32[np.ndarray, ' encoder_dim']"]
     )
     further: dict[int, Passages] = field(default_factory=dict[int, Passages])
+    tokens: dict[int, DocumentTokens] = field(default_factory=dict[int, DocumentTokens])
     recent: list[Snapshot] = field(default_factory=list[Snapshot])
     of: tuple[int, int] | None = None  # generation and operation of the collection's state that it follows
 
@@ -268,6 +295,7 @@ def _build(
     embeddings: Float32[np.ndarray, "documents encoder_dim"],
     further: Mapping[int, Passages],
     encoder: EncoderIdentity,
+    tokens: tuple[TokenCodec, Iterable[DocumentTokens | None]] | None,
 ) -> None:
     present = {row: further[row] for row in rows.tolist() if row in further}
     keys = KeyOptions.of(store)
@@ -284,6 +312,7 @@ def _build(
         recall_target=keys.recall_target,
         memory_bytes=keys.memory_bytes,
         tokenizer=tokenizer_for(language_of(store)),
+        tokens=tokens,
     )
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from dsearch.attention import Score
 
 WITHOUT_TOKENS = (
-    "stages=2, or highlight_by='meaning', in a collection without tokens, or by a model with document "
-    "embeddings of its own; leave it out, or add them: dsearch index -c COLLECTION --second-stage"
+    "stages=2, or highlight_by='meaning', by documents without tokens; leave it out, or add them: dsearch "
+    "index -c COLLECTION --second-stage; a model of scope full has those of the time when it was trained"
 )
 INNER_PRODUCTS = ("dot", "general")
 # An encoder gives one text slightly different vectors in different batches, so equality to the bit means

@@ -198,9 +198,10 @@ def tokens_of(
 def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
     """Return the encoder of a query's tokens: the collection's, as of the documents' tokens.
 
-    That of the version, if it has a second stage of its own, which was fitted to that one's tokens.
+    That of the version, if it has a second stage of its own, which was fitted to that one's tokens, or if its
+    documents were encoded by that one.
     """
-    own = collection.ranking_head(version).second_stage is not None
+    own = collection.has_documents_of(version) or collection.ranking_head(version).second_stage is not None
     return collection.encoder_of(version) if own else collection.encoder
 
 

@@ -11,12 +11,13 @@ first sees them; deleted ones are left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Int64
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load, save
@@ -29,6 +30,8 @@ from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, h
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.index.tokens.codec import TokenCodec
+from dsearch.index.tokens.table import DocumentTokens, TokenTable
 from dsearch.store import MemoryRow, Passages
 
 if TYPE_CHECKING:
@@ -178,6 +181,8 @@ def register_made(
     record = outcome.get("second_stage")
     if record is None or record["gate"]["verdict"] != "passed" or not promote:
         return registered
+    if result.head.second_stage is not None:  # of scope full: part of the version
+        return registered
     tensors = load((folder / _STAGE).read_bytes())
     fields = tuple(MonotoneField(*field) for field in record["second_stage"].get("scales", ()))
     named = record["second_stage"].get("reranker")
@@ -196,6 +201,7 @@ def _memory_of(folder: Path, head: str) -> Path:
 
 
 DOCUMENTS_NAME = "documents.safetensors"
+_TOKENS = "tokens."
 
 
 def write_encoded(folder: Path, documents: EncodedDocuments) -> None:
@@ -213,6 +219,7 @@ def write_encoded(folder: Path, documents: EncodedDocuments) -> None:
         "passages": np.array([len(of) for of in spans], np.int64),
         "spans": np.concatenate([*spans, np.zeros((0, 2), np.int64)]),
         "further": np.concatenate([*beside, np.zeros((0, dimension), np.float32)]),
+        **_tensors_of_tokens(documents.tokens, visible),
     }
     save_file(tensors, folder / DOCUMENTS_NAME)
 
@@ -240,4 +247,33 @@ def read_encoded(folder: Path, present: Snapshot) -> EncodedDocuments:
         for place, of, embedded in zip(places, spans, beside, strict=False)
         if place >= 0
     }
-    return EncodedDocuments(state, embeddings, further)
+    return EncodedDocuments(state, embeddings, further, _tokens_at(at, present.positions, tensors))
+
+
+def _tensors_of_tokens(
+    tokens: TokenTable | None, visible: Int64[np.ndarray, " visible"]
+) -> dict[str, np.ndarray]:
+    """The tokens of documents that can be found, and their codec; nothing without."""
+    if tokens is None:
+        return {}
+    table = TokenTable.of(tokens.codec, [tokens.document(at) for at in visible.tolist()])
+    arrays = {"offsets": table.offsets, "codes": table.codes, "spans": table.spans, "present": table.present}
+    return {f"{_TOKENS}{name}": array for name, array in (arrays | tokens.codec.arrays()).items()}
+
+
+def _tokens_at(
+    at: Int64[np.ndarray, " rows"], positions: int, tensors: Mapping[str, np.ndarray]
+) -> TokenTable | None:
+    """Read the output of `_tensors_of_tokens`; `at`: present position of each row, −1 where it is gone."""
+    arrays = {
+        name.removeprefix(_TOKENS): array for name, array in tensors.items() if name.startswith(_TOKENS)
+    }
+    if not arrays:
+        return None
+    codec = TokenCodec.of_arrays(arrays)
+    table = TokenTable(codec, *(arrays[name] for name in ("offsets", "codes", "spans", "present")))
+    of_documents: list[DocumentTokens | None] = [None] * positions
+    for number, position in enumerate(at.tolist()):
+        if position >= 0:
+            of_documents[position] = table.document(number)
+    return TokenTable.of(codec, of_documents)

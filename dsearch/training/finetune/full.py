@@ -18,11 +18,15 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import LearningEncoder, TextEncoder
 from dsearch.engine import Collection, EncodedDocuments, Snapshot
 from dsearch.engine.indexing.chunking import PassageLengths, encode
+from dsearch.engine.indexing.tokens import encode_rounded
 from dsearch.engine.models.training_record import query_statistics
+from dsearch.engine.options import stop_words_of
 from dsearch.errors import InvalidRequest
 from dsearch.hints import amount
+from dsearch.index.tokens.table import DocumentTokens, TokenTable
 from dsearch.store import Passages
 from dsearch.training.data.examples import STRENGTHS, Examples, with_query_keys
+from dsearch.training.finetune.full_stage import train_stage_of_full
 from dsearch.training.finetune.head import TrainingResult
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.gate.held_out import MOST, Answers, HeldOut, headroom, split_folds
@@ -56,6 +60,7 @@ def finetune_full(
     processes: Processes | None = None,
     observer: Observer | None = None,
     run: RunFolder | None = None,
+    second_stage: bool = True,
 ) -> TrainingResult:
     """Train a copy of the collection's encoder, of queries and documents; nothing is published.
 
@@ -70,6 +75,7 @@ def finetune_full(
         observer: receives headroom, epochs (of the stage "train") and progress ("train", then "encode");
             stops it. Of several processes only the first one's receives anything.
         run: folder of checkpoints and metrics; an interrupted run resumes from it.
+        second_stage: True to fit a second stage behind a model that passes, if the collection has tokens.
 
     Raises:
         TrainingDiverged, Cancelled: as for `finetune`.
@@ -159,6 +165,18 @@ def finetune_full(
     # Both in the order of the halves: query is compared with query.
     now, after = (None, None) if crossed is None else (crossed.now, crossed.after)
     gated = judge(now, after, gate, seed=options.seed)
+    documents, second = keyed(served.query_keys), None
+    if gated.passed and second_stage:
+        second = train_stage_of_full(
+            collection,
+            examples,
+            ranked,
+            student.encoder,
+            documents,
+            student.head,
+            gate=gate,
+            seed=options.seed,
+        )
     seconds = time.monotonic() - started
     record = {
         "scope": "full",
@@ -178,6 +196,8 @@ def finetune_full(
     }
     if run is not None and processes.first:
         run.finish()
+    if second is not None and second.passed:
+        student.head = student.head.reranking(second.stage)
     return TrainingResult(
         student.head,
         options.epochs,
@@ -186,8 +206,9 @@ def finetune_full(
         seconds,
         record,
         student.change,
-        keyed(served.query_keys),
+        documents,
         keyword_factor=served.keywords,
+        second_stage=second,
     )
 
 
@@ -234,7 +255,7 @@ def _encoded(
     observer: Observer,
 ) -> EncodedDocuments:
     """Encode every document by the trained model, and every passage of long ones, cut as before."""
-    if state.passages is None:
+    if state.passages is None and collection.tokens.codec is None:
         index.renew(encoder, observer.progress)
         return EncodedDocuments(state, index.embeddings.numpy())
     return encoded_documents(collection, state, encoder, observer)
@@ -245,23 +266,34 @@ def encoded_documents(
 ) -> EncodedDocuments:
     """Encode every document of a state, and every passage of long ones, cut as before.
 
+    If the collection has a second stage, the same pass gives the documents' tokens, projected as before.
+
     Args:
         collection: collection of the state.
         state: its documents.
         encoder: the encoder that will be served.
         observer: receives progress (stage "encode").
     """
-    started, visible = time.monotonic(), state.visible()
-    embeddings = np.zeros((state.positions, collection.store.dimension), np.float32)
+    started, visible, store = time.monotonic(), state.visible(), collection.store
+    embeddings = np.zeros((state.positions, store.dimension), np.float32)
+    cutting, codec = PassageLengths.of(store), collection.tokens.codec
+    tokens: list[DocumentTokens | None] = [None] * state.positions
     further: dict[int, Passages] = {}
     for start in range(0, len(visible), _ENCODED_AT_A_TIME):
         some = visible[start : start + _ENCODED_AT_A_TIME]
-        documents = collection.store.documents(state.rows(some))
-        embeddings[some], tokens = encode(encoder, documents, PassageLengths.of(collection.store))
-        further |= {int(some[place]): passages for place, passages in tokens.items()}
+        documents = store.documents(state.rows(some))
+        if codec is None:
+            embeddings[some], passages = encode(encoder, documents, cutting)
+        else:
+            encoded, of_documents = encode_rounded(encoder, documents, cutting, codec, stop_words_of(store))
+            embeddings[some], passages = encoded
+            for at, document_tokens in zip(some.tolist(), of_documents, strict=True):
+                tokens[at] = document_tokens
+        further |= {int(some[place]): of_document for place, of_document in passages.items()}
         elapsed_s = time.monotonic() - started
         observer.progress(Progress("encode", start + len(some), len(visible), elapsed_s))
-    return EncodedDocuments(state, embeddings, further)
+    table = None if codec is None else TokenTable.of(codec, tokens)
+    return EncodedDocuments(state, embeddings, further, table)
 
 
 def further_of(documents: EncodedDocuments) -> FurtherPassages | None:

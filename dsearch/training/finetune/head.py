@@ -26,7 +26,7 @@ from dsearch.evaluation.confidence import AnsweredQueries
 from dsearch.products import product
 from dsearch.training.confidence import with_near
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune.second_stage import FoldHeads
+from dsearch.training.finetune.second_stage import FoldHeads, TrainedStage
 from dsearch.training.finetune.training import Trainings, as_served, checkpoints_of
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
 from dsearch.training.gate.held_out import Headroom, headroom
@@ -68,6 +68,7 @@ class TrainingResult:
         keyword_factor: factor of the learned keyword weight that the head has.
         held_out: rankings of held-out queries by heads like this one that had not learned from them.
         folds: heads that were trained without each fold, for a second stage.
+        second_stage: fitted behind this very model, in scope full; part of the head if it passed.
     """
 
     head: Head
@@ -84,6 +85,7 @@ class TrainingResult:
     keyword_factor: float = 1.0
     held_out: AnsweredQueries | None = None
     folds: tuple[FoldHeads, ...] = field(default=(), repr=False)
+    second_stage: TrainedStage | None = None
 
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:

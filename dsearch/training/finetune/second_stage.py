@@ -235,6 +235,7 @@ def train_second_stage(
     matrix: bool = False,
     fields: Sequence[MonotoneField] = (),
     reranker: RerankerIdentity | None = None,
+    learned: Sequence[int] = (),
 ) -> TrainedStage | None:
     """Fit a second stage to follow one of the searches of a training; None with too few queries.
 
@@ -248,6 +249,7 @@ def train_second_stage(
         matrix: fit W as well (token_matrix.py), and keep it where held-out queries gain by it.
         fields: further features, scaled.
         reranker: a model whose score is a feature, where held-out queries gain by it.
+        learned: further examples, which all heads have learned: documents relevant to them are seen.
     """
     started = time.monotonic()
     of_folds = [
@@ -259,7 +261,7 @@ def train_second_stage(
         return None
     lists = CandidateLists.joined(of_folds)
     candidates = TokenLists(examples.snapshot, tokens, lists) if matrix else None
-    before, after, with_w = _crossed(lists, examples, seed, candidates)
+    before, after, with_w = _crossed(lists, examples, seed, candidates, learned)
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
     way = chosen_way(lists, examples, seed)
     if with_w:
@@ -371,7 +373,11 @@ def stage_with(
 
 
 def _crossed(
-    lists: CandidateLists, examples: Examples, seed: int, tokens: TokenLists | None
+    lists: CandidateLists,
+    examples: Examples,
+    seed: int,
+    tokens: TokenLists | None,
+    learned: Sequence[int],
 ) -> tuple[Answers, Answers, bool]:
     """Answers without a second stage, and each part's by what the other parts choose and fit; and whether
     W is fitted.
@@ -384,7 +390,8 @@ def _crossed(
     places: list[int] = []
     for part, rest in _parts(lists, examples, seed):
         training, mine = lists.subset(rest), lists.subset(part)
-        held_out = HeldOut(examples.subset(mine.queries.tolist()), examples.subset(training.queries.tolist()))
+        taught = examples.subset([*training.queries.tolist(), *learned])
+        held_out = HeldOut(examples.subset(mine.queries.tolist()), taught)
         way = chosen_way(training, examples, seed)
         weights = fitted(training, way)
         ranked = [mine.ranked(weights)]

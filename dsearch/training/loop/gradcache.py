@@ -12,6 +12,7 @@ more texts of each list than a chunk holds, a single pass is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from dsearch.encoder import LearningEncoder
 from dsearch.encoder.text_encoder import Role
+from dsearch.encoder.token_batch import TokenBatch
 from dsearch.training.loop.distributed import Processes
 
 Texts = tuple[Sequence[str], Role]
@@ -66,6 +68,59 @@ def cached_backward(
             again.backward(gradient[torch.as_tensor(at, device=gradient.device)].to(again))
     processes.add_gradients(encoder.learning())
     return value.detach()
+
+
+def cached_token_backward(
+    encoder: LearningEncoder,
+    texts: Sequence[Texts],
+    loss: Callable[[list[TokenBatch]], Tensor],
+    *,
+    chunk: int,
+) -> Float[Tensor, ""]:
+    """As `cached_backward` in one process, for a loss of embeddings and token states.
+
+    Args:
+        encoder: encoder to train.
+        texts: lists of texts, each with its role.
+        loss: function of what each list gives.
+        chunk: texts of a list encoded with a graph at a time.
+
+    Returns:
+        The loss.
+    """
+    if all(0 < len(list_) <= chunk for list_, _ in texts):
+        value = loss([encoder.embed_tokens(list_, role) for list_, role in texts])
+        value.backward()
+        return value.detach()
+    batches = [_encoded_tokens(encoder, list_, role, chunk) for list_, role in texts]
+    value = loss(batches)
+    value.backward()
+    for (list_, role), batch in zip(texts, batches, strict=True):
+        for at in _chunks(list_, chunk):
+            again = encoder.embed_tokens([list_[i] for i in at], role)
+            pairs = [(again.embeddings[place], batch.embeddings.grad, i) for place, i in enumerate(at)]
+            outputs = [output for output, gradient, _ in pairs if gradient is not None]
+            gradients = [gradient[i] for _, gradient, i in pairs if gradient is not None]
+            for place, i in enumerate(at):
+                if (gradient := batch.states[i].grad) is not None:
+                    outputs.append(again.states[place])
+                    gradients.append(gradient)
+            if outputs:
+                torch.autograd.backward(outputs, gradients)
+    return value.detach()
+
+
+@torch.no_grad()
+def _encoded_tokens(encoder: LearningEncoder, texts: Sequence[str], role: Role, chunk: int) -> TokenBatch:
+    """Embeddings and token states without a graph, as leaves that take a gradient."""
+    parts: dict[int, tuple[Tensor, Tensor, Any]] = {}
+    for at in _chunks(texts, chunk):
+        batch = encoder.embed_tokens([texts[i] for i in at], role)
+        parts |= dict(zip(at, zip(batch.embeddings, batch.states, batch.spans, strict=True), strict=True))
+    in_order = [parts[i] for i in range(len(texts))]
+    embeddings = torch.stack([of for of, _, _ in in_order]).requires_grad_()
+    states = [of.clone().requires_grad_() for _, of, _ in in_order]
+    return TokenBatch(embeddings, states, [spans for _, _, spans in in_order])
 
 
 @torch.no_grad()

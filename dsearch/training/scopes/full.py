@@ -1,7 +1,7 @@
 """Scope `full`: train the encoder of queries and documents; documents are encoded again within each step.
 
     pool      the batch's known answers and hard negatives of each query, if any; each document once
-    logits    q_h · k_d / t over the pool, by the model's own head
+    logits    q_h · k_d / t over the pool, by the model's own head; with `stage_loss` (q_h · k_d + γ M) / t
     loss      InfoNCE without false negatives (losses.py): known answers never stand against each other
 
 Keywords are left out of training, though not of serving: with them the encoder learns only the remainder, and
@@ -27,17 +27,19 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
+from dsearch.encoder.token_batch import TokenBatch
 from dsearch.errors import InvalidRequest
 from dsearch.hints import amount
 from dsearch.training.data.examples import Examples, mined_negatives
 from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.gradcache import cached_backward, encoded_by_all
+from dsearch.training.loop.gradcache import Texts, cached_backward, cached_token_backward, encoded_by_all
 from dsearch.training.loop.loop import TrainingDiverged, TrainingSchedule, Watch, run_course
 from dsearch.training.loop.moving_index import Contents, MovingIndex
 from dsearch.training.loop.observer import Epoch, Student
 from dsearch.training.losses.losses import info_nce
 from dsearch.training.options import require_at_least_one, require_rates
 from dsearch.training.relevant import padded
+from dsearch.training.scopes.stage_loss import PoolMatches
 
 _STALENESS_QUERIES = 16  # each asks for fifty documents to be encoded again
 
@@ -67,6 +69,7 @@ class FullOptions:
         held_out: one in this number of queries is held out for evaluation; 0 for none.
         precision: "float32", or "bfloat16" for autocast.
         compiled: True to run the transformer through torch.compile.
+        stage_loss: True to learn by the matches of tokens too, see stage_loss.py; in one process.
         seed: random seed.
     """
 
@@ -86,6 +89,7 @@ class FullOptions:
     held_out: int = 5
     precision: str = "float32"
     compiled: bool = False
+    stage_loss: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -199,6 +203,9 @@ class FullTask:
             chunk=options.chunk,
             processes=processes,
         )
+        self._matches = PoolMatches(snapshot) if options.stage_loss else None
+        if options.stage_loss and processes.count > 1:
+            raise InvalidRequest("stage_loss in several processes; leave it out, or train in one")
         if options.compiled:
             _compile(self._encoder)
 
@@ -263,16 +270,26 @@ class FullTask:
         target /= target.sum(1, keepdims=True)
         head = self.trained.head
 
-        def loss(embedded: list[Tensor]) -> Tensor:
+        def loss(embedded: list[Tensor], terms: Float[Tensor, "batch pool"] | None = None) -> Tensor:
             queries, documents = (part.to(head.log_temperature.device) for part in embedded)
             folded = head.fold(head.queries(queries))
             scores = folded @ documents.T
+            if terms is not None:
+                scores = scores + terms.to(scores)[:, None]
             log_heads = (scores / head.temperature).log_softmax(-1)
             mixed = (head.mixture_of(folded).log()[..., None] + log_heads).logsumexp(1)
             return info_nce(mixed, torch.as_tensor(target).to(mixed))
 
-        texts = [([examples.texts[i] for i in which], "query"), (self._contents(pool), "document")]
-        return cached_backward(self._encoder, texts, loss, chunk=self._chunk, processes=self._processes)
+        queries, documents = [examples.texts[i] for i in which], self._contents(pool)
+        texts: list[Texts] = [(queries, "query"), (documents, "document")]
+        if (matches := self._matches) is None:
+            return cached_backward(self._encoder, texts, loss, chunk=self._chunk, processes=self._processes)
+
+        def loss_of_stages(batches: list[TokenBatch]) -> Tensor:
+            terms = matches(batches[0], queries, batches[1], documents)
+            return loss([batch.embeddings for batch in batches], terms)
+
+        return cached_token_backward(self._encoder, texts, loss_of_stages, chunk=self._chunk)
 
     def staleness(self) -> float:
         """Staleness of the index, measured with some of the queries."""

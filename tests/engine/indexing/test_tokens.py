@@ -19,6 +19,7 @@ from dsearch.engine.indexing.tokens import (
     distinct_tokens,
     encode_with_tokens,
     is_of_word,
+    rounded_tokens,
 )
 from dsearch.errors import EncoderUnavailable
 from dsearch.index.tokens.table import content_of
@@ -183,7 +184,7 @@ def test_a_very_long_document_keeps_tokens_of_all_of_it(staged: Collection) -> N
     spans = np.stack([np.arange(count) * 3, np.arange(count) * 3 + 2], axis=1)
     codec = staged.tokens.codec
     assert codec is not None
-    made = staged.tokens.maker().rounded(codec, Document(id="a", text=text), RawTokens(states, spans))
+    made = rounded_tokens(codec, Document(id="a", text=text), RawTokens(states, spans), ())
     assert len(made.codes) == MOST_TOKENS
     assert made.spans[-1, 0] > 2.9 * count
 

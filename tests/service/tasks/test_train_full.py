@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dsearch.engine.snapshot.tokens import same_codec
 from starlette.testclient import TestClient
 from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN
@@ -18,6 +19,8 @@ from support.tiny_encoder import open_tiny, write_tiny_encoder
 
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, EncodedDocuments, SearchEngine
+from dsearch.index.tokens.codec import TokenCodec
+from dsearch.index.tokens.table import DocumentTokens, TokenTable
 from dsearch.processes import Report
 from dsearch.service import create_app
 from dsearch.service.tasks import manager
@@ -149,7 +152,12 @@ def test_encoded_documents_travel_by_row(numbers: Collection, tmp_path: Path) ->
         for at in (3, 6, 9)
     }
     further[1] = Passages(np.array([[0, 4]], np.int64), np.zeros((0, dimension), np.float32))
-    write_encoded(tmp_path, EncodedDocuments(state, embeddings, further))
+    codec = TokenCodec.fit(generator.standard_normal((200, dimension)).astype(np.float32), dims=8, bits=4)
+    tokens = [
+        None if at == 5 else DocumentTokens(np.full((at, 4), at, np.uint8), np.full((at, 2), at, np.int32))
+        for at in range(state.positions)
+    ]
+    write_encoded(tmp_path, EncodedDocuments(state, embeddings, further, TokenTable.of(codec, tokens)))
     gone, changed = (int(numbers.store.rows_of([id])[id]) for id in ("d6", "d8"))
     numbers.delete(["d6"])
     numbers.upsert([Document("new", "answer 50"), Document("d8", "answer 8, otherwise")])
@@ -166,3 +174,18 @@ def test_encoded_documents_travel_by_row(numbers: Collection, tmp_path: Path) ->
         was = further[int(state.positions_of(np.array([row]))[0])]
         assert np.array_equal(one.spans, was.spans)
         assert np.array_equal(one.embeddings, was.embeddings)
+    assert read.tokens is not None
+    assert same_codec(read.tokens.codec, codec)
+    for at, row in zip(visible.tolist(), rows.tolist(), strict=True):
+        made, was = read.tokens.document(at), tokens[int(state.positions_of(np.array([row]))[0])]
+        assert (made is None) == (was is None)
+        if made is not None and was is not None:
+            assert np.array_equal(made.codes, was.codes)
+            assert np.array_equal(made.spans, was.spans)
+
+
+def test_encoded_documents_without_tokens_travel_without(numbers: Collection, tmp_path: Path) -> None:
+    state = numbers.snapshot
+    embeddings = np.zeros((state.positions, numbers.store.dimension), np.float32)
+    write_encoded(tmp_path, EncodedDocuments(state, embeddings))
+    assert read_encoded(tmp_path, state).tokens is None

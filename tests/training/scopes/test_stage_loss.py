@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import copy
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from support.fakes import HashingEncoder
 from support.training.second_stages import judged_collection
 
+from dsearch.attention.late_interaction import START_STRENGTH
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder
+from dsearch.encoder.token_batch import TokenBatch
 from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
-from dsearch.training import run_training
+from dsearch.training import Student, run_training
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune.second_stage import stage_with
+from dsearch.training.loop.distributed import Processes
+from dsearch.training.loop.gradcache import Texts, cached_token_backward
+from dsearch.training.losses.losses import info_nce
 from dsearch.training.registry import register_second_stage, register_trained
-from dsearch.training.scopes.stage_loss import StageLoss
+from dsearch.training.scopes.full import FullOptions, FullTask
+from dsearch.training.scopes.stage_loss import PoolMatches, StageLoss
 from dsearch.types import Document, Query
 
 
@@ -132,15 +141,35 @@ def test_a_version_answers_with_the_tokens_of_its_encoder(judged: tuple[Collecti
     assert [id for id, _ in run[:20]] == [hit.id for hit in served]
 
 
-@pytest.mark.parametrize("options", [{}, {"scope": "full"}])
-def test_it_is_refused_elsewhere(judged: tuple[Collection, Examples], options: dict[str, str]) -> None:
-    collection, _ = judged
-    job = TrainingJob(
-        queries={"q": "a1"},
-        judgements={"q": {"d1": 1.0}},
-        stage_loss=True,
-        **options,  # type: ignore[arg-type]
-    )
+def test_of_two_encoders_every_pair_has_its_match(judged: tuple[Collection, Examples]) -> None:
+    """γ Σ a m⁶ / Σ a, written out, by words alone; both sides have a gradient."""
+    collection, examples = judged
+    snapshot, encoder = examples.snapshot, learning(collection)
+    texts, contents = ["a3 c5", "b1"], ["a3 the b1!", "of the", "c5 c5 x"]
+    queries, documents = encoder.embed_tokens(texts, "query"), encoder.embed_tokens(contents, "document")
+    terms = PoolMatches(snapshot)(queries, texts, documents, contents)
+    assert snapshot.tokens is not None
+    codec = snapshot.tokens.codec
+    words = [["a3", "b1"], [], ["c5", "c5", "x"]]
+    for row, text in enumerate(texts):
+        idf = np.array([snapshot.keyword.idf(word) for word in text.split()])
+        of_query = codec.projected(encoder.encode_tokens([text], "query")[1][0].states)
+        for column, of_words in enumerate(words):
+            expected = 0.0
+            if of_words:
+                of_document = codec.projected(encoder.encode_tokens([" ".join(of_words)])[1][0].states)
+                best = np.maximum((of_query @ of_document.T).max(1), 0)
+                expected = START_STRENGTH * float((idf * best**6).sum() / idf.sum())
+            assert terms[row, column].item() == pytest.approx(expected, abs=1e-5)
+    (of_weights,) = torch.autograd.grad(terms[0, 2] + terms[1, 2], encoder.learning())
+    assert of_weights.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_it_is_refused_elsewhere(engine: SearchEngine, scope: Literal["head", "full"]) -> None:
+    """In scope head nothing would learn by it; scope full needs tokens."""
+    collection = judged_collection(engine)[0] if scope == "head" else engine.create("plain")
+    job = TrainingJob(queries={"q": "a1"}, judgements={"q": {"d1": 1.0}}, stage_loss=True, scope=scope)
     with pytest.raises(InvalidRequest, match="stage_loss: for judged queries, in scope query"):
         run_training(collection, job)
 
@@ -151,3 +180,64 @@ def test_it_needs_tokens(engine: SearchEngine) -> None:
     examples = examples_from_judgements(collection, {"q": "a"}, {"q": {"d": 1.0}})
     with pytest.raises(InvalidRequest, match="in a collection without tokens"):
         StageLoss(examples, keywords=True)
+    with pytest.raises(InvalidRequest, match="in a collection without tokens"):
+        PoolMatches(examples.snapshot)
+
+
+@pytest.mark.parametrize("chunk", [2, 50])
+def test_gradients_in_chunks_are_those_of_the_whole(chunk: int) -> None:
+    encoder = LearningEncoder(HashingEncoder(), EncoderTraining("all"))
+    (parameter,) = encoder.learning()
+    texts: list[Texts] = [(["a b", "c", "d e f"], "query"), (["b", "", "e e", "f a c"], "document")]
+
+    def loss(batches: list[TokenBatch]) -> torch.Tensor:
+        """Of embeddings and tokens of both lists; one text has no part."""
+        queries, documents = batches
+        pooled = torch.stack(
+            [torch.cat([of, of.new_ones(1, of.shape[1])]).mean(0) for of in documents.states]
+        )
+        return (queries.embeddings[:2] @ pooled.mT).tanh().sum() + queries.states[2].square()[:, 3].sum()
+
+    loss([encoder.embed_tokens(list_, role) for list_, role in texts]).backward()  # type: ignore[no-untyped-call]
+    assert parameter.grad is not None
+    whole, parameter.grad = parameter.grad.clone(), None
+    cached_token_backward(encoder, texts, loss, chunk=chunk)
+    torch.testing.assert_close(parameter.grad, whole)
+
+
+def test_a_step_of_both_encoders_is_the_loss_of_dense_and_tokens(judged: tuple[Collection, Examples]) -> None:
+    collection, examples = judged
+    losses = []
+    for chunk in (1, 64):
+        student = Student(Head(32), learning(collection))
+        options = FullOptions(stage_loss=True, chunk=chunk)
+        contents = lambda at: collection.store.contents(examples.snapshot.rows(at))  # noqa: E731
+        task = FullTask(examples, contents, options, student, Processes())
+        task.parameter_groups()
+        batch = torch.tensor([1, 2, 5])
+        pool = task.pool(batch, torch.Generator())
+        losses.append(task.backward(batch, pool).item())
+        gradient = student.encoder.learning()[0].grad  # type: ignore[union-attr]
+        assert gradient is not None
+        losses.append(gradient.norm().item())
+    assert losses[:2] == pytest.approx(losses[2:], rel=1e-4)
+    encoder, texts = learning(collection), [examples.texts[at] for at in (1, 2, 5)]
+    queries, documents = (
+        encoder.embed_tokens(texts, "query"),
+        encoder.embed_tokens(contents(pool), "document"),
+    )
+    scores = queries.embeddings @ documents.embeddings.mT
+    scores = scores + PoolMatches(examples.snapshot)(queries, texts, documents, contents(pool))
+    logits = scores / Head(32).temperature
+    right = [int(np.searchsorted(pool, examples.relevant[at][0][0])) for at in (1, 2, 5)]
+    target = torch.zeros_like(logits)
+    target[range(3), right] = 1.0
+    assert losses[0] == pytest.approx(info_nce(logits.log_softmax(-1), target).item(), rel=1e-4)
+
+
+def test_several_processes_are_refused(judged: tuple[Collection, Examples]) -> None:
+    collection, examples = judged
+    student = Student(Head(32), learning(collection))
+    two = Processes(count=2)
+    with pytest.raises(InvalidRequest, match="stage_loss in several processes"):
+        FullTask(examples, lambda _: [], FullOptions(stage_loss=True), student, two)

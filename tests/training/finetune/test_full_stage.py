@@ -1,0 +1,135 @@
+"""The second stage of a version of scope full: fitted by its own tokens, and part of the version."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsearch.encoder import Encoder
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.search.queries import tokens_of
+from dsearch.jobs import TrainingJob
+from dsearch.training import FullOptions, examples_from_judgements, finetune_full
+from dsearch.training.finetune import second_stage as stages
+from dsearch.training.finetune.lists import lists_of
+from dsearch.training.finetune.second_stage import FitMethod
+from dsearch.training.gate.gate import Gate, GateReport, judge
+from dsearch.training.gate.held_out import Answers
+from dsearch.training.run import run_training
+from dsearch.types import Document
+
+PAIRS = 24
+WORDS = ["red", "green", "blue", "apple", "bread", "cheese"]
+QUERIES = {f"q{i:02d}": f"question {i}" for i in range(PAIRS)}
+QRELS = {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)}
+OPTIONS = FullOptions(epochs=1, encoder_learning_rate=1e-2, held_out=2, query_keys=False)
+FULL = sys.modules[finetune_full.__module__]
+
+
+def text(number: int) -> str:
+    """Every sixth document is longer than the encoder's 32 tokens."""
+    long = " ".join(f"{WORDS[(number + i) % 6]} {(number * i) % 50}" for i in range(24))
+    return f"answer {long if number % 6 == 0 else WORDS[number % 6]} {number}."
+
+
+@pytest.fixture
+def staged(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
+    with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
+        collection = engine.create("staged")
+        collection.ingest([Document(id=f"d{i}", text=text(i)) for i in range(PAIRS)], second_stage=True)
+        collection.delete(["d3"])  # positions of the version's generation are others
+        yield collection
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Answers, Answers]]:
+    """Both gates let everything pass; few queries are enough, and the stage has a strength."""
+    judged: list[tuple[Answers, Answers]] = []
+
+    def passed(before: Answers, after: Answers, *gate: Gate, **options: object) -> GateReport:
+        judged.append((before, after))
+        always = Gate(alpha=0.99, margin=0.9, min_queries=1, harm=0.99)
+        return judge(before, Answers(before.all + 0.1, before.seen, before.unseen + 0.1), always)
+
+    for module in (FULL, stages):
+        monkeypatch.setattr(module, "judge", passed)
+    monkeypatch.setattr(stages, "MIN_QUERIES", 4)
+    monkeypatch.setattr(stages, "chosen_way", lambda *_: FitMethod(strength=0.5))
+    return judged
+
+
+@pytest.mark.usefixtures("passing")
+def test_a_version_brings_tokens_and_a_stage_of_its_own(staged: Collection) -> None:
+    job = TrainingJob(queries=QUERIES, judgements=QRELS, scope="full", epochs=1)
+    learned = run_training(staged, job)
+    assert learned.second_stage is not None
+    assert learned.second_stage.base == "head"
+    registered = learned.register(staged, job)
+    assert registered.live == registered.version == "v1"  # one version: no second one behind it
+    state = staged.snapshot_for("v1")
+    assert state.tokens is not None
+    assert state.tokens.gather(np.arange(state.positions)).present.all()
+    hit = staged.search("question 7", explain=True).hits[0]
+    assert hit.explain is not None
+    assert hit.explain.second_stage is not None
+    assert learned.summary(registered)["second_stage"]["verdict"] == "passed"
+
+
+def test_it_is_fitted_to_what_the_version_serves(
+    staged: Collection, passing: list[tuple[Answers, Answers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The features of the fit are those of the registered version, by its own encoder and documents."""
+    kept = []
+
+    def seen(*arguments: object, **options: object) -> object:
+        kept.append(lists_of(*arguments, **options))  # type: ignore[arg-type]
+        return kept[-1]
+
+    monkeypatch.setattr(stages, "lists_of", seen)
+    examples = examples_from_judgements(staged, QUERIES, QRELS)
+    trained = finetune_full(staged, examples, OPTIONS)
+    assert trained.head.second_stage is not None
+    version = staged.add_model(
+        trained.head, trained.record, encoder=trained.encoder, documents=trained.documents
+    )
+    (lists,) = kept
+    held_out = trained.record["held_out"]
+    assert len(lists) == held_out
+    # The first gate's answers of the trained model, and the second one's without the stage, are the same.
+    (_, of_full), (without, _) = passing
+    np.testing.assert_allclose(np.sort(without.all), np.sort(of_full.all), atol=1e-6)
+    assert without.seen.sum() == of_full.seen.sum()
+    state = staged.snapshot_for(version)
+    texts = sorted(QUERIES.values())
+    tokens = tokens_of(staged, texts, state, version)
+    answer = staged.search_batch(texts, model=version, explain=True, limit=PAIRS)
+    strength = trained.head.second_stage.strength.item()
+    assert strength == pytest.approx(0.5)
+    assert len(tokens) == len(texts)
+    terms = [hit.explain.second_stage for result in answer for hit in result.hits if hit.explain]
+    features = lists.features[..., 0].numpy()
+    wanted = strength * features[lists.positions >= 0]
+    for value in wanted.tolist():
+        assert np.abs(np.array(terms) - value).min() < 1e-4
+
+
+@pytest.mark.usefixtures("passing")
+def test_who_accepts_anything_gets_no_stage(staged: Collection) -> None:
+    job = TrainingJob(queries=QUERIES, judgements=QRELS, scope="full", epochs=1, accept=True)
+    learned = run_training(staged, job)
+    assert learned.second_stage is None
+    assert learned.result.head.second_stage is None
+
+
+def test_without_tokens_there_is_none(tmp_path: Path, tiny: Encoder) -> None:
+    with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
+        plain = engine.create("plain")
+        plain.ingest([Document(id=f"d{i}", text=text(i)) for i in range(PAIRS)])
+        trained = finetune_full(plain, examples_from_judgements(plain, QUERIES, QRELS), OPTIONS)
+    assert trained.documents is not None
+    assert trained.documents.tokens is None
+    assert trained.second_stage is None
