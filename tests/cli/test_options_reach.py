@@ -143,11 +143,13 @@ def recorder(
     outside.optional.return_value.watch.return_value = [()]
     outside.checked_judgements.return_value.report.counts = {}
     outside.checked_judgements.return_value.qrels = {"q": {"d1": 1.0}}
+    outside.checked_judgements.return_value.queries = {"q": "river"}
     outside.own_judgements.return_value.judgements = {"q": {"d1": 1.0}}
     outside.store_documents.return_value = (1, 0, 0)
     outside.write_opinions.return_value.unchanged = 0
     collection = outside.engine.collection.return_value
     collection.name, collection.stale, collection.store.path = "papers", False, tmp_path
+    collection.store.rows_of.return_value = {"d1": 1}
     collection.snapshot.generation.number = 1
     collection.snapshot.generation.manifest.digest = "0" * 64
     return recorder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run, open_layer
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.errors import CorruptData, Gone, InvalidRequest
+from dsearch.index import Generation
+from dsearch.index.manifest import Manifest
 from dsearch.types import Document, Query, Stamp
 
 QUERIES = ["apple bread", "honey ice", "kale number7"]
@@ -189,11 +191,10 @@ def test_documents_of_another_build_are_not_those_of_the_version(
     """A whole generation in the place of the registered one: each of its own digests agrees."""
     version = add(collection)
     folder = collection.store.path / "models" / version / "documents" / "000001"
-    manifest = folder / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["sequence"] = content.get("sequence", 0) + 1
-    manifest.write_text(json.dumps(content, indent=1))
+    manifest = Manifest.read(folder)
+    (folder / "manifest.json").write_bytes(replace(manifest, sequence=manifest.sequence + 1).to_bytes())
+    assert len(Generation.open(folder)) == len(collection.snapshot.rows(collection.snapshot.visible()))
     with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
-        with pytest.raises(CorruptData):
+        with pytest.raises(CorruptData, match="of another generation than the store registered"):
             other.collection("food").search("apple", model=version)
         assert other.collection("food").search("apple").hits

@@ -97,7 +97,8 @@ def test_rows_of_a_memory_come_back_in_their_order(tmp_path: Path) -> None:
         np.testing.assert_array_equal(of.state, row.state)
 
 
-def test_documents_are_those_that_are_still_there(papers: Collection, tmp_path: Path) -> None:
+@pytest.mark.parametrize("built", [False, True])
+def test_documents_are_those_that_are_still_there(papers: Collection, tmp_path: Path, built: bool) -> None:
     """One is deleted, one replaced and one new since they were encoded; a long one has its passages."""
     state = papers.snapshot
     ids = papers.ids_at(state, np.arange(state.positions)[None])[0]
@@ -112,6 +113,8 @@ def test_documents_are_those_that_are_still_there(papers: Collection, tmp_path: 
     write_encoded(tmp_path, EncodedDocuments(state, embeddings, further))
     papers.delete([gone])
     papers.upsert([Document(replaced, "other words"), Document("new", "river")])
+    if built:  # a generation without those that are gone
+        papers.refresh()
     read = read_encoded(tmp_path, present := papers.snapshot)
     left = papers.ids_at(read.state, read.state.visible()[None])[0]
     assert sorted(left) == sorted({*visible} - {gone, replaced})

@@ -64,12 +64,12 @@ def test_matches_are_kept_and_only_later_rows_are_looked_at(filled: Store, embed
 def test_a_reader_of_an_older_state_gets_no_row_of_a_newer_one(filled: Store, embed: Any) -> None:
     equal, matches = parse_filter({"y": {"eq": 1}}), matching.RowMatches()
     with filled._readers.reading() as older:
-        before = matching.searchable_rows(older, equal).tolist()  # its state is that of now
+        before = matching.live_rows(older, equal)  # its state is that of now
         filled.upsert([Document("new", "new", metadata={"y": 1})], embed("new"))
         with filled._readers.reading() as newer:
             after = matches.rows(newer, equal).tolist()
         assert ids(filled, matches.rows(older, equal)) == "a b e waiting gone"
-        assert matching.searchable_rows(older, equal).tolist() == before
+        assert matching.live_rows(older, equal) == before
         with filled._readers.reading() as newer:  # what is kept is still that of the newer state
             assert matches.rows(newer, equal).tolist() == after
     assert len(after) == 6
