@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 
 Spell = Callable[[str, object], str]
 _LONGEST = 80  # characters of a misspelt name that are compared

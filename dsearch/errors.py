@@ -24,7 +24,8 @@ HTTP status of the service's response.
         ├── ShardsMissing       503  no copy of a shard answers
         └── InsufficientStorage 507  the disk is full
 
-`Command`: a `dsearch` command that a message tells its reader to run.
+Parts of messages: `Command` (a `dsearch` command that a reader is told to run), a number with its noun, the
+time that is left.
 
 The library names a command and its arguments. The command line, when it shows the message, adds the `--home`
 that it was started with; over HTTP and in Python the command stands without one.
@@ -32,6 +33,7 @@ that it was started with; over HTTP and in Python the command stands without one
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -60,6 +62,33 @@ class Command:
         """
         words = self.arguments if home is None else ("--home", home, *self.arguments)
         return " ".join(["dsearch", self.name, *map(shlex.quote, words)])
+
+
+def amount(count: int, singular: str, plural: str | None = None) -> str:
+    """A number with its noun: `1 query`, `3 queries`.
+
+    Args:
+        count: the number.
+        singular: the noun of one, with what stands between it and the number.
+        plural: of several, where it is more than the ending: `"hit is", "hits are"`.
+    """
+    if plural is None:
+        plural = f"{singular[:-1]}ies" if re.search("[^aeiou]y$", singular) else f"{singular}s"
+    return f"{count} {singular if count == 1 else plural}"
+
+
+def seconds_left(done: int, total: int, elapsed_s: float, share: float | None = None) -> float | None:
+    """Estimate the remaining time; None as long as nothing is done or the total is unknown.
+
+    Args:
+        done: number of units that are done.
+        total: number of units; 0 if unknown.
+        elapsed_s: time taken by them.
+        share: share of the work that is done, where units differ in cost.
+    """
+    if share is None:
+        share = done / total if total else 0.0
+    return elapsed_s * (1 - share) / share if share > 0 else None
 
 
 class DsearchError(Exception):

@@ -17,8 +17,7 @@ from operator import attrgetter
 from typing import Any, TypedDict, get_args
 
 from dsearch.declared import option, options_of, suggestion
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.types import Mode
 
 MODES: tuple[str, ...] = get_args(Mode)

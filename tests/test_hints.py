@@ -16,8 +16,7 @@ import dsearch
 from dsearch.cli.grouped_help import app
 from dsearch.client.flow import HttpReply
 from dsearch.client.wire import error_of
-from dsearch.errors import Command, CorruptData, HomeLocked, InvalidRequest
-from dsearch.hints import amount, seconds_left
+from dsearch.errors import Command, CorruptData, HomeLocked, InvalidRequest, amount, seconds_left
 from dsearch.service.wire.problems import problem_of
 
 REFRESH = Command("refresh", ("-c", "papers"))

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int8, Int64
 
 from dsearch.attention.arrays import Array, as_like, numbers_of
-from dsearch.errors import DimensionMismatch, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DimensionMismatch, InvalidRequest, amount
 from dsearch.types import query_name
 
 START_TEMPERATURE, START_NULL_LEVEL = 0.05, 0.5

@@ -9,8 +9,7 @@ import typer
 
 from dsearch.cli.output import BAR, save_picture, shortened
 from dsearch.cli.session import say
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.results import Attention, FieldPrediction, Predictions
 from dsearch.types import Stamp
 

@@ -15,7 +15,7 @@ import typer
 from dsearch.cli.session import as_json, say, typed
 from dsearch.corpus import Mirror, Problems
 from dsearch.corpus.mirror import FROM_FOLDERS
-from dsearch.hints import amount
+from dsearch.errors import amount
 from dsearch.types import EmbeddedDocument
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dsearch.cli.session import remember_home
-from dsearch.hints import amount
+from dsearch.errors import amount
 
 _collection = typer.Option("--collection", "-c", help="The collection's name.")
 CollectionName = Annotated[str, _collection]

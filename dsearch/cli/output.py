@@ -17,8 +17,7 @@ import typer
 
 from dsearch.cli.session import as_json as as_line
 from dsearch.cli.session import say, typed
-from dsearch.errors import InvalidRequest, Unavailable
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, Unavailable, amount
 from dsearch.store.filters.parse import parse_field
 from dsearch.types import Confidence, Explanation, Hit, LearnedEffect, SearchResult
 

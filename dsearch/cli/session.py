@@ -15,8 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsearch.errors import Command
-from dsearch.hints import seconds_left
+from dsearch.errors import Command, seconds_left
 from dsearch.types import Progress
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from dsearch.client.flow import HttpReply, Request
-from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable
-from dsearch.hints import amount
+from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable, amount
 from dsearch.results import Attention, FieldPrediction, Gradients, Proof, WriteResult
 from dsearch.types import Document, SearchResult, Stamp
 

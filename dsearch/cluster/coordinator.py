@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dsearch.hints import amount
+from dsearch.errors import amount
 
 COORDINATOR = "dsearch"
 READY_S = 300.0

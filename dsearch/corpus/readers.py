@@ -29,8 +29,7 @@ from dsearch.corpus.formats.texts import read_markdown, read_org, read_rst, read
 from dsearch.corpus.mirror import Mirror
 from dsearch.corpus.parts import parts_of
 from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
-from dsearch.errors import InvalidSource, MissingExtra
-from dsearch.hints import amount
+from dsearch.errors import InvalidSource, MissingExtra, amount
 from dsearch.types import Document
 
 STANDARD_INPUT = "-"

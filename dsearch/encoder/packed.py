@@ -25,8 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dsearch.errors import CorruptData
-from dsearch.hints import amount
+from dsearch.errors import CorruptData, amount
 
 PROMPTS = {"query": "query: ", "document": "passage: "}
 

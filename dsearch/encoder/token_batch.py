@@ -10,8 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from dsearch.encoder.token_states import inside_text
-from dsearch.errors import EncoderUnavailable
-from dsearch.hints import amount
+from dsearch.errors import EncoderUnavailable, amount
 
 
 class TokenBatch(NamedTuple):

@@ -12,8 +12,7 @@ from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.files import UNTRAINED, retired_part, served_version
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
-from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest, amount
 from dsearch.results import (
     DeleteResult,
     DocumentPage,

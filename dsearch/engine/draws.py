@@ -29,8 +29,7 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.search.gradients import GradientQuery, layer_of
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.types import DrawResult, QueryDraws, RewardResult
 
 SAMPLES = (2, 64)  # of a query

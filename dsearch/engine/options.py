@@ -19,8 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dsearch.attention_options import AttentionKeywords, SelectionKeywords
-from dsearch.errors import Command, Conflict, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Command, Conflict, InvalidRequest, amount
 from dsearch.index import DENSE_KINDS, Tokenizer
 from dsearch.index.dense.kinds import AUTO
 from dsearch.index.dense.tuning import RECALL_TARGET

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 
 BINS = 10
 

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.corpus import BeirFolder, Problems, read_queries
-from dsearch.errors import InvalidSource
+from dsearch.errors import InvalidSource, amount
 from dsearch.evaluation.qrels import JudgedPair, read_judged_pairs
-from dsearch.hints import amount
 from dsearch.types import Query
 
 _QUERIES = ("queries.jsonl", "queries.tsv")

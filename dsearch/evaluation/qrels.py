@@ -11,8 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from dsearch.errors import InvalidSource
-from dsearch.hints import amount
+from dsearch.errors import InvalidSource, amount
 
 Qrels: TypeAlias = dict[str, dict[str, float]]
 """Query id → {document id: grade}; a grade above 0 is relevant, and the higher the better."""

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation.metrics import Values
 from dsearch.evaluation.significance import Interval, bootstrap_columns, paired_bootstrap
-from dsearch.hints import amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dsearch.errors import InvalidRequest, InvalidSource
+from dsearch.errors import InvalidRequest, InvalidSource, amount
 from dsearch.evaluation.qrels import read_rows
-from dsearch.hints import amount
 
 Run: TypeAlias = dict[str, list[tuple[str, float]]]
 """Query id → (document id, score) in rank order, best first."""

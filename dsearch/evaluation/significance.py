@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 
 DRAWS_AT_ONCE = 1 << 17  # counts at a time: 1 MiB, which stays in the cache of a core
 

@@ -17,8 +17,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from dsearch.errors import Conflict, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Conflict, InvalidRequest, amount
 from dsearch.index.dense.tuning import RECALL_TARGET, build_tuned
 from dsearch.index.durable import file_digest, files_below, publish_folder
 from dsearch.index.keyword.index import KeywordIndex

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int, Int64
 
-from dsearch.errors import CorruptData, UnsupportedFormat
-from dsearch.hints import amount
+from dsearch.errors import CorruptData, UnsupportedFormat, amount
 from dsearch.index.build import write_generation
 from dsearch.index.dense.index import DenseIndex
 from dsearch.index.durable import FileIdentity

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
-from dsearch.errors import DimensionMismatch, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DimensionMismatch, InvalidRequest, amount
 
 Report: TypeAlias = Callable[[str, int, int], None]  # stage, done, total
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from dsearch.errors import InvalidRequest, MissingExtra
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, MissingExtra, amount
 from dsearch.integrations.stored import documents_of, write_documents
 from dsearch.types import Document as Stored
 from dsearch.types import Hit

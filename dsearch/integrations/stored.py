@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dsearch.errors import DocumentNotFound, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DocumentNotFound, InvalidRequest, amount
 from dsearch.types import Document
 
 if TYPE_CHECKING:

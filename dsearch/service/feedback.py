@@ -20,8 +20,7 @@ from starlette.requests import Request
 
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import RandomPair, explored, impression_of
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import UnknownQuery
 from dsearch.service.schemas.feedback import EventGiven

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dsearch.declared import options_of
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements

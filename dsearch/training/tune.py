@@ -20,8 +20,7 @@ from jaxtyping import Float, Int64
 
 from dsearch.attention.retrieval.head import START_KEYWORD_WEIGHT, Head
 from dsearch.engine.models.training_record import query_statistics
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers

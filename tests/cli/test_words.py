@@ -9,7 +9,7 @@ from support.cli.terminal import Terminal
 
 from dsearch.cli.session import as_rate
 from dsearch.cli.training.output import epochs_text
-from dsearch.hints import amount
+from dsearch.errors import amount
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,7 @@ from dsearch.attention.blockwise.fused import (
     attend_fused_backward,
     choose_fused,
 )
-from dsearch.errors import DimensionMismatch, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DimensionMismatch, InvalidRequest, amount
 
 Bias = Float[Tensor, "#batch documents"] | Callable[..., Tensor]
 Temperature = float | Float[Tensor, ""] | Float[Tensor, " batch"]

@@ -39,8 +39,7 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.attention.scores import Score
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 
 MAX_OUTPUT_DIM = 4096
 MAX_EXCITATION = 1024

@@ -11,8 +11,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.remote import server_of
 from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
-from dsearch.errors import Conflict, HomeLocked, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Conflict, HomeLocked, InvalidRequest, amount
 
 
 def create(

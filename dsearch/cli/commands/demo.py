@@ -12,8 +12,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.remote import stays_here
 from dsearch.cli.session import ProgressBars, opened_engine, say
-from dsearch.errors import HomeLocked
-from dsearch.hints import amount
+from dsearch.errors import HomeLocked, amount
 
 if TYPE_CHECKING:
     from dsearch.config import Settings

@@ -16,10 +16,9 @@ from dsearch.cli import options
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
 from dsearch.cli.training.session import HELD_BACK
 from dsearch.corpus import Problems
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation import Pairs, Qrels, merged_pairs, read_pairs
 from dsearch.evaluation.judged_data import read_judged_data, splits_of
-from dsearch.hints import amount
 from dsearch.types import Progress, Query
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.remote import server_of
 from dsearch.cli.session import opened_engine, print_json, show_outcome, typed
-from dsearch.errors import HomeLocked, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import HomeLocked, InvalidRequest, amount
 from dsearch.types import CLIENT
 
 if TYPE_CHECKING:

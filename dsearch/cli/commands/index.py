@@ -15,8 +15,7 @@ from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.output import tell_waiting
 from dsearch.cli.remote import index_by_server, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, as_rate, opened_engine, print_json, say, typed
-from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DsearchError, HomeLocked, InvalidRequest, amount
 from dsearch.results import CollectionDamaged, CollectionInfo, WriteResult
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import print_json, say, show_outcome, typed
-from dsearch.hints import amount
+from dsearch.errors import amount
 
 if TYPE_CHECKING:
     from pathlib import Path

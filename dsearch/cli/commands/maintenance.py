@@ -18,8 +18,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_json, say
-from dsearch.errors import Conflict, DsearchError, HomeLocked
-from dsearch.hints import amount
+from dsearch.errors import Conflict, DsearchError, HomeLocked, amount
 
 _SHOWN = 20  # findings
 

@@ -16,8 +16,7 @@ from dsearch.cli.remote import refresh_by_server, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
 from dsearch.cli.training.output import ANSWERS, answers_now, epochs_text
 from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
-from dsearch.errors import HomeLocked, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import HomeLocked, InvalidRequest, amount
 from dsearch.results import Model
 from dsearch.types import PURPOSES, Purpose
 

@@ -17,8 +17,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
-from dsearch.errors import Command, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Command, InvalidRequest, amount
 
 if TYPE_CHECKING:
     from dsearch.config import Settings

@@ -14,8 +14,7 @@ from dsearch.cli.session import opened_engine, print_json
 from dsearch.cli.training.output import decision_lines, is_kept, leg_lines, verdict_line
 from dsearch.cli.training.remote import judged_beside
 from dsearch.cli.training.session import JudgedFolder, judged_job, stop_unless, terminal_observer
-from dsearch.errors import HomeLocked
-from dsearch.hints import amount
+from dsearch.errors import HomeLocked, amount
 from dsearch.jobs import TuningJob, request_of
 
 

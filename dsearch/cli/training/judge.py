@@ -12,8 +12,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.remote import reader_of
 from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
-from dsearch.errors import Command, InvalidRequest, InvalidSource
-from dsearch.hints import amount
+from dsearch.errors import Command, InvalidRequest, InvalidSource, amount
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection

@@ -10,7 +10,7 @@ import typer
 
 from dsearch.cli.session import print_json, typed
 from dsearch.cli.training.session import stop_unless
-from dsearch.hints import amount
+from dsearch.errors import amount
 from dsearch.types import Purpose
 
 if TYPE_CHECKING:

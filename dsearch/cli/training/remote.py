@@ -17,8 +17,7 @@ from dsearch.cli.training.output import (
     verdict_line,
 )
 from dsearch.cli.training.session import JudgedFolder, judged_job
-from dsearch.errors import HomeLocked, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import HomeLocked, InvalidRequest, amount
 from dsearch.jobs import LearningJob, TrainingJob, request_of
 
 AnyJob = TypeVar("AnyJob", bound=LearningJob)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from dsearch.cli.session import ProgressBars, say
-from dsearch.errors import Cancelled, InvalidRequest
+from dsearch.errors import Cancelled, InvalidRequest, amount
 from dsearch.evaluation import read_pairs, read_qrels
-from dsearch.hints import amount
 from dsearch.jobs import LearningJob, TrainingJob
 from dsearch.types import Progress
 

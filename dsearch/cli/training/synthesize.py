@@ -9,7 +9,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, typed
-from dsearch.hints import amount
+from dsearch.errors import amount
 
 
 def synthesize(

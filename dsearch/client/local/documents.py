@@ -13,8 +13,7 @@ from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS, numbers
 from dsearch.engine import PassageOptions, SearchEngine, calls, statistics
 from dsearch.engine.episodes import Episodes
 from dsearch.engine.indexing.own_vectors import embedding_problems
-from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest, amount
 from dsearch.store import CheckedDocuments
 from dsearch.types import Document, EmbeddedDocument
 

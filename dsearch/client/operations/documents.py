@@ -10,8 +10,7 @@ from dsearch.client import wire
 from dsearch.client.flow import NDJSON, TENSORS, Flow, Request, operation
 from dsearch.client.options import Filter
 from dsearch.client.wire import added, batches, json_of, path_of, question, quoted, tensor_batches
-from dsearch.errors import InvalidDocument
-from dsearch.hints import amount
+from dsearch.errors import InvalidDocument, amount
 from dsearch.results import AliasSet, CollectionInfo, DeleteResult, DocumentPage, MetadataResult, WriteResult
 from dsearch.types import Document
 

@@ -29,8 +29,7 @@ from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.search.arrangement import Duplicates, collapsed, rearranged, shaped_by, sharing_attention
 from dsearch.engine.search.hits import HitPage, PageRequest, results_of, summaries_of
 from dsearch.engine.search.queries import QueryGroup, checked_questions, group_queries, states_of
-from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
-from dsearch.hints import amount
+from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing, amount
 from dsearch.index import ParsedQuery, Tokenizer
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter

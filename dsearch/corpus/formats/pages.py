@@ -10,7 +10,7 @@ from dsearch.corpus.formats.extras import optional
 from dsearch.corpus.formats.lines import ByteStream
 from dsearch.corpus.formats.texts import stem
 from dsearch.corpus.records import BadRecord
-from dsearch.hints import amount
+from dsearch.errors import amount
 from dsearch.types import Document
 
 _BLOCKS = ["p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "div", "br", "tr", "blockquote", "pre", "section"]

@@ -10,7 +10,7 @@ from dsearch.corpus.columns import typed_rows
 from dsearch.corpus.formats.decoding import SAMPLE, detected
 from dsearch.corpus.formats.lines import ByteStream, Problems, beginning, raw_lines
 from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
-from dsearch.hints import amount
+from dsearch.errors import amount
 
 DELIMITERS = ",;\t"
 LONGEST_CELL = 2**31 - 1  # Python's limit of 131,072 characters is shorter than many documents

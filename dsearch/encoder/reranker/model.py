@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float32
 
 from dsearch.encoder.reranker.weights import RerankerFiles, find_reranker, whole_name
-from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable, amount
 
 MOST_MODELS = 2  # that stay in memory
 _BATCH = 32

@@ -18,8 +18,7 @@ from dsearch.corpus.chunk import CountTokens, cut
 from dsearch.corpus.definitions import definition_starts
 from dsearch.corpus.files import CODE
 from dsearch.encoder import TextEncoder, TokenCounter
-from dsearch.errors import Command, Conflict, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Command, Conflict, InvalidRequest, amount
 from dsearch.index import PassageTable
 from dsearch.store import Passages, Store
 from dsearch.types import Document

@@ -16,8 +16,7 @@ from jaxtyping import Float, Float32
 from dsearch.attention.arrays import Array, is_tensor, numbers_of
 from dsearch.attention_options import LONGEST_STATE
 from dsearch.engine.home import is_given, require_encoder
-from dsearch.errors import DimensionMismatch, DsearchError, InvalidDocument, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DimensionMismatch, DsearchError, InvalidDocument, InvalidRequest, amount
 from dsearch.store import Store
 from dsearch.types import Document, EmbeddedDocument
 

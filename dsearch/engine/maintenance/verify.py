@@ -15,8 +15,7 @@ import numpy as np
 
 from dsearch.engine.indexing.clean_close import FILE_NAME, read_clean_close
 from dsearch.engine.indexing.leases import open_registered
-from dsearch.errors import CorruptData, DsearchError, Gone, NotFound, UnsupportedFormat
-from dsearch.hints import amount
+from dsearch.errors import CorruptData, DsearchError, Gone, NotFound, UnsupportedFormat, amount
 from dsearch.index import Generation
 from dsearch.index.durable import file_digest
 from dsearch.store import FeedbackStore, GenerationRecord, ModelRecord, Store

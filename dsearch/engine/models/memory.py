@@ -26,8 +26,7 @@ from dsearch.attention.memory_rows import MemoryRows, NearestKeys, all_trusted, 
 from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.engine.models.tensors import metadata_of
-from dsearch.errors import CorruptData, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import CorruptData, InvalidRequest, amount
 from dsearch.index import DenseIndex
 from dsearch.index.dense.scanned import ScannedKeys
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from safetensors import SafetensorError
 
-from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest, amount
 from dsearch.index import K1, B, checked_weighting
 from dsearch.store.sqlite.digest import canonical_json
 

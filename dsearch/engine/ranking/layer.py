@@ -104,11 +104,11 @@ class SearchLayer(Ranker, nn.Module):
             return states
         half = (torch.bfloat16, torch.float16)
         if own in half or states.dtype == torch.float64:
-            given, kept = (str(one).removeprefix("torch.") for one in (states.dtype, own))
+            of_states, of_layer = (str(dtype).removeprefix("torch.") for dtype in (states.dtype, own))
             moved = "double" if states.dtype == torch.float64 else "float"
             raise InvalidRequest(
-                f"query states of {given}, and a layer of {kept}; call layer.{moved}(), or give "
-                f"states.to(torch.{kept})"
+                f"query states of {of_states}, and a layer of {of_layer}; call layer.{moved}(), or give "
+                f"states.to(torch.{of_layer})"
             )
         return states.to(own) if states.dtype in half or own == torch.float64 else states
 

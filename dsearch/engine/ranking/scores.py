@@ -27,8 +27,7 @@ from jaxtyping import Float
 from dsearch.attention.arrays import Array, length, numbers_of
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
-from dsearch.errors import DimensionMismatch, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DimensionMismatch, InvalidRequest, amount
 from dsearch.types import Mode
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from dsearch.attention.arrays import Array, fill, gather, numbers_of, on_device_
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.search_options import SearchOptions
 from dsearch.store.filters.field_names import meant_among
 from dsearch.store.filters.parse import Keys, parse_field, value_at

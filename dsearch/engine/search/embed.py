@@ -22,8 +22,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.encoder.text_encoder import Role
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 
 
 @dataclass(frozen=True, slots=True)

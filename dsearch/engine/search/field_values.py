@@ -21,8 +21,7 @@ from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.fields import VALUE
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.products import in_full_precision
 from dsearch.store.filters.field_names import refuse_misspelt
 from dsearch.store.filters.parse import parse_field

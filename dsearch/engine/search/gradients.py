@@ -35,8 +35,7 @@ from dsearch.engine.search.attend import coverage_note, require_field
 from dsearch.engine.search.field_values import field_rows, texts_at, with_field
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound
-from dsearch.hints import amount
+from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound, amount
 from dsearch.results import Attention, Gradients, Proof
 from dsearch.types import Purpose, Stamp
 

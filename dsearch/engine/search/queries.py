@@ -28,8 +28,7 @@ from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
 from dsearch.search_options import SearchOptions
 from dsearch.types import Mode, Stamp

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, Int64
 
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.index.exact import best_above
 from dsearch.index.keyword.data import KeywordData, part_of, reweighed
 from dsearch.index.keyword.fresh_texts import TokenizedTexts

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from dsearch.hints import amount
+from dsearch.errors import amount
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.middleware import deadline
 

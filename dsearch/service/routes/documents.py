@@ -26,8 +26,8 @@ from dsearch.errors import (
     InvalidCursor,
     InvalidDocument,
     InvalidRequest,
+    amount,
 )
-from dsearch.hints import amount
 from dsearch.results import DeleteResult, DocumentPage, MetadataResult, WriteResult
 from dsearch.service.batching.ingest import StreamCounts, blocks
 from dsearch.service.collections import Catalogue

@@ -11,8 +11,7 @@ from dsearch.engine import GradientQuery, LayerOptions
 from dsearch.engine.draws import MAX_LEARNING_RATE, SAMPLES
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.options import DEFAULT_SAMPLES
-from dsearch.errors import DimensionMismatch
-from dsearch.hints import amount
+from dsearch.errors import DimensionMismatch, amount
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Limit, Number, Vector
 from dsearch.service.wire.requests import RequestModel, allowed, encodable
 from dsearch.types import Purpose, Stamp

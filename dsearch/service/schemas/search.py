@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from dsearch.attention_options import AttentionOptions
 from dsearch.declared import options_of
 from dsearch.engine.feedback import MAX_EXPLORE
-from dsearch.hints import amount
+from dsearch.errors import amount
 from dsearch.index import AUTO, DENSE_KINDS
 from dsearch.search_options import MAX_LIMIT, MODES, SearchOptions
 from dsearch.service.wire.declared_fields import options_from

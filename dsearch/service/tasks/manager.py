@@ -24,8 +24,15 @@ from typing import Any
 from dsearch.engine import SearchEngine
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.maintenance.migrate import PreparedMigration
-from dsearch.errors import Cancelled, Conflict, CorruptData, DsearchError, UnsupportedFormat
-from dsearch.hints import amount, seconds_left
+from dsearch.errors import (
+    Cancelled,
+    Conflict,
+    CorruptData,
+    DsearchError,
+    UnsupportedFormat,
+    amount,
+    seconds_left,
+)
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded

@@ -20,8 +20,7 @@ from typing import Literal
 from starlette.concurrency import run_in_threadpool
 
 from dsearch.engine import Collection
-from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, MissingExtra, NotFound
-from dsearch.hints import amount
+from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, MissingExtra, NotFound, amount
 from dsearch.service.batching.worker import Worker
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded

@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
-from dsearch.hints import amount
+from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound, amount
 from dsearch.index.durable import file_digest, sync_file, sync_folder
 
 FOLDER = ".uploads"

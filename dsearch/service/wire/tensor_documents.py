@@ -10,8 +10,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.service.wire.json import parse
 from dsearch.types import Document, EmbeddedDocument
 

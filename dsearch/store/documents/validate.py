@@ -15,8 +15,7 @@ from typing import NamedTuple, cast, overload
 import numpy as np
 from jaxtyping import Float32, Shaped
 
-from dsearch.errors import DimensionMismatch, InvalidDocument, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import DimensionMismatch, InvalidDocument, InvalidRequest, amount
 from dsearch.store.metadata import RefusedValue, canonical_metadata
 from dsearch.store.sqlite.digest import canonical_json, document_digest
 from dsearch.types import Document

@@ -11,8 +11,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from dsearch.errors import Command, Conflict, CorruptData, UnsupportedFormat
-from dsearch.hints import amount
+from dsearch.errors import Command, Conflict, CorruptData, UnsupportedFormat, amount
 from dsearch.store.feedback.records import Event, Impression, digest_of
 from dsearch.store.sqlite.digest import content_fact
 from dsearch.store.sqlite.watermark import MarkedState, WatermarkedFile, read_row

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsearch.errors import Command, CorruptData, InsufficientStorage, UnsupportedFormat
-from dsearch.hints import amount
+from dsearch.errors import Command, CorruptData, InsufficientStorage, UnsupportedFormat, amount
 from dsearch.store.feedback.file import FEEDBACK_FILE, FeedbackFile, copy_feedback
 from dsearch.store.feedback.records import Event, Impression
 from dsearch.store.feedback.rows import (

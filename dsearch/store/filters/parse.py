@@ -25,8 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.search_options import MAX_FIELD_CHARACTERS
 from dsearch.store.metadata import MAX_METADATA_DEPTH
 from dsearch.types import ROOT_KEYS

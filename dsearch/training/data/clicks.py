@@ -30,8 +30,7 @@ from statistics import median_low
 
 import numpy as np
 
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.store import Event, Impression, Page
 from dsearch.training.data.actions import ACTIONS, factors_of, outsiders
 from dsearch.training.data.propensity import Propensities

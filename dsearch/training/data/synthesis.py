@@ -22,8 +22,7 @@ from typing import Any, Protocol
 import orjson
 
 from dsearch.engine import Collection
-from dsearch.errors import Cancelled, InvalidRequest, InvalidSource
-from dsearch.hints import amount
+from dsearch.errors import Cancelled, InvalidRequest, InvalidSource, amount
 from dsearch.types import Document, Progress
 
 LEAST_CHARACTERS = 80  # a shorter text is a title, which a question would repeat

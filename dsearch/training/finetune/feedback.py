@@ -18,8 +18,7 @@ from jaxtyping import Bool, Int64
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
-from dsearch.errors import Command, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Command, InvalidRequest, amount
 from dsearch.store import Page
 from dsearch.training.data.clicks import ClickGrades, ClickOptions, graded_pages
 from dsearch.training.data.examples import Examples, examples_from_judgements

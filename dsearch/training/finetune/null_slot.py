@@ -29,9 +29,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation.calibration import Answerability, answerability
-from dsearch.hints import amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.head import TrainingResult
 from dsearch.training.gate.selection import part_of_the_way, reweighed

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation import Interval, paired_bootstrap
-from dsearch.hints import amount
 from dsearch.training.gate.decision import sign_flip_p_value
 
 SAMPLES = 10_000

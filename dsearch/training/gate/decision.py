@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int8, Int64
 
-from dsearch.hints import amount
+from dsearch.errors import amount
 from dsearch.training.gate.held_out import FEW_QUERIES
 
 SAMPLES = 10_000

@@ -30,9 +30,8 @@ from jaxtyping import Float, Int64
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Snapshot
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation import Interval, bootstrap_columns
-from dsearch.hints import amount
 from dsearch.jobs import BALANCED, MARGIN, RISKS
 from dsearch.products import product
 from dsearch.training.gate.decision import (

@@ -35,7 +35,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.hints import amount
+from dsearch.errors import amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import BothTops, Ranking

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation.metrics import Values
-from dsearch.hints import amount
 from dsearch.training.gate.gate import MEASURE, Gate, judge
 from dsearch.training.gate.held_out import Answers
 

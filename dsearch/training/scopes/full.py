@@ -28,8 +28,7 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.encoder.token_batch import TokenBatch
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.training.data.examples import Examples, mined_negatives
 from dsearch.training.loop.distributed import Processes
 from dsearch.training.loop.gradcache import Texts, cached_backward, cached_token_backward, encoded_by_all

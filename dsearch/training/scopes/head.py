@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
-from dsearch.errors import Command, InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import Command, InvalidRequest, amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.loop.loop import (
     Epoch,

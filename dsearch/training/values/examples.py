@@ -14,8 +14,7 @@ from jaxtyping import Float32, Int64
 from dsearch.engine import Collection, Snapshot
 from dsearch.engine.home import is_given
 from dsearch.engine.state.fields import fields_of
-from dsearch.errors import InvalidRequest
-from dsearch.hints import amount
+from dsearch.errors import InvalidRequest, amount
 from dsearch.training.values.losses import ValueKind
 
 MIN_DOCUMENTS = 10  # with fewer there are no neighbours to speak of

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dsearch.engine.snapshot.tokens import same_codec
 from starlette.testclient import TestClient
 from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN
@@ -19,6 +18,7 @@ from support.tiny_encoder import open_tiny, write_tiny_encoder
 
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, EncodedDocuments, SearchEngine
+from dsearch.engine.snapshot.fresh import same_codec
 from dsearch.index.tokens.codec import TokenCodec
 from dsearch.index.tokens.table import DocumentTokens, TokenTable
 from dsearch.processes import Report
