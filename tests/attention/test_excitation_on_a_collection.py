@@ -176,7 +176,7 @@ def test_it_starts_as_the_constant_shares_and_is_part_of_a_head() -> None:
     read, _ = head_from_bytes(head_bytes(head()), 32)
     assert read.excitation is not None
     assert torch.equal(read.mixture_of(folded), head().mixture_of(folded))
-    with pytest.raises(InvalidRequest, match="an excitation of 1 heads"):
+    with pytest.raises(InvalidRequest, match="an excitation of 1 head"):
         Head(32).open_excitation()
     with pytest.raises(InvalidRequest, match="width=0"):
         Head(32, heads=2).open_excitation(0)

@@ -82,7 +82,7 @@ def test_texts_of_sequences_are_lists_of_lists(open_any: Open) -> None:
     layer, states = open_any(candidates=5), states_of()[None]
     assert layer(states, [QUERIES]).ids == [layer(states[0], QUERIES).ids]
     for texts in (QUERIES, [QUERIES[:2]], [QUERIES, QUERIES]):
-        with pytest.raises(InvalidRequest, match="not 1 lists of 3"):
+        with pytest.raises(InvalidRequest, match="not 1 list of 3"):
             layer(states, texts)
 
 

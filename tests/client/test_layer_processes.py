@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.paths import SUPPORT
+from support.patience import LATEST_S
 from support.service.in_thread import served_in_thread
 from support.service.service_fakes import WordEncoder, documents
+from support.warm.processes import warm_start
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -124,25 +129,20 @@ def test_a_server_that_has_stopped_is_named(tmp_path: Path) -> None:
 
 def test_two_processes_average_their_gradients(engine: SearchEngine, tmp_path: Path) -> None:
     """Each has half of the queries and reads the home; both end with the whole batch's gradient."""
-    import torch.multiprocessing as spawning
-
     batch = [*QUERIES, "stone key"]
     layer = dsearch.open_layer(engine, "papers", mode="dense")
     layer(states_of(batch)).context.square().sum(1).mean().backward()
-    home, at = str(engine.home.path), str(tmp_path / "meet")
-    spawning.start_processes(half_of, (home, at, batch, str(tmp_path)), nprocs=2, start_method="fork")
-    for rank in range(2):
-        gradient = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    files = [tmp_path / f"{rank}.pt" for rank in range(2)]
+    script = SUPPORT / "training" / "half_batch.py"
+    started = [
+        warm_start()(
+            [*map(str, [sys.executable, script, engine.home.path, tmp_path / "meet", rank, file]), *queries],
+            env=environment,
+        )
+        for rank, (file, queries) in enumerate(zip(files, (batch[:2], batch[2:]), strict=True))
+    ]
+    assert [process.wait(LATEST_S) for process in started] == [0, 0]
+    for file in files:
+        gradient = torch.load(file, weights_only=True)
         torch.testing.assert_close(gradient, layer.head.key_delta.grad, rtol=1e-4, atol=1e-6)
-
-
-def half_of(rank: int, home: str, at: str, batch: list[str], folder: str) -> None:
-    import torch.distributed as distributed
-
-    distributed.init_process_group("gloo", init_method=f"file://{at}", rank=rank, world_size=2)
-    reading = SearchEngine(Path(home), encoder=WordEncoder, readonly=True)
-    layer = dsearch.open_layer(reading, "papers", mode="dense")
-    parallel = nn.parallel.DistributedDataParallel(layer, find_unused_parameters=True)
-    parallel(states_of(batch[2 * rank : 2 * rank + 2])).context.square().sum(1).mean().backward()
-    torch.save(layer.head.key_delta.grad, Path(folder) / f"{rank}.pt")
-    distributed.destroy_process_group()

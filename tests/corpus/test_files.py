@@ -68,7 +68,7 @@ def test_named_columns(tmp_path):
     ("row", "message"),
     [
         (b"2,b,c", "3 cells, but the header has 2 columns"),
-        (b"2", "1 cells, but the header has 2 columns"),
+        (b"2", "1 cell, but the header has 2 columns"),
         (b'2,"b"c', "broken row"),
         (b"2,caf\xe9", "column 'text' is not UTF-8"),
         (b"2,", "empty: neither title nor text"),

@@ -135,15 +135,15 @@ CHANGED: list[tuple[str, list[str]]] = [
     ("DELETE FROM meta WHERE key = 'encoder'", ["the collection's own record cannot be read ('encoder')"]),
     ("UPDATE state SET documents = 4", ["live documents: 3 found, 4 recorded"]),
     ("UPDATE state SET tombstones = 1", ["deleted rows: 2 found, 1 recorded"]),
-    ("DELETE FROM pending", ["pending rows: 1 live documents without an embedding are not listed"]),
-    ("INSERT INTO pending VALUES (1, 5)", ["pending rows: 1 are listed though they have an embedding"]),
+    ("DELETE FROM pending", ["live documents without an embedding that pending rows do not list: 1"]),
+    ("INSERT INTO pending VALUES (1, 5)", ["pending rows, listed though they have an embedding: 1"]),
     (
         "DELETE FROM document WHERE row = 3",
         [WHOLE, "deleted rows: 1 found, 2 recorded", "embeddings: 1 belong to no document"],
     ),
     (
         "DELETE FROM embedding WHERE row = 1",
-        [WHOLE, "pending rows: 1 live documents without an embedding are not listed"],
+        [WHOLE, "live documents without an embedding that pending rows do not list: 1"],
     ),
 ]
 

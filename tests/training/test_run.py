@@ -44,7 +44,7 @@ def test_a_run_is_known_by_its_data_its_documents_its_options_and_its_parent(
         return identities[-1]
 
     first = identity(JOB)
-    assert set(first) == {"data", "documents", "options", "defaults", "parent"}
+    assert set(first) == {"data", "documents", "options", "defaults", "parent", "live_at_start"}
     assert identity(JOB) == first
     other = TrainingJob(queries=QUERIES, judgements=JUDGEMENTS, epochs=1, tune=False)
     assert identity(other)["options"] != first["options"]

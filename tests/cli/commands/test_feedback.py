@@ -160,7 +160,7 @@ def test_stats_export_and_clear(home: Path, dsearch: Run, tmp_path: Path) -> Non
     assert (found["events"], found["impressions"], found["keys"]) == (180, 180, 3)
     assert 5 < found["randomised"] < 90
     code, out, _ = dsearch("feedback", "stats", "-c", "t")
-    assert "t: 180 events (180 click) on 180 pages" in out
+    assert "t: 180 events (click: 180) on 180 pages" in out
 
     file = tmp_path / "feedback.jsonl"
     assert dsearch("feedback", "export", "-c", "t", "-o", file)[0] == 0

@@ -192,7 +192,7 @@ def test_compact_and_purge(indexed: Terminal, tmp_path: Path) -> None:
         assert (code, json.loads(out)["complete"]) == (1, False)
     code, out, _ = indexed("purge", "-c", "papers")
     assert code == 0
-    assert out == "papers: 1 deleted rows are gone from every file\n"
+    assert out == "papers: 1 deleted row is gone from every file\n"
     assert not any(b"filler4 " in path.read_bytes() for path in tmp_path.glob("home/**/*") if path.is_file())
 
 

@@ -104,10 +104,10 @@ def test_the_way_back_from_a_remembered_query_is_the_operation_before_it(
 ) -> None:
     assert dsearch("create", "papers")[0] == 0
     done = MemoryResult(model, "v0", 1, 1, {"unknown documents": 2}, sequence=41)
-    monkeypatch.setattr("dsearch.training.memory", lambda *_, **__: done)
+    monkeypatch.setattr("dsearch.training.remember", lambda *_, **__: done)
     code, out, err = dsearch("remember", "river", "d1", "-c", "papers")
     assert code == 0
-    assert "2 unknown documents left out" in err
+    assert "left out: unknown documents: 2" in err
     printed = out.splitlines()
     assert len(printed) == lines
     assert printed[0] == f"papers: {model} remembers 1 query more"

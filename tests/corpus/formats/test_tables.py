@@ -34,7 +34,7 @@ def test_a_bad_row_is_told_with_its_first_line_and_costs_only_itself() -> None:
     documents, problems = table('id,text\n1,one\n2\n3,"a\nb"\n4,four,more\n5," "\n6,six\n')
     assert documents == [(2, "one"), (4, "a\nb"), (8, "six")]
     assert problems == [
-        "t.csv:3: 1 cells, but the header has 2 columns",
+        "t.csv:3: 1 cell, but the header has 2 columns",
         "t.csv:6: 3 cells, but the header has 2 columns",
         "t.csv:7: empty: neither title nor text says anything",
     ]

@@ -147,7 +147,7 @@ def test_a_vector_in_place_of_a_text(images: Collection) -> None:
 def test_shapes_are_checked(images: Collection, unchecked: None) -> None:
     with pytest.raises(DimensionMismatch, match=r"shape \[1, 8\] for 2 documents; use \[2, 8\]"):
         images.upsert(DOCUMENTS[:2], vectors(1))
-    with pytest.raises(DimensionMismatch, match=r"shape \[1, 3\] for 1 documents; use \[1, 8\]"):
+    with pytest.raises(DimensionMismatch, match=r"shape \[1, 3\] for 1 document; use \[1, 8\]"):
         images.upsert(DOCUMENTS[:1], np.ones((1, 3)))
 
 

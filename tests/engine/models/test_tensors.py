@@ -53,7 +53,8 @@ def test_sizes_at_their_bounds_are_a_head(heads: int, rank: int, side: str) -> N
 @pytest.mark.parametrize(("heads", "rank"), [(MAX_HEADS + 1, 1), (1, DIM + 1)])
 def test_sizes_beyond_are_refused(heads: int, rank: int) -> None:
     message = refusal(tensors(heads=heads, rank=rank, query_side="low-rank"))
-    assert message == f"{heads} query heads of rank {rank}; use 1 to {MAX_HEADS} of rank 1 to {DIM}"
+    noun = "head" if heads == 1 else "heads"
+    assert message == f"{heads} query {noun} of rank {rank}; use 1 to {MAX_HEADS} of rank 1 to {DIM}"
 
 
 def test_every_part_of_a_head_comes_back() -> None:

@@ -316,7 +316,7 @@ ASKED = [
     (1, None, WITHOUT, "keyword", False, 1),
     (2, 8, WITH, "hybrid", True, 2),
     (2, 8, WITHOUT, "dense", True, 2),
-    (2, None, WITH, "hybrid", True, "in a collection without tokens"),
+    (2, None, WITH, "hybrid", True, "by documents without tokens"),
     (2, 8, WITH, "keyword", True, "a second stage follows hybrid or dense search"),
     (2, 8, WITH, "hybrid", False, "a second stage follows hybrid or dense search"),
     (2, 16, WITH, "hybrid", True, "other tokens than this collection's, of 16 numbers"),

@@ -46,7 +46,7 @@ def test_a_part_that_was_saved_needs_the_statistics_of_its_corpus(tmp_path: Path
     assert np.array_equal(
         loaded.of_corpus(whole.statistics).scores(["apple"]), whole.scores(["apple"])[:, 1:]
     )
-    with pytest.raises(InvalidRequest, match="frequencies of 1 terms; this index has"):
+    with pytest.raises(InvalidRequest, match="frequencies of 1 term; this index has"):
         loaded.of_corpus(CorpusStatistics(4, np.array([1])))
 
 

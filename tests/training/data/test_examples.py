@@ -44,7 +44,7 @@ def test_judgements_become_examples_and_the_rest_is_counted(collection: Collecti
     }
     assert (examples.hidden, examples.teacher, examples.source) == (None, None, "judgements")
     np.testing.assert_array_equal(examples.states, collection.encoder.encode_queries(examples.texts))
-    with pytest.raises(InvalidRequest, match="no usable training query: 1 queries without a known positive"):
+    with pytest.raises(InvalidRequest, match="no usable training query: queries without a known positive: 1"):
         examples_from_judgements(collection, QUERIES, {"q4": QRELS["q4"]})
 
 
