@@ -43,7 +43,8 @@ def checked_states(states: Any) -> Float[Tensor, "*queries encoder_dim"]:
             f"query states of layout {states.layout} on device {states.device}; give a dense tensor with "
             "numbers: states.to_dense()"
         )
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+    tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    if torch.compiler.is_exporting() or tracing:
         raise InvalidRequest(NO_GRAPH)
     refuse_transforms(states)
     if not states.is_floating_point():
