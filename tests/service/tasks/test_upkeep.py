@@ -60,6 +60,7 @@ def test_keys_are_kept_otherwise(client: TestClient, papers: Collection) -> None
     assert built["state"] == "done", built
     assert (built["result"]["keys"]["kind"], built["result"]["keys"]["recall_target"]) == ("HNSW", 0.9)
     again = ended(client, ask(client, "refresh"))
+    assert again["state"] == "done", again
     assert again["result"]["keys"]["kind"] == "HNSW"
     assert again["result"]["generation"] == built["result"]["generation"] + 1
 
