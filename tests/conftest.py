@@ -1,35 +1,43 @@
-"""What all test runs start with; support/fixtures.py has the fixtures of all tests."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 gc.disable()  # until tests are collected (support/longest.py): what is imported stays
 
+import jaxtyping
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests/support
 
-from support.warm.processes import SHARED
+from dsearch.threads import set_threads
 
+set_threads(1)  # as many tests at a time as there are cores
+os.environ["DSEARCH_BACKEND"] = "torch"  # no test exports an encoder in the background unless it wants to
 
-def runs_tests() -> bool:
-    """Not so of the process that gives others their tests: it need not import what they need."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("-n", "--numprocesses", default="0")
-    given, _ = parser.parse_known_args(sys.argv[1:])
-    return "PYTEST_XDIST_WORKER" in os.environ or given.numprocesses == "0"
+from support.shape_checks import install
 
+install()  # before what it checks is imported
 
-pytest_plugins = ["support.whole_files", "support.sizes", "support.longest"]
-if runs_tests():  # now: a folder's conftest.py may import what is checked
-    pytest_plugins.append("support.fixtures")
+from support.fakes import HashingEncoder
+from support.warm.processes import SHARED, WarmSubprocess, warm_start
+
+from dsearch import processes
+from dsearch.engine import Collection, SearchEngine
+from dsearch.types import Document
+
+pytest_plugins = ["support.sizes", "support.longest"]
+
+FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
+WORDS = FOODS.split()
+_WARM = WarmSubprocess(lambda *args, **more: warm_start()(*args, **more))  # started by the first that asks
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,3 +45,58 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         os.environ[SHARED] = tempfile.mkdtemp(prefix="warm-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True))
+
+
+@pytest.fixture
+def encoder() -> HashingEncoder:
+    return HashingEncoder()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, encoder: HashingEncoder) -> Iterator[SearchEngine]:
+    with SearchEngine(tmp_path / "home", encoder=lambda: encoder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def documents() -> list[Document]:
+    """Sixteen times three words, each document different, neighbours alike."""
+    return [
+        Document(
+            id=f"d{i}",
+            title=WORDS[i],
+            text=f"{WORDS[(i + 1) % 16]} and {WORDS[(i * 5 + 3) % 16]} number{i}",
+            metadata={"number": i},
+        )
+        for i in range(16)
+    ]
+
+
+@pytest.fixture
+def collection(engine: SearchEngine, documents: list[Document]) -> Collection:
+    made = engine.create("food")
+    made.ingest(documents)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run_spawned` forks a preloaded process; some of tests/test_processes.py start cold ones."""
+    monkeypatch.setattr(processes, "subprocess", _WARM)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No service refuses requests because a busy machine made its event loop late."""
+    admission = sys.modules.get("dsearch.service.overload.admission")
+    if admission is not None:  # loaded by whatever module makes an app
+        monkeypatch.setattr(admission, "TOLERATED_S", 60.0)
+        monkeypatch.setattr(admission, "FULL_S", 120.0)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Signatures unenforced, as in production: what is refused here is refused by our own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from support.paths import TESTS
-from support.whole_files import FileOfTests
 
 LONG_FILES = Path(__file__).with_name("long_files.txt")
 LONG_MARKERS = ("ray", "browser", "slow", "crash")  # of files that are not listed, the longest first
@@ -41,11 +40,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class WholeFiles(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return CLUSTER if nodeid.startswith(CLUSTER) else super()._split_scope(nodeid)
-
-        def _reschedule(self, node: Any) -> None:
-            """One file waits for each process, which needs to know what follows; two are too many."""
-            if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
-                super()._reschedule(node)
 
     return WholeFiles(config, log) if config.getvalue("dist") == "loadfile" else None
 
@@ -81,11 +75,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _rank(item: pytest.Item) -> tuple[float, int]:
     name = item.path.relative_to(TESTS).as_posix() if TESTS in item.path.parents else ""
-    # A file that is not yet imported has its markers in its text only.
-    text = item.path.read_text() if isinstance(item, FileOfTests) else ""
-    marked = (
-        at
-        for at, marker in enumerate(LONG_MARKERS)
-        if item.get_closest_marker(marker) or f"mark.{marker}" in text
-    )
+    marked = (at for at, marker in enumerate(LONG_MARKERS) if item.get_closest_marker(marker))
     return -long_files().get(name, 0.0), next(marked, len(LONG_MARKERS))

@@ -16,7 +16,6 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 from support.paths import TESTS
-from support.whole_files import by_file
 
 QUICK_FILES = Path(__file__).with_name("quick_files.txt")
 SPECIAL = ("nightly", "slow", "crash", "browser", "ray", "cuda")  # markers that exclude `quick`
@@ -102,10 +101,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object, error: object) -> None:
-    """Take the count of one process of pytest-xdist if each collects the same tests, else their sum."""
-    count = Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
-    config: pytest.Config = node.config  # type: ignore[attr-defined]
-    config.stash[_LEFT_OUT] = config.stash[_LEFT_OUT] + count if by_file(config) else count
+    """Take the count of one process of pytest-xdist: each collects the same tests."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[_LEFT_OUT] = Counter(output.get("left_out", {}))  # type: ignore[attr-defined]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
