@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.service.in_thread import served_in_thread
-from support.tiny_encoder import open_tiny, write_tiny_encoder
+from support.service.tiny_server import tiny_client
+from support.tiny_encoder import write_tiny_encoder
 from support.training.numbers import PAIRS, number_documents
 
 import dsearch
@@ -49,12 +49,8 @@ def engine(tmp_path: Path, encoder: Encoder) -> Iterator[SearchEngine]:
 
 @pytest.fixture
 def client(engine: SearchEngine, folder: Path) -> Iterator[Client]:
-    app = create_app(engine, query_timeout_s=30, open_engine=partial(open_tiny, engine.home.path, folder))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with served_in_thread(app, listening), Client(address) as connected:
-            connected.ready()
-            yield connected
+    with tiny_client(engine, folder) as connected:
+        yield connected
 
 
 def learned(api: Client | LocalEngine, encoder: Encoder, *, steps: int = 12) -> RemoteSearch:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.service.in_thread import served_in_thread
-from support.tiny_encoder import open_tiny, write_tiny_encoder
+from support.service.tiny_server import tiny_client
+from support.tiny_encoder import write_tiny_encoder
 from support.training.numbers import PAIRS, number_documents
 
 from dsearch.client import AsyncClient, Client, RemoteSearch
@@ -20,7 +18,6 @@ from dsearch.client.uploads import model_file, upload_of
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
 from dsearch.jobs import ExampleScores
-from dsearch.service import create_app
 from dsearch.service.tasks import uploads
 
 pytestmark = pytest.mark.server
@@ -49,12 +46,8 @@ def engine(tmp_path: Path, encoder: Encoder) -> Iterator[SearchEngine]:
 
 @pytest.fixture
 def client(engine: SearchEngine, folder: Path) -> Iterator[Client]:
-    app = create_app(engine, query_timeout_s=30, open_engine=partial(open_tiny, engine.home.path, folder))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with served_in_thread(app, listening), Client(address) as connected:
-            connected.ready()
-            yield connected
+    with tiny_client(engine, folder) as connected:
+        yield connected
 
 
 def test_all_weights_are_sent_judged_and_served(

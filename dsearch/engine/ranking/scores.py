@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 WITHOUT_TOKENS = (
     "stages=2, or highlight_by='meaning', by documents without tokens; leave it out, or add them: dsearch "
-    "index -c COLLECTION --second-stage; a model of scope full has those of the time when it was trained"
+    "index -c COLLECTION --second-stage (a version of scope full has them if it was trained after that)"
 )
 INNER_PRODUCTS = ("dot", "general")
 # An encoder gives one text slightly different vectors in different batches, so equality to the bit means

@@ -176,20 +176,12 @@ def split_folds(examples: Examples, folds: int, seed: int) -> list[list[int]]:
 
 def _groups(examples: Examples) -> list[int]:
     """A number for each query, equal for queries that are connected by shared documents."""
-    parent = list(range(len(examples)))
-
-    def root(query: int) -> int:
-        while parent[query] != query:
-            parent[query] = parent[parent[query]]
-            query = parent[query]
-        return query
-
-    first: dict[int, int] = {}
+    groups, first = _DisjointSets(len(examples)), dict[int, int]()
     for query, (positions, _) in enumerate(examples.relevant):
         for at in positions.tolist():
-            parent[root(query)] = root(first.setdefault(at, query))
+            groups.join(query, first.setdefault(at, query))
     numbers: dict[int, int] = {}
-    return [numbers.setdefault(root(query), len(numbers)) for query in range(len(examples))]
+    return [numbers.setdefault(groups.root(query), len(numbers)) for query in range(len(examples))]
 
 
 FEW_QUERIES = 100
@@ -276,14 +268,7 @@ def episodes_of(
     Args:
         relevant: for each query, its relevant positions, and grades that have no part.
     """
-    parent = list(range(len(relevant)))
-
-    def root(query: int) -> int:
-        while parent[query] != query:
-            parent[query] = parent[parent[query]]
-            query = parent[query]
-        return query
-
+    episodes = _DisjointSets(len(relevant))
     sets = [frozenset(positions.tolist()) for positions, _ in relevant]
     times: dict[int, int] = {}
     for document in (document for of in sets for document in of):
@@ -296,10 +281,29 @@ def episodes_of(
         for document in rarest[: len(own) - math.ceil(AGREEMENT * len(own)) + 1]:
             others = sharing.setdefault(document, [])
             for other in others:
-                if root(other) != root(query) and _agree(own, sets[other]):
-                    parent[root(query)] = root(other)
+                if episodes.root(other) != episodes.root(query) and _agree(own, sets[other]):
+                    episodes.join(query, other)
             others.append(query)
-    return np.array([root(query) for query in range(len(relevant))], np.int64)
+    return np.array([episodes.root(query) for query in range(len(relevant))], np.int64)
+
+
+class _DisjointSets:
+    """Numbers in sets that can be joined, each set named by one of its numbers (union-find)."""
+
+    def __init__(self, count: int):
+        self._parent = list(range(count))
+
+    def root(self, number: int) -> int:
+        """The number that names the set of this one."""
+        parent = self._parent
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]
+            number = parent[number]
+        return number
+
+    def join(self, number: int, other: int) -> None:
+        """Put the set of a number into that of another one."""
+        self._parent[self.root(number)] = self.root(other)
 
 
 def _agree(first: frozenset[int], second: frozenset[int]) -> bool:

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN
 from support.tiny_encoder import open_tiny, write_tiny_encoder
+from support.training.numbers import long_text
 
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, EncodedDocuments, SearchEngine
@@ -42,13 +43,6 @@ BODY = {
 }
 
 
-def text(number: int) -> str:
-    """Every third document is longer than the encoder's 32 tokens."""
-    words = ["red", "green", "blue", "apple", "bread", "cheese"]
-    long = " ".join(f"{words[(number + i) % 6]} {(number * i) % 50}" for i in range(24))
-    return f"answer {long if number % 3 == 0 else 'red'} {number}."
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_encoder(tmp_path_factory.mktemp("tiny"))
@@ -64,7 +58,7 @@ def engine(tmp_path: Path, tiny: Path) -> Iterator[SearchEngine]:
 @pytest.fixture
 def numbers(engine: SearchEngine) -> Collection:
     made = engine.create("numbers")
-    made.ingest([Document(id=f"d{i}", text=text(i)) for i in range(COUNT)])
+    made.ingest([Document(id=f"d{i}", text=long_text(i)) for i in range(COUNT)])
     assert made.snapshot.passages is not None
     return made
 

@@ -14,6 +14,13 @@ def number_documents() -> list[Document]:
     return [Document(id=f"d{i}", text=f"answer {i} red") for i in range(PAIRS)]
 
 
+def long_text(number: int) -> str:
+    """Text of an answer; every third is longer than the tiny encoder's 32 tokens, no passages are alike."""
+    words = ["red", "green", "blue", "apple", "bread", "cheese"]
+    long = " ".join(f"{words[(number + i) % 6]} {(number * i) % 50}" for i in range(24))
+    return f"answer {long if number % 3 == 0 else 'red'} {number}."
+
+
 def number_examples(collection: Collection) -> Examples:
     """The judged pairs; a query asks by another number, so that no word of it helps."""
     queries = {f"q{i:02d}": f"question {i + PAIRS}" for i in range(PAIRS)}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.training.numbers import long_text
 from support.training.observers import Recorder, StopWhen
 
 from dsearch.encoder import Encoder
@@ -27,18 +28,11 @@ QRELS = {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)}
 OPTIONS = FullOptions(epochs=3, encoder_learning_rate=1e-2, negatives=1, held_out=3, steps_a_round=3)
 
 
-def text(number: int) -> str:
-    """Every third document is longer than the encoder's 32 tokens; no two passages are alike."""
-    words = ["red", "green", "blue", "apple", "bread", "cheese"]
-    long = " ".join(f"{words[(number + i) % 6]} {(number * i) % 50}" for i in range(24))
-    return f"answer {long if number % 3 == 0 else 'red'} {number}."
-
-
 @pytest.fixture
 def numbers(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
     with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
         collection = engine.create("numbers")
-        collection.ingest([Document(id=f"d{i}", text=text(i)) for i in range(PAIRS)])
+        collection.ingest([Document(id=f"d{i}", text=long_text(i)) for i in range(PAIRS)])
         assert collection.snapshot.passages is not None
         yield collection
 
@@ -146,7 +140,9 @@ def test_long_documents_are_kept_through_writes_and_refreshes(
         trained.head, trained.record, encoder=trained.encoder, documents=trained.documents
     )
     numbers.promote(version)
-    numbers.upsert([Document("d3", text(33)), Document("new", text(36)), Document("short", "answer 5")])
+    numbers.upsert(
+        [Document("d3", long_text(33)), Document("new", long_text(36)), Document("short", "answer 5")]
+    )
     numbers.delete(["d6", "d7"])
     before = ranked(numbers, version, "dense")  # word statistics are of the last refresh
     hit = next(hit for hit in numbers.search("question 36", limit=40).hits if hit.id == "new")

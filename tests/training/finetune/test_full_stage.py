@@ -8,39 +8,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.training.numbers import PAIRS, long_text
 
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.queries import tokens_of
 from dsearch.jobs import TrainingJob
 from dsearch.training import FullOptions, examples_from_judgements, finetune_full
 from dsearch.training.finetune import second_stage as stages
 from dsearch.training.finetune.lists import lists_of
 from dsearch.training.finetune.second_stage import FitMethod
 from dsearch.training.gate.gate import Gate, GateReport, judge
-from dsearch.training.gate.held_out import Answers
+from dsearch.training.gate.held_out import Answers, split_folds
 from dsearch.training.run import run_training
 from dsearch.types import Document
 
-PAIRS = 24
-WORDS = ["red", "green", "blue", "apple", "bread", "cheese"]
 QUERIES = {f"q{i:02d}": f"question {i}" for i in range(PAIRS)}
 QRELS = {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)}
 OPTIONS = FullOptions(epochs=1, encoder_learning_rate=1e-2, held_out=2, query_keys=False)
 FULL = sys.modules[finetune_full.__module__]
 
 
-def text(number: int) -> str:
-    """Every sixth document is longer than the encoder's 32 tokens."""
-    long = " ".join(f"{WORDS[(number + i) % 6]} {(number * i) % 50}" for i in range(24))
-    return f"answer {long if number % 6 == 0 else WORDS[number % 6]} {number}."
-
-
 @pytest.fixture
 def staged(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
     with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
         collection = engine.create("staged")
-        collection.ingest([Document(id=f"d{i}", text=text(i)) for i in range(PAIRS)], second_stage=True)
+        collection.ingest([Document(id=f"d{i}", text=long_text(i)) for i in range(PAIRS)], second_stage=True)
         collection.delete(["d3"])  # positions of the version's generation are others
         yield collection
 
@@ -104,17 +96,16 @@ def test_it_is_fitted_to_what_the_version_serves(
     np.testing.assert_allclose(np.sort(without.all), np.sort(of_full.all), atol=1e-6)
     assert without.seen.sum() == of_full.seen.sum()
     state = staged.snapshot_for(version)
-    texts = sorted(QUERIES.values())
-    tokens = tokens_of(staged, texts, state, version)
-    answer = staged.search_batch(texts, model=version, explain=True, limit=PAIRS)
     strength = trained.head.second_stage.strength.item()
     assert strength == pytest.approx(0.5)
-    assert len(tokens) == len(texts)
-    terms = [hit.explain.second_stage for result in answer for hit in result.hits if hit.explain]
-    features = lists.features[..., 0].numpy()
-    wanted = strength * features[lists.positions >= 0]
-    for value in wanted.tolist():
-        assert np.abs(np.array(terms) - value).min() < 1e-4
+    ids = staged.ids_at(state, lists.positions)
+    half = split_folds(examples, OPTIONS.held_out, OPTIONS.seed)[0]  # the lists have its queries in order
+    for row, at in enumerate(half):
+        hits = staged.search(examples.texts[at], model=version, explain=True, limit=PAIRS).hits
+        terms = {hit.id: hit.explain.second_stage for hit in hits if hit.explain}
+        for column, id in enumerate(ids[row]):
+            wanted = strength * lists.features[row, column, 0].item()
+            assert terms[id] == pytest.approx(wanted, abs=1e-4), (examples.texts[at], id)
 
 
 @pytest.mark.usefixtures("passing")
@@ -128,7 +119,7 @@ def test_who_accepts_anything_gets_no_stage(staged: Collection) -> None:
 def test_without_tokens_there_is_none(tmp_path: Path, tiny: Encoder) -> None:
     with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
         plain = engine.create("plain")
-        plain.ingest([Document(id=f"d{i}", text=text(i)) for i in range(PAIRS)])
+        plain.ingest([Document(id=f"d{i}", text=long_text(i)) for i in range(PAIRS)])
         trained = finetune_full(plain, examples_from_judgements(plain, QUERIES, QRELS), OPTIONS)
     assert trained.documents is not None
     assert trained.documents.tokens is None
