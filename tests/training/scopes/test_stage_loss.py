@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -42,14 +43,22 @@ def learning(collection: Collection) -> LearningEncoder:
     return LearningEncoder(collection.encoder, EncoderTraining("all"))
 
 
-def test_it_is_the_cross_entropy_of_what_is_served(judged: tuple[Collection, Examples]) -> None:
+@pytest.mark.parametrize("keywords", [True, False])
+def test_it_is_the_cross_entropy_of_what_is_served(
+    judged: tuple[Collection, Examples], keywords: bool
+) -> None:
+    """By words and meaning or by meaning alone; documents that are excluded for a query have no part."""
     collection, examples = judged
     which, head = [3, 8, 21], collection.head("v0")
+    excluded = {8: {"d0", "d9", "d47"}}
+    hidden = [np.array([int(id[1:]) for id in excluded.get(at, ())], np.int64) for at in range(len(examples))]
+    examples = replace(examples, hidden=hidden)
     encoded = learning(collection).embed_tokens([examples.texts[at] for at in which], "query")
-    value = StageLoss(examples, keywords=True)(head, encoded, which).item()
-    expected = 0.0
+    value = StageLoss(examples, keywords=keywords)(head, encoded, which).item()
+    expected, mode = 0.0, "hybrid" if keywords else "dense"
     for at in which:
-        hits = collection.search(examples.texts[at], stages=2, limit=100).hits
+        hits = collection.search(examples.texts[at], mode=mode, stages=2, limit=100).hits
+        hits = [hit for hit in hits if hit.id not in excluded.get(at, ())]
         (right,) = examples.relevant[at][0].tolist()
         named = collection.ids_at(examples.snapshot, np.array([[right]]))[0][0]
         logits = torch.tensor([hit.score for hit in hits], dtype=torch.float64) / 0.05
