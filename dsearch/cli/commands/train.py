@@ -85,7 +85,7 @@ def train(
     """
     require_data(data, split=split, exclude=exclude, strict=strict)
     folder = None if data is None else JudgedFolder(data, split, exclude, teacher, strict)
-    keys = None if trusted_keys is None else [key.strip() for key in trusted_keys.split(",") if key.strip()]
+    keys = None if trusted_keys is None else options.names_in(trusted_keys)
     job = TrainingJob(
         **chosen,
         trusted_keys=keys,
