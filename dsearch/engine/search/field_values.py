@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dsearch.attention import pool
@@ -104,17 +104,30 @@ def pooled_rows(output: SearchOutput, rows: Float[Tensor, "batch candidates valu
     Raises:
         InvalidRequest: not a row for each candidate.
     """
-    if rows.ndim != 3 or tuple(rows.shape[:2]) != output.positions.shape:
-        batch, candidates = output.positions.shape
-        raise InvalidRequest(
-            f"values of shape {list(rows.shape)}; use [{batch}, {candidates}, value_dim], a row for each "
-            "candidate of each query, padded to the longest"
-        )
-    absent = torch.as_tensor(output.positions == NONE).to(rows.device)
-    rows = rows.masked_fill(absent.unsqueeze(-1), 0.0).to(output.weights)
+    rows = rows_of_candidates(rows, torch.as_tensor(output.positions != NONE)).to(output.weights)
     with in_full_precision(rows.device.type):
         context = pool(output.weights.unsqueeze(1), rows).squeeze(1)
     return output._replace(context=context, output=None)
+
+
+def rows_of_candidates(
+    rows: Float[Tensor, "batch listed value_dim"], present: Bool[Tensor, "batch candidates"]
+) -> Float[Tensor, "batch candidates value_dim"]:
+    """Return the caller's rows as wide as the candidates, zeros where there is none.
+
+    Raises:
+        InvalidRequest: not a row for each candidate of each query.
+    """
+    batch, candidates = present.shape
+    longest = int(present.sum(1).max()) if present.numel() else 0
+    if rows.ndim != 3 or len(rows) != batch or rows.shape[1] < longest:
+        raise InvalidRequest(
+            f"values of shape {list(rows.shape)}; use [{batch}, {longest}, value_dim], a row for each "
+            "candidate of each query, padded to the longest"
+        )
+    rows = rows[:, :candidates]
+    rows = torch.nn.functional.pad(rows, (0, 0, 0, candidates - rows.shape[1]))
+    return rows.masked_fill(~present.to(rows.device).unsqueeze(-1), 0.0)
 
 
 def texts_at(
