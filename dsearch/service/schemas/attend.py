@@ -26,7 +26,6 @@ StateText = Annotated[
 Row = Annotated[list[Number], Field(max_length=65_536)]
 Rewards = Annotated[list[Number], Field(max_length=SAMPLES[1])]
 Rows = Annotated[list[Row], Field(min_length=1, max_length=64)]
-TableRow = Annotated[list[Number], Field(min_length=1, max_length=65_536)]
 MAX_BIAS = 2_000_000  # positions; a body of some 32 MB
 _STAMP = {"generation": 3, "model": "v1", "sequence": 120}
 
@@ -72,7 +71,7 @@ class Differentiable(AttendFields):
         "document before the softmax; candidates are found without it",
     )
     table: (
-        Annotated[list[TableRow], Field(max_length=MAX_BIAS), allowed(f"up to {MAX_BIAS:,} rows")] | None
+        Annotated[list[Vector], Field(max_length=MAX_BIAS), allowed(f"up to {MAX_BIAS:,} rows")] | None
     ) = Field(
         None,
         description="a row of numbers for each position of the state that answers, pooled in place of W_V e",
