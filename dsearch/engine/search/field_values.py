@@ -1,6 +1,6 @@
 """Values that attention pools in place of W_V e: a field of the documents, or what a function gives for ids.
 
-    context = Σ_d weight(q, d) v_d          v_d: number or vector of the metadata, `value`, the function's row
+    context = Σ_d weight(q, d) v_d          v_d: number of the metadata, `value`, or the function's row
 
 Of candidates only their own values are read; over all documents a field is read as a whole.
 """
@@ -82,6 +82,7 @@ def field_rows(
     if missing is not None:
         if field != VALUE:
             refuse_misspelt(collection.store, [parse_field(field)], "field")
+            _refuse_list(collection, missing, field)
         raise InvalidRequest(
             f"field {field!r}: document {id_of(missing)[:80]!r} has none; restrict the documents to those "
             f'that have it, with filter={{"{field}": {{"exists": true}}}}'
@@ -96,6 +97,23 @@ def field_rows(
     table = np.concatenate([array, np.zeros((1, array.shape[1]))])
     at = np.searchsorted(distinct, rows) if len(distinct) else np.zeros(rows.shape, np.int64)
     return torch.as_tensor(table[np.where(rows == NONE, len(distinct), at)])
+
+
+def _refuse_list(collection: CollectionState, row: int, field: str) -> None:
+    """Say what a list or an object of the metadata is not; None of it is pooled.
+
+    Raises:
+        InvalidRequest: the row's field is one.
+    """
+    value: Any = collection.store.documents([row])[0].metadata
+    for key in parse_field(field):
+        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore
+    if isinstance(value, list | dict):
+        kind = "a list" if isinstance(value, list) else "an object"
+        raise InvalidRequest(
+            f"field {field!r} of document {collection.store.ids([row])[0][:80]!r} is {kind}; use a number, "
+            "or keep a vector in `value` of the document, and pool value"
+        )
 
 
 def pooled_rows(output: SearchOutput, rows: Float[Tensor, "batch candidates value_dim"]) -> SearchOutput:

@@ -187,6 +187,16 @@ def test_a_table_is_pooled_and_has_a_gradient(collection: Collection, over: str)
         attention_parts(collection, replace(query, table=rows[1:]))
 
 
+def test_a_list_of_the_metadata_is_no_field_to_pool(collection: Collection) -> None:
+    for name, value, kind in (("tags", [1.0, 2.0], "a list"), ("size", {"x": 1}, "an object")):
+        collection.upsert([Document("new", "cheese and bread", metadata={name: value})])
+        query = GradientQuery(texts=QUERIES, field=name, options={"among": ["new"]})
+        with pytest.raises(
+            InvalidRequest, match=f"{name}' of document 'new' is {kind}; use a"
+        ):
+            attention_parts(collection, query)
+
+
 def test_a_proof_knows_no_bias_and_proves_places(collection: Collection) -> None:
     bias = np.zeros(collection.snapshot.positions)
     query = GradientQuery(texts=QUERIES, bias=bias)
