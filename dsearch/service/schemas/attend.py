@@ -74,7 +74,7 @@ class Differentiable(AttendFields):
     table: Annotated[list[Vector], Field(max_length=MAX_BIAS), allowed(f"up to {MAX_BIAS:,} rows")] | None = (
         Field(
             None,
-            description="a row of numbers for each position of the state that answers, pooled in place of W_V e",
+            description="a row for each position of the state that answers, pooled in place of W_V e",
         )
     )
     dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(

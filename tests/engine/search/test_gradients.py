@@ -191,9 +191,7 @@ def test_a_list_of_the_metadata_is_no_field_to_pool(collection: Collection) -> N
     for name, value, kind in (("tags", [1.0, 2.0], "a list"), ("size", {"x": 1}, "an object")):
         collection.upsert([Document("new", "cheese and bread", metadata={name: value})])
         query = GradientQuery(texts=QUERIES, field=name, options={"among": ["new"]})
-        with pytest.raises(
-            InvalidRequest, match=f"{name}' of document 'new' is {kind}; use a"
-        ):
+        with pytest.raises(InvalidRequest, match=f"{name}' of document 'new' is {kind}; use a"):
             attention_parts(collection, query)
 
 
