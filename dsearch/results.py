@@ -218,12 +218,13 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Gradients of a loss by query states, by the head's tensors, named as in `state_dict`, and by a bias."""
+    """Gradients of a loss by query states, head's tensors as named in `state_dict`, bias and pooled table."""
 
     stamp: Stamp
     states: Float[np.ndarray, "batch encoder_dim"]
     head: dict[str, np.ndarray]
     bias: Float[np.ndarray, " positions"] | None = None
+    table: Float[np.ndarray, "positions value_dim"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
