@@ -80,10 +80,10 @@ class ModelEncoders:
         described = self._described[version]
         if described is None:
             return self._base()
-        encoder = self._kept(version)
+        encoder = self._in_memory(version)
         if encoder is None:
             with self._loading:  # for seconds, in which those in memory answer
-                encoder = self._kept(version)
+                encoder = self._in_memory(version)
                 if encoder is None:
                     encoder = self._load(version, described)
                     with self._keeping:
@@ -138,7 +138,7 @@ class ModelEncoders:
         described = self._store.model(version).record.get("query_encoder")
         return None if described is None else self._change(version, described)
 
-    def _kept(self, version: str) -> TextEncoder | None:
+    def _in_memory(self, version: str) -> TextEncoder | None:
         with self._keeping:
             if version in self._loaded:
                 self._loaded.move_to_end(version)
