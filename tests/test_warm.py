@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
-from support.warm.processes import WarmStart
+from support.warm.processes import WarmProcess, WarmStart
 
 PARENT = [sys.executable, "-c", "import os; print(os.getppid())"]
 
@@ -43,3 +45,28 @@ def test_the_process_that_forks_is_shared_and_ends_with_its_last_user(tmp_path: 
     third = WarmStart(tmp_path, ())
     assert origin(third) != forking
     third.close()
+
+
+def test_a_process_may_end_before_its_number_is_read(tmp_path: Path) -> None:
+    """On a busy machine the number and the status come together."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(tmp_path / "socket"))
+    listener.listen(1)
+
+    def answer() -> None:
+        channel, _ = listener.accept()
+        size, descriptors, _, _ = socket.recv_fds(channel, 4, 16)
+        left = int.from_bytes(size, "big")
+        while left:
+            left -= len(channel.recv(left))
+        for descriptor in descriptors:
+            socket.close(descriptor)
+        channel.sendall(b"123\n7\n")
+        channel.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    process = WarmProcess(str(tmp_path / "socket"), PARENT)
+    thread.join()
+    listener.close()
+    assert (process.pid, process.wait(60), process.poll()) == (123, 7, 7)
