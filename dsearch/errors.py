@@ -77,20 +77,6 @@ def amount(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count} {singular if count == 1 else plural}"
 
 
-def seconds_left(done: int, total: int, elapsed_s: float, share: float | None = None) -> float | None:
-    """Estimate the remaining time; None as long as nothing is done or the total is unknown.
-
-    Args:
-        done: number of units that are done.
-        total: number of units; 0 if unknown.
-        elapsed_s: time taken by them.
-        share: share of the work that is done, where units differ in cost.
-    """
-    if share is None:
-        share = done / total if total else 0.0
-    return elapsed_s * (1 - share) / share if share > 0 else None
-
-
 class DsearchError(Exception):
     """Base of all errors raised on purpose; `str(error)` is fit to be shown to a user.
 

@@ -236,21 +236,11 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         """The members as JSON names them, without those that were not requested; values as they are."""
-        members: dict[str, Any] = {
-            "rank": self.rank,
-            "id": self.id,
-            "weight": self.weight,
-            "score": self.score,
-            "title": self.title,
-            "text": self.text,
-            "metadata": self.metadata,
-        }
-        if self.explain is not None:
-            members["explain"] = self.explain
-        if self.highlights is not None:
-            members["highlights"] = self.highlights
-        if self.passage is not None:
-            members["passage"] = self.passage
+        members: dict[str, Any] = {"rank": self.rank, "id": self.id, "weight": self.weight}
+        members.update(score=self.score, title=self.title, text=self.text, metadata=self.metadata)
+        for name in ("explain", "highlights", "passage"):
+            if (part := getattr(self, name)) is not None:
+                members[name] = part
         if self.duplicates:
             members["duplicates"] = self.duplicates
         return members
@@ -338,6 +328,14 @@ class Progress:
     total: int
     elapsed_s: float
     share: float | None = None  # of the work that is done, where units differ in cost
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate of the remaining time; None while nothing is done or the total is unknown."""
+        share = self.share
+        if share is None:
+            share = self.done / self.total if self.total else 0.0
+        return self.elapsed_s * (1 - share) / share if share > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import dsearch
 from dsearch.cli.grouped_help import app
 from dsearch.client.flow import HttpReply
 from dsearch.client.wire import error_of
-from dsearch.errors import Command, CorruptData, HomeLocked, InvalidRequest, amount, seconds_left
+from dsearch.errors import Command, CorruptData, HomeLocked, InvalidRequest, amount
 from dsearch.service.wire.problems import problem_of
 
 REFRESH = Command("refresh", ("-c", "papers"))
@@ -104,14 +104,6 @@ def with_home() -> set[str]:
 )
 def test_a_count_has_its_noun(text: str, expected: str) -> None:
     assert text == expected
-
-
-@pytest.mark.parametrize(
-    ("progress", "expected"),
-    [((0, 10, 5.0), None), ((3, 0, 5.0), None), ((5, 10, 5.0), 5.0), ((5, 10, 5.0, 0.1), 45.0)],
-)
-def test_the_time_left_is_that_of_the_work(progress: tuple[float, ...], expected: float | None) -> None:
-    assert seconds_left(*progress) == expected  # pyright: ignore[reportArgumentType]
 
 
 COUNTED = (

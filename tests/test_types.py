@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsearch.types import Document, Explanation, Highlight, Hit, Passage, query_name
+from dsearch.types import Document, Explanation, Highlight, Hit, Passage, Progress, query_name
 
 HIT = Hit(2, "d1", 0.25, 1.5, "a title", "a text", {"n": 1})
 PLAIN = {
@@ -63,3 +63,16 @@ def test_parts_of_an_explanation_that_a_model_has_not_are_neutral() -> None:
         0,
     )
     assert (explain.terms, explain.null_weight, explain.learned, explain.past_queries) == ({}, None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [
+        (Progress("a", 0, 10, 5.0), None),
+        (Progress("a", 3, 0, 5.0), None),
+        (Progress("a", 5, 10, 5.0), 5.0),
+        (Progress("a", 5, 10, 5.0, 0.1), 45.0),
+    ],
+)
+def test_the_time_left_is_that_of_the_work(progress: Progress, expected: float | None) -> None:
+    assert progress.seconds_left == expected

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from support.warm.processes import WarmStart, warm_start
+from support.warm.processes import WarmProcess, WarmStart, warm_start
 
 PARENT = [sys.executable, "-c", "import os; print(os.getppid())"]
 
@@ -61,3 +63,28 @@ assert (first.encode_queries(["a word"]) == second.encode_queries(["a word"])).a
     process = warm_start()([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     _, errors = process.communicate(60)
     assert process.returncode == 0, errors
+
+
+def test_a_process_may_end_before_its_number_is_read(tmp_path: Path) -> None:
+    """On a busy machine the number and the status come together."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(tmp_path / "socket"))
+    listener.listen(1)
+
+    def answer() -> None:
+        channel, _ = listener.accept()
+        size, descriptors, _, _ = socket.recv_fds(channel, 4, 16)
+        left = int.from_bytes(size, "big")
+        while left:
+            left -= len(channel.recv(left))
+        for descriptor in descriptors:
+            socket.close(descriptor)
+        channel.sendall(b"123\n7\n")
+        channel.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    process = WarmProcess(str(tmp_path / "socket"), PARENT)
+    thread.join()
+    listener.close()
+    assert (process.pid, process.wait(60), process.poll()) == (123, 7, 7)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsearch.errors import Command, seconds_left
+from dsearch.errors import Command
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class ProgressBars:
             self._tasks[progress.stage] = self._bars.add_task(
                 name, total=progress.total or None, rate="", left="-:--:--"
             )
-        left_s = seconds_left(progress.done, progress.total, progress.elapsed_s, progress.share)
+        left_s = progress.seconds_left
         self._bars.update(
             self._tasks[progress.stage],
             completed=progress.done,

@@ -20,6 +20,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.attention import POOLINGS, SCORES
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
 from dsearch.engine import Collection, GradientQuery, SearchEngine, vjp
 from dsearch.engine.draws import draw, reward
@@ -73,7 +74,7 @@ def learned(name: str) -> Head:
     if name == "many":
         head.open_excitation(4)
     else:
-        head.learn_score("additive", 6)
+        head.score = new_score("additive", 32, 6)
     head.open_output(1)
     with torch.no_grad():
         for part in ("query_in", "excitation", "score", "output", "value_delta"):

@@ -12,6 +12,7 @@ from support.attention.three_doors import DOORS, Doors
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.engine import Collection, SearchEngine
 from dsearch.types import Document
 
@@ -25,7 +26,7 @@ T = 0.2
 def head() -> Head:
     """W_V, W_O and an additive score away from their start."""
     made, generator = Head(32), torch.Generator().manual_seed(5)
-    made.learn_score("additive", 6)
+    made.score = new_score("additive", 32, 6)
     output = made.open_output(1)
     with torch.no_grad():
         made.value_delta += 0.3 * torch.randn(32, 32, generator=generator)

@@ -20,7 +20,7 @@ from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.store import Store
 from dsearch.training import examples_from_judgements, remember, run_training
-from dsearch.training.memory import MemorySetting, memory_of
+from dsearch.training.memory import MemorySetting, memory_of, with_remembered
 from dsearch.types import Query
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
@@ -245,3 +245,19 @@ def test_training_keeps_what_was_inserted(topics: Collection, meanwhile: bool) -
     assert stored is not None
     assert (NEW in (stored.texts or [])) == (not meanwhile)  # training takes up what it knows
     assert first(topics, NEW) == "d19-2"
+
+
+def test_a_text_that_is_judged_again_counts_once_as_it_is_judged_now(topics: Collection) -> None:
+    """And one that was remembered twice is one query, with the later grade of each document."""
+    twice = "walrus nebula"
+    remember(topics, {"q": NEW, "r": twice}, {"q": {"d19-2": 1.0}, "r": {"d18-0": 1.0, "d18-1": 1.0}})
+    remember(topics, {"r": twice.upper()}, {"r": {"d18-1": 4.0}})
+    judged = {"now": {"d1-0": 1.0}}
+    texts, grades = with_remembered(topics, {"now": "Zebra  quantum"}, judged)
+    (remembered,) = grades.keys() - judged.keys()
+    assert grades["now"] == judged["now"]
+    assert (texts["now"], texts[remembered].lower()) == ("Zebra  quantum", twice)
+    assert grades[remembered] == {"d18-0": 1.0, "d18-1": 4.0}
+    assert len(texts) == 2
+    topics.delete(["d18-0", "d18-1"])
+    assert with_remembered(topics, {"now": NEW}, judged) == ({"now": NEW}, judged)

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from dsearch.attention.excitation import HeadExcitation
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.fixed_head import START_KEYWORD_WEIGHT, START_TEMPERATURE, HeadFormulas
-from dsearch.attention.retrieval.learned_score import new_score, score_of_tensors
+from dsearch.attention.retrieval.learned_score import score_of_tensors
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
@@ -156,10 +156,6 @@ class Head(HeadFormulas, nn.Module):
     def open_null_slot(self, level: float, slope: float = 1.0) -> None:
         """Let "nothing fits" have a part in the attention."""
         self.null_slot = nn.Parameter(torch.tensor([level, slope]).to(self.keyword_weight))
-
-    def learn_score(self, name: str, hidden_dim: int = 64) -> None:
-        """Score by a learned function in place of the inner product, at its start; see learned_score.py."""
-        self.score = new_score(name, self.encoder_dim, hidden_dim).to(self.key_delta)
 
     def open_output(self, output_dim: int) -> nn.Linear:
         """Project the pooled context to `output_dim` numbers; return the projection, at its start."""

@@ -8,7 +8,6 @@ The last few filtered states are cached.
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,14 +20,17 @@ from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.index.metadata import FieldColumn, MetadataFields
 from dsearch.store import Store, parse_filter
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
-from dsearch.store.filters.parse import AllOf, AnyOf, Compares, Equals, Exists, Filter, Negation, Scalar
-
-_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
-    "gt": operator.gt,
-    "gte": operator.ge,
-    "lt": operator.lt,
-    "lte": operator.le,
-}
+from dsearch.store.filters.parse import (
+    COMPARISONS,
+    AllOf,
+    AnyOf,
+    Compares,
+    Equals,
+    Exists,
+    Filter,
+    Negation,
+    Scalar,
+)
 
 
 def matching(tree: Filter, fields: MetadataFields) -> Bool[np.ndarray, " documents"] | None:
@@ -54,7 +56,7 @@ def matching(tree: Filter, fields: MetadataFields) -> Bool[np.ndarray, " documen
         case Equals(keys, operands):
             return _having(fields.column(keys), _one_of(operands))
         case Compares(keys, order, operand):
-            return _having(fields.column(keys), _ordered(_ORDERS[order], operand))
+            return _having(fields.column(keys), _ordered(COMPARISONS[order].holds, operand))
 
 
 def _having(column: FieldColumn | None, test: Callable[[Any], bool]) -> Bool[np.ndarray, " documents"] | None:

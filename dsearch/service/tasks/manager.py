@@ -31,7 +31,6 @@ from dsearch.errors import (
     DsearchError,
     UnsupportedFormat,
     amount,
-    seconds_left,
 )
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
@@ -260,13 +259,13 @@ class Tasks:
         self.store.end(task, "interrupted", problem={"code": "interrupted", "detail": detail})
 
 
-def _progress(said: Progress) -> dict[str, Any]:
-    left_s = seconds_left(said.done, said.total, said.elapsed_s, said.share)
+def _progress(progress: Progress) -> dict[str, Any]:
+    left_s = progress.seconds_left
     return {
-        "stage": said.stage,
-        "done": said.done,
-        "total": said.total,
-        "elapsed_s": round(said.elapsed_s, 2),
+        "stage": progress.stage,
+        "done": progress.done,
+        "total": progress.total,
+        "elapsed_s": round(progress.elapsed_s, 2),
         "eta_s": None if left_s is None else round(left_s, 2),
     }
 

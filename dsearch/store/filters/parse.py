@@ -21,9 +21,11 @@ named "or". A NUL in a stored string ends it.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, cast
 
 from dsearch.errors import InvalidRequest, amount
 from dsearch.search_options import MAX_FIELD_CHARACTERS
@@ -36,8 +38,32 @@ MAX_OPERANDS = 10_000
 MAX_OPERAND_CHARACTERS = 4096
 
 Scalar = str | int | float | bool | None
-Order = Literal["gt", "gte", "lt", "lte"]
 Keys = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonOperator:
+    """Comparison of a stored value with an operand of its type: both numbers, or both strings.
+
+    A new operator is an entry of `COMPARISONS`; SQL and the fields of a generation take both forms from here.
+
+    Attributes:
+        holds: (value, operand) → True if the value meets the condition.
+        sql: the same condition in SQLite, with the places {value} and {operand}.
+        texts_only: True to refuse numbers as operands.
+    """
+
+    holds: Callable[[Any, Any], bool]
+    sql: str
+    texts_only: bool = False
+
+
+COMPARISONS: dict[str, ComparisonOperator] = {
+    "gt": ComparisonOperator(operator.gt, "{value} > {operand}"),
+    "gte": ComparisonOperator(operator.ge, "{value} >= {operand}"),
+    "lt": ComparisonOperator(operator.lt, "{value} < {operand}"),
+    "lte": ComparisonOperator(operator.le, "{value} <= {operand}"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +76,13 @@ class Equals:
 
 @dataclass(frozen=True, slots=True)
 class Compares:
-    """The value at `keys`, or an element of the list there, has the operand's type and compares so."""
+    """The value at `keys`, or an element of the list there, has the operand's type and compares so.
+
+    `order` is a name of `COMPARISONS`.
+    """
 
     keys: Keys
-    order: Order
+    order: str
     operand: str | int | float
 
 
@@ -158,10 +187,7 @@ class _Parser:
         self._makers: dict[str, Callable[[Keys, object, str], Filter]] = {
             "eq": lambda keys, operand, where: Equals(keys, (self._scalar(operand, where),)),
             "ne": lambda keys, operand, where: Negation(Equals(keys, (self._scalar(operand, where),))),
-            "gt": lambda keys, operand, where: Compares(keys, "gt", self._ordered(operand, where)),
-            "gte": lambda keys, operand, where: Compares(keys, "gte", self._ordered(operand, where)),
-            "lt": lambda keys, operand, where: Compares(keys, "lt", self._ordered(operand, where)),
-            "lte": lambda keys, operand, where: Compares(keys, "lte", self._ordered(operand, where)),
+            **{name: partial(self._compares, name) for name in COMPARISONS},
             "in": lambda keys, operand, where: Equals(keys, self._scalars(operand, where)),
             "nin": lambda keys, operand, where: Negation(Equals(keys, self._scalars(operand, where))),
             "exists": self._exists,
@@ -235,11 +261,13 @@ class _Parser:
             where, _excerpt(operand), "use a string, a finite number (integers of 64 bits), a boolean or null"
         )
 
-    def _ordered(self, operand: object, where: str) -> str | int | float:
+    def _compares(self, name: str, keys: Keys, operand: object, where: str) -> Filter:
         scalar = self._scalar(operand, where)
+        if COMPARISONS[name].texts_only and not isinstance(scalar, str):
+            raise _refused(where, _excerpt(operand), "use a string")
         if scalar is None or isinstance(scalar, bool):
             raise _refused(where, _excerpt(operand), "only numbers and strings have an order")
-        return scalar
+        return Compares(keys, name, scalar)
 
     def _exists(self, keys: Keys, operand: object, where: str) -> Filter:
         if not isinstance(operand, bool):

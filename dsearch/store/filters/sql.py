@@ -7,6 +7,7 @@ SQLite parses those of filters and documents alike.
 from __future__ import annotations
 
 from dsearch.store.filters.parse import (
+    COMPARISONS,
     AllOf,
     AnyOf,
     Compares,
@@ -15,12 +16,9 @@ from dsearch.store.filters.parse import (
     Filter,
     Keys,
     Negation,
-    Order,
     Scalar,
 )
 from dsearch.store.sqlite.digest import canonical_json
-
-_SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
 def compile_filter(tree: Filter) -> tuple[str, list[str]]:
@@ -55,8 +53,9 @@ def _condition(tree: Filter, parameters: list[str]) -> str:
             return _any_element(keys, [("'integer', 'real'", _ordered(order, number))], parameters)
 
 
-def _ordered(order: Order, operand: str) -> str:
-    return f"{{value}} {_SIGNS[order]} {operand}"
+def _ordered(order: str, operand: str) -> str:
+    """Test of a value that `_of_type` fills in: {value} stays, the operand is bound already."""
+    return COMPARISONS[order].sql.format(value="{value}", operand=operand)
 
 
 def _equalities(operands: tuple[Scalar, ...], parameters: list[str]) -> list[tuple[str, str]]:

@@ -1,10 +1,15 @@
 """Losses on logits, which compare a ranking of given documents with a target. Each cites its source.
 
+Two tables name those that are training objectives; objectives.py makes an objective of every entry.
+
 All take log weights over documents: logits up to a constant for each query, which no loss here depends on.
 The target p is above 0 exactly on the relevant documents and sums to 1 for each query.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -99,3 +104,29 @@ def approx_ndcg(
     rank = 1 + ahead - 0.5  # a document is not ahead of itself: sigmoid(0)
     ideal = gains / torch.arange(2, positives + 2, device=gains.device).log2()
     return (1 - (gains / (1 + rank).log2()).sum(-1) / ideal.sum(-1)).mean()
+
+
+class TargetLoss(NamedTuple):
+    """Loss of (log weights, target) as a training objective, and the documents in its softmax.
+
+    Attributes:
+        pool: "whole" for the corpus, "judged" for the judged documents of all training queries, "batch" for
+            the relevant documents of the batch.
+        loss: the loss.
+    """
+
+    pool: Literal["whole", "judged", "batch"]
+    loss: Callable[[Tensor, Tensor], Tensor]
+
+
+TARGET_LOSSES: dict[str, TargetLoss] = {
+    "judged": TargetLoss("judged", cross_entropy),
+    "in-batch": TargetLoss("batch", info_nce),
+    "marginal": TargetLoss("whole", marginal_likelihood),
+    "approx-ndcg": TargetLoss("whole", approx_ndcg),
+}
+# Losses of (log weights, teacher scores, mask), over the documents that a teacher scored.
+TEACHER_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "teacher": teacher_divergence,
+    "margin": margin_mse,
+}

@@ -11,7 +11,8 @@ The documents in the denominator determine the effect on unjudged documents:
     margin        squared error of their differences (margin-MSE), over the same
     reinforce     reward of documents drawn from the attention over the whole corpus; any reward function
 
-The losses themselves are in losses.py. No negatives are sampled. For the whole corpus, with l the logits,
+All but listwise and reinforce are losses of losses.py over a pool of documents, entered in its tables. No
+negatives are sampled. For the whole corpus, with l the logits,
 Z = log Σ_d exp(l_d), and p the target distribution:
 
     listwise cross-entropy     −Σ_d p_d log softmax(l)_d = Z − Σ_d p_d l_d         p_d = grade_d / Σ grades
@@ -36,8 +37,8 @@ from torch import Tensor
 from dsearch.attention import ExactAttention, exact_attention, reinforce_loss, sample
 from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
-from dsearch.training.losses import losses
 from dsearch.training.losses.listwise import in_full, listwise_cross_entropy, scores_of, whole_partition
+from dsearch.training.losses.losses import TARGET_LOSSES, TEACHER_LOSSES
 from dsearch.training.losses.passages import FurtherPassages
 
 _FROZEN_AT_A_TIME = 512
@@ -184,6 +185,13 @@ def retention(
     return ((expected_frozen - frozen.log_partition)[:, None] - (expected - trained)).mean()
 
 
+_POOLS: dict[str, Callable[[Batch], Int64[Tensor, " pool"]]] = {
+    "whole": Batch.whole,
+    "judged": lambda batch: batch.judged,
+    "batch": Batch.of_batch,
+}
+
+
 def _over(
     pool: Callable[[Batch], Int64[Tensor, " pool"]], loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Objective:
@@ -223,13 +231,9 @@ OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
             batch.target,
             batch.further,
         ),
-        "judged": _over(lambda batch: batch.judged, losses.cross_entropy),
-        "in-batch": _over(Batch.of_batch, losses.info_nce),
-        "marginal": _over(Batch.whole, losses.marginal_likelihood),
-        "approx-ndcg": _over(Batch.whole, losses.approx_ndcg),
-        "teacher": _by_teacher(losses.teacher_divergence),
-        "margin": _by_teacher(losses.margin_mse),
+        **{name: _over(_POOLS[entry.pool], entry.loss) for name, entry in TARGET_LOSSES.items()},
+        **{name: _by_teacher(loss) for name, loss in TEACHER_LOSSES.items()},
         "reinforce": by_rewards,
     }
 )
-NEED_TEACHER = frozenset({"teacher", "margin"})
+NEED_TEACHER = frozenset(TEACHER_LOSSES)

@@ -13,6 +13,7 @@ import torch
 
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
@@ -62,7 +63,7 @@ PARTS: dict[str, tuple[int, Callable[[Head], object]]] = {
     "null slot": (5, lambda head: head.open_null_slot(0.3, 2.0)),
     "memory": (10, lambda head: setattr(head, "memory", memory())),
     "second stage": (11, lambda head: setattr(head, "second_stage", stage())),
-    "score": (12, lambda head: head.learn_score("general")),
+    "score": (12, lambda head: setattr(head, "score", new_score("general", head.encoder_dim))),
     "output": (12, lambda head: head.open_output(2)),
     "excitation": (13, lambda head: head.open_excitation(3)),
     "fields": (14, lambda head: setattr(head, "second_stage", stage(fields=FIELDS))),

@@ -33,7 +33,7 @@ def plane(engine: SearchEngine) -> Collection:
 def scoring(name: str) -> Head:
     """A head whose learned score and projections are away from their start."""
     head, generator = Head(DIMENSION), torch.Generator().manual_seed(3)
-    head.learn_score(name, 5)
+    head.score = new_score(name, DIMENSION, 5)
     with torch.no_grad():
         for parameter in [head.query_delta, *head.score.parameters()]:
             parameter += 0.2 * torch.randn(parameter.shape, generator=generator)

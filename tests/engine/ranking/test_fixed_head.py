@@ -14,6 +14,7 @@ from dsearch.attention.late_interaction import FixedStage
 from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
@@ -276,7 +277,7 @@ def calibration(seed: int) -> Calibration:
 
 def test_a_learned_score_is_left_to_torch(collection: Collection) -> None:
     head = random_head(0, slot=False, weighting=False, heads=2)
-    head.learn_score("general")
+    head.score = new_score("general", head.encoder_dim)
     version = collection.add_model(head, {})
     assert isinstance(collection.ranking_head(version), Head)
     assert collection.search("bread", model=version).hits

@@ -8,6 +8,7 @@ import torch
 
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection
 from dsearch.engine.models.files import load_fixed_head, load_head
@@ -83,7 +84,7 @@ def test_both_forms_share_one_memory(collection: Collection) -> None:
 
 def test_a_head_with_a_part_of_torch_has_no_form_in_numpy(collection: Collection, loads: list[str]) -> None:
     scored = Head(32)
-    scored.learn_score("general")
+    scored.score = new_score("general", 32)
     version = collection.add_model(scored.eval(), {})
     heads = KeptHeads(collection.store)
     assert heads.fixed(version) is None

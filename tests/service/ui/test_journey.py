@@ -65,8 +65,8 @@ def test_from_an_empty_home_to_a_live_version_and_back(
         verdict = page.locator(".verdict strong")
         verdict.wait_for()
         assert re.fullmatch(
-            r"The (new version|tuned search) answers \d+ of 30 queries better and \d+ worse "
-            r"\(nDCG@10 \.\d+ → \S+, 95 % \S+ to \S+\): it is live\.",
+            r"The (new version|tuned search)( with a memory of past queries)? answers \d+ of 30 queries "
+            r"better and \d+ worse \(nDCG@10 \.\d+ → \S+, change \S+ to \S+ at 95 %\): it is live\.",
             verdict.inner_text(),
         )
         # What is compared is said, and parts without a query are not shown.

@@ -54,9 +54,15 @@ with SearchEngine(Path(sys.argv[2]), encoder=HashingEncoder) as engine:
     learned = run_training(opened, job, Remarks())
     assert learned.result.record["options"]["objective"] == "toy-objective", learned.result.record
     assert "hello" in remarks
-    filter = {"name": {"glob": "x1?"}}
+    filter = {"name": {"starts": "x1"}}
+    starting = {f"d{n}" for n in (1, *range(10, 20))}
     hits = opened.search("apple", limit=64, filter=filter).hits
-    assert {hit.id for hit in hits} == {f"d{n}" for n in range(10, 20)}
+    assert {hit.id for hit in hits} == starting
+    assert opened.store.count(filter).documents == len(starting)  # by SQL
+    with pytest.raises(InvalidRequest, match="starts: 1; use a string"):
+        opened.search("apple", filter={"name": {"starts": 1}})
+    with pytest.raises(InvalidRequest, match="did you mean name"):
+        opened.search("apple", filter={"nane": {"starts": "x"}})
     assert engine.collection("food").describe().documents == 64
     client = TestClient(create_app(engine), base_url="http://127.0.0.1")
     with client:
@@ -67,6 +73,9 @@ with SearchEngine(Path(sys.argv[2]), encoder=HashingEncoder) as engine:
         body = {"queries": ["apple"], "score": "toy_score", "candidates": 10}
         answer = client.post("/v1/collections/food/attend", json=body)
         assert answer.status_code == 200, answer.text
+        body = {"query": "apple", "limit": 64, "filter": filter}
+        hits = client.post("/v1/collections/food/search", json=body).json()["hits"]
+        assert {hit["id"] for hit in hits} == starting
         assert client.get("/v1/collections/food/toy").json() == {"documents": 64}
         described = json.dumps(client.get("/openapi.json").json())
         for name in ("toy-objective", "toy_score", "toy_cap", "toy_remark", "Toy"):
