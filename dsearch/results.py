@@ -330,7 +330,7 @@ class Task:
         result: when done; of train, tune and save `{model, live, reason, verdict, gate}`, of evaluate the
             report, of refresh `{generation, model, keys}`, of compact
             `{complete, rows, bytes_before, bytes_after}`, of migrate
-            `{documents, encoded, encoder, models_left_behind}`.
+            `{documents, encoded, encoder, models_left_behind, remembered}`.
         problem: `{code, detail}`, and `hint` where a command helps, when it failed.
     """
 

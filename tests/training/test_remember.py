@@ -114,7 +114,21 @@ def test_without_a_memory_it_is_refused_unless_accepted(engine: SearchEngine) ->
         remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
     assert topics.live_model == "v0"
     remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}}, accept=True)
-    assert first(topics, NEW).startswith("d19-")  # documents like the judged one borrow from it
+    assert first(topics, NEW) == "d19-2"
+
+
+def test_a_begun_memory_raises_what_was_judged_and_nothing_else(engine: SearchEngine) -> None:
+    """A single judged document would lend its grade to all that are like it, and not stand above them."""
+    topics = topics_in(engine)
+    query = "question19 about19"
+    before = {hit.id: hit.score for hit in topics.search(query, limit=20).hits}
+    judged = list(before)[9]
+    remember(topics, {"q": query}, {"q": {judged: 1.0}}, accept=True)
+    hits = topics.search(query, limit=20).hits
+    assert hits[0].id == judged
+    assert {hit.id: hit.score for hit in hits[1:] if hit.id in before} == pytest.approx(
+        {hit.id: before[hit.id] for hit in hits[1:] if hit.id in before}
+    )
 
 
 def test_a_memory_begins_after_what_was_live_alone(
