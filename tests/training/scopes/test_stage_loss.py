@@ -50,9 +50,10 @@ def test_it_is_the_cross_entropy_of_what_is_served(
     """By words and meaning or by meaning alone; documents that are excluded for a query have no part."""
     collection, examples = judged
     which, head = [3, 8, 21], collection.head("v0")
-    excluded = {8: {"d0", "d9", "d47"}}
+    excluded = {8: {"d16", "d3"}}  # the first hits of the query
     hidden = [np.array([int(id[1:]) for id in excluded.get(at, ())], np.int64) for at in range(len(examples))]
-    examples = replace(examples, hidden=hidden)
+    others = [((at + 1) % 60, grades) for at, grades in examples.relevant]  # first ones have no loss
+    examples = replace(examples, hidden=hidden, relevant=others)
     encoded = learning(collection).embed_tokens([examples.texts[at] for at in which], "query")
     value = StageLoss(examples, keywords=keywords)(head, encoded, which).item()
     expected, mode = 0.0, "hybrid" if keywords else "dense"
@@ -65,6 +66,7 @@ def test_it_is_the_cross_entropy_of_what_is_served(
         place = [hit.id for hit in hits].index(named)
         expected -= logits.log_softmax(0)[place].item() / len(which)
     assert value == pytest.approx(expected, abs=1e-3)
+    assert value > 1
 
 
 def test_it_reaches_the_encoder_by_tokens_alone(judged: tuple[Collection, Examples]) -> None:
