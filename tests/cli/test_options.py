@@ -58,10 +58,19 @@ def test_a_filter_is_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "names"), [(None, None), ("", []), ("a", ["a"]), (" a , b,, ", ["a", "b"]), ("a b", ["a b"])]
+    ("texts", "names"),
+    [
+        (None, None),
+        ([], None),
+        ([""], []),
+        (["a"], ["a"]),
+        ([" a , b,, "], ["a", "b"]),
+        (["a b"], ["a b"]),
+        (["a, b", "c"], ["a", "b", "c"]),
+    ],
 )
-def test_names_are_separated_by_commas(text: str | None, names: list[str] | None) -> None:
-    assert field_names(text) == names
+def test_names_are_separated_by_commas(texts: list[str] | None, names: list[str] | None) -> None:
+    assert field_names(texts) == names
 
 
 def test_a_command_of_a_group_has_its_own_options_or_the_groups() -> None:
