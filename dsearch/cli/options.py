@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -57,11 +58,12 @@ Language = Annotated[
     ),
 ]
 SearchFields = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--search-fields",
         metavar="FIELDS",
-        help="New collection: metadata fields whose strings are words for keyword search, as authors,tags.",
+        help="New collection: metadata fields whose strings are words for keyword search, as authors,tags; "
+        "repeatable.",
     ),
 ]
 PassageTokens = Annotated[
@@ -193,6 +195,11 @@ def json_of(text: str, name: str, example: str) -> object:
 def names_in(text: str) -> list[str]:
     """Names of a list with commas, without the blanks around them."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def field_names(texts: Sequence[str] | None) -> list[str] | None:
+    """Names of all lists with commas; None if none was given."""
+    return names_in(",".join(texts)) if texts else None
 
 
 def of_group(context: typer.Context, collection: str | None, home: Path | None) -> tuple[str, Path | None]:

@@ -108,6 +108,23 @@ def test_of_one_text_the_later_grade_counts(topics: Collection) -> None:
     assert len(memory) == 18 * 4 + 1
 
 
+def test_the_same_judgement_twice_counts_once(topics: Collection) -> None:
+    found: list[dict[str, float]] = []
+    for _ in range(2):
+        remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+        found.append({hit.id: hit.score for hit in topics.search(NEW, limit=20).hits})
+    assert found[0] == found[1]
+    assert len(topics.remembered.rows()) == 2
+
+
+def test_a_judged_document_that_is_deleted_is_neither_found_nor_remembered_again(topics: Collection) -> None:
+    remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+    topics.delete(["d19-2"])
+    assert "d19-2" not in [hit.id for hit in topics.search(NEW, limit=100).hits]
+    with pytest.raises(InvalidRequest, match="unknown documents: 1"):
+        remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+
+
 def test_without_a_memory_it_is_refused_unless_accepted(engine: SearchEngine) -> None:
     topics = topics_in(engine)
     with pytest.raises(Conflict, match="no query memory"):

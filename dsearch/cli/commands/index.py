@@ -115,7 +115,7 @@ def index(
             f"{typed('index', '-c', collection, '--second-stage')} adds the tokens afterwards"
         )
     folders = Folders(problems, keep=keep, yes=yes)
-    words = None if search_fields is None else options.names_in(search_fields)
+    words = options.field_names(search_fields)
     # A missing file is noticed here.
     documents = read_sources(
         sources or [],

@@ -13,7 +13,7 @@ from dsearch.cli import options
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome, typed
 from dsearch.cli.training.output import ANSWERS, answers_now, epochs_text
 from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
 from dsearch.errors import HomeLocked, InvalidRequest, amount
@@ -171,7 +171,7 @@ def remember(
     typer.echo(f"{collection}: {done.model} remembers {judged}")
     if done.model != done.previous:
         typer.echo(answers_now(collection, done.model, done.previous))
-    typer.echo(f"undo: dsearch rollback --rows {done.sequence - 1} -c {collection}")
+    typer.echo(f"undo: {typed('rollback', '--rows', str(done.sequence - 1), '-c', collection)}")
 
 
 def _judged(

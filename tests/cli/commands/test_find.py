@@ -179,3 +179,7 @@ def test_strings_of_search_fields_are_words(dsearch: Terminal, tmp_path: Path) -
     code, _, err = dsearch("index", source, "-c", "papers", "--search-fields", "tags")
     assert (code != 0, "searches the fields authors, tags" in err) == (True, True)
     assert dsearch("create", "more", "--search-fields", "tags")[0] == 0
+    again = ("index", source, "-c", "again", "--search-fields", "authors", "--search-fields", "tags")
+    assert dsearch(*again)[0] == 0
+    for word in ("curie", "radium"):
+        assert json.loads(dsearch("search", word, "-c", "again", "--mode", "keyword", "--json")[1])["hits"]

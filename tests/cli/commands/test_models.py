@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,3 +114,15 @@ def test_the_way_back_from_a_remembered_query_is_the_operation_before_it(
     assert len(printed) == lines
     assert printed[0] == f"papers: {model} remembers 1 judgement of 1 query"
     assert printed[-1] == "undo: dsearch rollback --rows 40 -c papers"
+
+
+def test_the_way_back_from_a_remembered_query_names_the_home(
+    dsearch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = ("--home", str(tmp_path / "other"))
+    assert dsearch("create", "papers", *home)[0] == 0
+    done = MemoryResult("v1", "v1", 1, 1, {}, sequence=41)
+    monkeypatch.setattr("dsearch.training.remember", lambda *_, **__: done)
+    code, out, err = dsearch("remember", "river", "d1", "-c", "papers", *home)
+    assert code == 0, err
+    assert f"undo: dsearch rollback --home {home[1]} --rows 40 -c papers" in out
