@@ -35,7 +35,9 @@ def test_a_fault_that_does_not_fit_is_said(mutants: ModuleType, tmp_path: Path) 
     (tmp_path / "dsearch").mkdir()
     (tmp_path / "dsearch" / "one.py").write_text("value = 1\nother = 1\n")
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_one.py").write_text("def test_it(): ...\n")
+    (tmp_path / "tests" / "test_one.py").write_text(
+        "def test_it(): ...\nclass TestAll:\n    def test_inside(self): ...\n"
+    )
 
     def problem(
         text: str, replacement: str, *, file: str = "one.py", test: str = "test_one.py"
@@ -45,6 +47,10 @@ def test_a_fault_that_does_not_fit_is_said(mutants: ModuleType, tmp_path: Path) 
     assert problem("value = 1", "value = 2", test="test_one.py::test_it") is None
     assert problem("value = 1", "value = 2", test="test_one.py::test_that") == (
         "no test test_that in tests/test_one.py"
+    )
+    assert problem("value = 1", "value = 2", test="test_one.py::TestAll::test_inside") is None
+    assert problem("value = 1", "value = 2", test="test_one.py::test_inside") == (
+        "no test test_inside in tests/test_one.py"
     )
     assert problem("value", "2", file="two.py") == "no file two.py"
     assert problem("= 1", "= 2") == "its text occurs 2 times in one.py, not once"

@@ -19,6 +19,7 @@ import gc
 import importlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -98,13 +99,19 @@ class Fault:
             return f"line {error.lineno} of {self.file} does not compile: {error.msg}"
         tests = [(root / "tests" / test.partition("::")[0], test.partition("::")[2]) for test in self.tests]
         for file, name in tests:
-            if not file.exists() or (name and f"def {name}(" not in file.read_text(encoding="utf-8")):
+            if not file.exists() or (name and not _has_test(file.read_text(encoding="utf-8"), name)):
                 return f"no test {name or file.name} in {file.relative_to(root)}"
         return None
 
     def applied(self, whole: str) -> str:
         """The file's text with the fault."""
         return whole.replace(self.text, self.replacement)
+
+
+def _has_test(text: str, name: str) -> bool:
+    """A function of the file, or `Class::method`, as pytest names them."""
+    method = name.partition("::")[2]
+    return re.search(rf"^    def {method}\(" if method else rf"^def {name}\(", text, re.MULTILINE) is not None
 
 
 def faults() -> list[Fault]:

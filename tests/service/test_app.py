@@ -15,6 +15,7 @@ from dsearch.service import create_app
 from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.middleware.deadline import QUERY_TIMEOUT_S
 from dsearch.service.middleware.guard import LOOPBACK_HOSTS
+from dsearch.training import confidence
 
 SITE = "https://search.example"
 
@@ -136,3 +137,28 @@ def test_the_description_says_where_keys_are_needed(app: FastAPI) -> None:
     assert "security" not in document["paths"]["/v1/collections"]["get"]
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert {"Problem", "DocumentGiven"} <= document["components"]["schemas"].keys()
+
+
+def test_each_upload_has_its_calibration_even_after_one_that_failed(
+    client: TestClient, app: FastAPI, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated: list[str] = []
+
+    def calibrate(collection: Collection) -> None:
+        calibrated.append(collection.name)
+        if len(calibrated) == 1:
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(confidence, "calibrate_by_documents", calibrate)
+    service = app.state.service
+    service.calibrate_after_s = 0.0
+
+    async def upload() -> None:
+        service.calibrate_soon(papers.name)
+        service.calibrate_soon(papers.name)  # soon after: the same one
+        await service._calibrating[papers.name]
+
+    for count in (1, 2, 3):
+        client.portal.call(upload)  # type: ignore[union-attr]
+        assert calibrated == count * [papers.name]
+    assert service._calibrating == {}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 
 from dsearch.client import wire
 from dsearch.corpus.made_queries import known_item_query, nonsense_queries
@@ -172,6 +175,13 @@ def test_a_backup_has_it(engine: SearchEngine, collection: Collection, tmp_path:
         assert other.restore(tmp_path / "backup").calibrations.of("v0") == known is not None
 
 
+def until_calibrated(client: TestClient, app: FastAPI) -> None:
+    until = time.monotonic() + LATEST_S
+    while app.state.service._calibrating:
+        assert time.monotonic() < until
+        client.get("/healthz")
+
+
 def test_http_has_it_and_an_upload_brings_it(home: Path) -> None:
     with SearchEngine(home, encoder=HashingEncoder) as engine:
         engine.create("t")
@@ -180,8 +190,7 @@ def test_http_has_it_and_an_upload_brings_it(home: Path) -> None:
         with TestClient(app, base_url="http://127.0.0.1") as client:
             body = [{"id": one.id, "text": one.text} for one in _documents()]
             assert client.put("/v1/collections/t/documents", json=body).status_code == 200
-            while app.state.service._calibrating:
-                client.get("/healthz")
+            until_calibrated(client, app)
             answer = client.post("/v1/collections/t/search", json={"query": "word1 word2 word3"}).json()
     assert set(answer["confidence"]) == {"verdict", "probability", "fitted_on", "queries", "floor"}
     assert isinstance(wire.search_result("word1", answer).confidence, Confidence)
@@ -196,8 +205,7 @@ def test_a_calibration_outlasts_the_request_that_wrote(home: Path) -> None:
             body = [{"id": one.id, "text": one.text} for one in _documents()]
             headers = {"X-Timeout-Ms": "500"}
             assert client.put("/v1/collections/t/documents", json=body, headers=headers).status_code == 200
-            while app.state.service._calibrating:
-                client.get("/healthz")
+            until_calibrated(client, app)
         assert engine.collection("t").calibrations.of("v0") is not None
 
 
