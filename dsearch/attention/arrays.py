@@ -199,6 +199,8 @@ def logsumexp(numbers: Array, axis: int) -> Array:
         return numbers.logsumexp(axis)
     array = _plain(numbers)
     highest = array.max(axis, keepdims=True, initial=-np.inf)
+    if np.isfinite(highest).all():
+        return _array(np.log(np.exp(array - highest).sum(axis)) + highest.squeeze(axis))
     highest = _plain(np.where(np.isfinite(highest), highest, array.dtype.type(0)))
     return log(_array(np.exp(array - highest).sum(axis))) + _array(highest.squeeze(axis))
 
@@ -405,12 +407,15 @@ def entropy(weights: Float[Array, ...], dim: int = -1) -> Float[Array, ...]:
 
     The derivative at a = 0 is +∞; here it is taken as 0, so that an underflowed weight cannot make a NaN.
     """
-    if not is_array(weights):
-        import torch
+    if is_array(weights):
+        array = _plain(weights)
+        positive = _plain(fill(weights, weights <= 0, 1.0))
+        return _array(-(array * np.log(positive)).sum(dim))
+    import torch
 
-        if not torch.is_grad_enabled():
-            terms = cast("Array", torch.special.entr(weights))  # pyright: ignore[reportUnknownMemberType]
-            return terms.sum(dim)
+    if not torch.is_grad_enabled():
+        terms = cast("Array", torch.special.entr(weights))  # pyright: ignore[reportUnknownMemberType]
+        return terms.sum(dim)
     return -(weights * log(fill(weights, weights <= 0, 1.0))).sum(dim)
 
 

@@ -18,7 +18,9 @@ from jaxtyping import Float, Float32, Int64
 
 _MORE_ROUNDING = 8  # of the result, of the bound itself, and of its difference to a score
 _BLOCKS_FOR_ONE = 4  # blocks for each of the k results
-_SHORTEST_BLOCK, _LONGEST_BLOCK = 16, 1024  # scores
+_SORTED_FOR_ONE = 4  # scores for each of them that are sorted sooner than parted
+_LONGEST_BLOCK = 1024  # scores
+_SHORTEST_BLOCK = {True: 2, False: 16}  # by whether every score counts: few equal ones are parted soon
 _PAIRS = 4096  # scored at a time: some tens of megabytes in float64
 
 
@@ -68,12 +70,13 @@ def best_above(
     """
     positions = values = None
     width = min(len(scores) // (_BLOCKS_FOR_ONE * k), _LONGEST_BLOCK)
-    if width >= _SHORTEST_BLOCK:
+    if width >= _SHORTEST_BLOCK[least == -np.inf]:
         blocks = len(scores) // width
-        highest = scores[: blocks * width].reshape(blocks, width).max(axis=1)
-        bound = np.partition(highest, blocks - k)[blocks - k]
+        highest = scores[: blocks * width].reshape(width, blocks).max(axis=0)  # side by side: by whole rows
+        highest.partition(blocks - k)
+        bound = highest[blocks - k]
         if bound > least:
-            positions = np.flatnonzero(scores >= bound)
+            positions = (scores >= bound).nonzero()[0]
             values = scores[positions]
             above = values > bound
             higher = np.count_nonzero(above)
@@ -83,15 +86,12 @@ def best_above(
             else:
                 positions, values = positions[above], values[above]
     if positions is None or values is None:
-        positions = np.flatnonzero(scores > least)
+        positions = (scores > least).nonzero()[0]
         values = scores[positions]
-    if len(positions) > k:
-        last = np.partition(values, len(values) - k)[len(values) - k]
-        keep = values >= last
-        if spare := np.count_nonzero(keep) - k:  # keep the first of those equal to the last
-            keep[np.flatnonzero(values == last)[-spare:]] = False
+    if len(positions) > _SORTED_FOR_ONE * k:
+        keep = values >= np.partition(values, len(values) - k)[len(values) - k]
         positions, values = positions[keep], values[keep]
-    return positions[np.argsort(-values, kind="stable")]
+    return positions[(-values).argsort(kind="stable")[:k]]  # of those equal to the last the first
 
 
 def longest_of(keys: Float32[np.ndarray, "documents key_dim"]) -> float:

@@ -134,9 +134,10 @@ def projected(
 def finite(array: Float[np.ndarray, "rows dim"], what: str) -> Float32[np.ndarray, "rows dim"]:
     """`array` as contiguous float32; InvalidRequest when a number in it is NaN or infinite."""
     array = np.ascontiguousarray(array, np.float32)
-    finite = np.isfinite(array).all(axis=1)
+    finite = np.isfinite(array)
     if not finite.all():
-        raise InvalidRequest(f"{what}: NaN or infinity in row {int(np.argmin(finite))}; give finite numbers")
+        row = int(np.argmin(finite.all(axis=1)))
+        raise InvalidRequest(f"{what}: NaN or infinity in row {row}; give finite numbers")
     return array
 
 

@@ -7,9 +7,7 @@ It also evaluates filters: matching rows, counts, and the values of a field.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ from dsearch.store.records import (
     StoreState,
     VerifyReport,
 )
-from dsearch.store.sqlite.connection import ReaderPool
+from dsearch.store.sqlite.connection import ReaderPool, ReadTransaction
 from dsearch.store.sqlite.schema import CollectionMeta, read_state
 from dsearch.store.verify import verify
 from dsearch.types import Document, Purpose, RowSource
@@ -353,12 +351,10 @@ class Reader:
             self.proof.close()
         self._readers.close()
 
-    @contextmanager
-    def _answering(self) -> Generator[sqlite3.Connection]:
+    def _answering(self) -> ReadTransaction:
         """A read transaction for what is shown: not from a database that is known to be damaged."""
         self.require_sound()
-        with self._readers.reading() as connection:
-            yield connection
+        return self._readers.reading()
 
     def _export(self, tree: Filter | None) -> Iterator[Document]:
         with self._answering() as connection:

@@ -118,6 +118,8 @@ class HeadFormulas:
             )
         straight = embeddings[:, None]
         if all(self._changes_nothing(name) for name in _ZERO_AT_START[self.query_side]):
+            if self.heads == 1:
+                return straight
             return broadcast(straight, (len(embeddings), self.heads, self.encoder_dim))
         return length(straight) * unit(straight + self._moved_by(embeddings))
 

@@ -258,7 +258,7 @@ class ShardedSearch:
             hits = [by_field(of_query, chosen.sort, page) for of_query in hits]
         shape = shaped_by(chosen.fields)
         hits = [[shape(hit) for hit in of_query] for of_query in hits]
-        return results_of(named, answer.output, hits, summaries, page, stamp)
+        return results_of(named, page.reached(answer.output), hits, summaries, page, stamp)
 
 
 def _collapsed(answer: ShardedOutput, page: HitPage) -> tuple[ShardedOutput, Duplicates]:

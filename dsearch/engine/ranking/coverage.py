@@ -18,6 +18,7 @@ from dsearch.attention.arrays import (
     gradients_enabled,
     is_array,
     keyword_part,
+    known_all,
     logsumexp,
     numbers_of,
     on_device_of,
@@ -95,8 +96,11 @@ def mass_of(
     if missing.any():
         logits = fill(logits, on_device_of(missing, logits)[:, None], -math.inf)
     nothing = whole == -math.inf  # no document at all, so nothing is covered
-    shares = fill(exp(logits - fill(whole, nothing, 0.0)[..., None]).sum(-1), nothing, 0.0)
-    return at_most((shares * mixture).sum(-1), 1.0)
+    if known_all(~nothing):
+        shares = exp(logits - whole[..., None]).sum(-1)
+    else:
+        shares = fill(exp(logits - fill(whole, nothing, 0.0)[..., None]).sum(-1), nothing, 0.0)
+    return at_most(shares[:, 0] if shares.shape[1] == 1 else (shares * mixture).sum(-1), 1.0)
 
 
 def whole_log_partition(

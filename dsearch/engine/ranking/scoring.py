@@ -129,7 +129,8 @@ class Scoring(NamedTuple):
         if every.shape[2] == 0:
             return None
         dense = np.take_along_axis(every, positions[:, None], 2)
-        dense[np.broadcast_to((positions == NONE)[:, None], dense.shape)] = 0.0
+        if (absent := positions == NONE).any():
+            dense[np.broadcast_to(absent[:, None], dense.shape)] = 0.0
         return CandidateScores(as_like(dense, folded))
 
     def best_keys(

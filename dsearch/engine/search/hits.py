@@ -226,14 +226,18 @@ def hits_of(
     layer: Ranker,
     documents_of: KeptDocuments,
     page: HitPage,
+    reached: Int64[np.ndarray, " batch"],
     *,
     explain: Explain | None = None,
     highlight: ShowPieces | None = None,
     meaning: ShowMeaning | None = None,
     duplicates: Sequence[Int64[np.ndarray, " hits"]] | None = None,
 ) -> list[list[Hit]]:
-    """Build the hits of each query, ranks counted from 1; all documents are read in one pass."""
-    stops = np.minimum(page.reached(output), page.offset + page.limit).tolist()
+    """Build the hits of each query, ranks counted from 1; all documents are read in one pass.
+
+    `reached` is `page.reached` of the output.
+    """
+    stops = np.minimum(reached, page.offset + page.limit).tolist()
     rows = layer.snapshot.rows(output.positions[:, : max(stops, default=0)])
     page_rows = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
     documents = documents_of.of(np.concatenate([*page_rows, np.empty(0, np.int64)]))
@@ -265,7 +269,7 @@ def hits_of(
                     metadata=owned(document.metadata),
                     explain=None if explain is None else explain(query, column),
                     highlights=pieces,
-                    passage=passage_of(query, column, document),
+                    passage=None if passage_of is None else passage_of(query, column, document),
                     duplicates=0 if duplicates is None else int(duplicates[query][column]),
                 )
             )
@@ -275,13 +279,13 @@ def hits_of(
 
 def _passages_shown(
     output: SearchOutput, layer: Ranker, most: int
-) -> Callable[[int, int, Document], Passage | None]:
+) -> Callable[[int, int, Document], Passage | None] | None:
     """The passage that each of the first candidates was taken for; of several heads by that which adds most
-    to its weight."""
+    to its weight. None where no document has several."""
     passages = layer.snapshot.passages
     keys = layer.keys_of(output, most)
     if keys is None or passages is None:
-        return lambda query, column, document: None
+        return None
     if layer.head.heads == 1:
         heads = np.zeros((len(keys), most), np.int64)
     else:
@@ -300,7 +304,7 @@ def _passages_shown(
 
 def results_of(
     named: Sequence[tuple[str, PageRequest]],
-    output: SearchOutput,
+    reached: Int64[np.ndarray, " batch"],
     hits: Sequence[list[Hit]],
     summaries: Sequence[AttentionSummary],
     page: HitPage,
@@ -308,9 +312,9 @@ def results_of(
 ) -> list[SearchResult]:
     """Build one result per query of a batch, given each query's start in its ranking, and its attention.
 
-    How long they took whoever began knows.
+    `reached` is `page.reached` of the output. How long they took whoever began knows.
     """
-    reached = page.reached(output).tolist()
+    counts: list[int] = reached.tolist()
     return [
         SearchResult(
             query=query,
@@ -320,7 +324,7 @@ def results_of(
             took_ms=math.nan,
             next_cursor=place.after(page.limit, stamp) if more > page.offset + page.limit else None,
         )
-        for (query, place), page_hits, summary, more in zip(named, hits, summaries, reached, strict=True)
+        for (query, place), page_hits, summary, more in zip(named, hits, summaries, counts, strict=True)
     ]
 
 

@@ -117,7 +117,8 @@ def resolve_queries(
     groups = group_queries(queries, mode, state.keyword.tokenizer, operators=operators)
     own = vectors is not None or turn is not None
     of_tokens = None
-    if not own and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2:
+    tokened = not own and (state.tokens is not None or options.get("stages") == 2)
+    if tokened and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2:
         of_tokens = token_encoder_of(collection, pinned.model)
     if vectors is not None:
         states = vectors
@@ -253,19 +254,18 @@ def group_queries(
         operators: whether quotes and signs in a text restrict.
     """
     parsed = [parse_query(query) if operators else ParsedQuery(query) for query in queries]
-    groups: dict[tuple[ParsedQuery, bool], list[int]] = {}
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[int]] = {}
     for number, query in enumerate(parsed):
-        phrases = ParsedQuery("", query.required, query.excluded)
         worded = not query.constrained or _has_words(query.text, mode, tokenizer)
-        groups.setdefault((phrases, worded), []).append(number)
+        groups.setdefault((query.required, query.excluded, worded), []).append(number)
     return [
         QueryGroup(
             numbers=numbers,
-            phrases=phrases,
+            phrases=ParsedQuery("", required, excluded),
             mode=mode if worded else "dense",
             texts=[parsed[number].text for number in numbers] if worded else None,
         )
-        for (phrases, worded), numbers in groups.items()
+        for (required, excluded, worded), numbers in groups.items()
     ]
 
 

@@ -105,29 +105,29 @@ def search_group(
         summaries = summaries_of(attention, covered_mass(attention, layer, texts) if covers else None)
         calibration = None if turned else _calibration(collection, texts, stamp, chosen)
         estimated = None if calibration is None else confidences(attention, layer, calibration)
+        ranking, reached = output, page.reached(output)
         output, duplicates = arranged(
-            output,
-            layer,
-            page.reached(output),
-            chosen,
-            collection.kept_fields.of,
-            collection.kept_documents.of,
+            ranking, layer, reached, chosen, collection.kept_fields.of, collection.kept_documents.of
         )
+        if output is not ranking:  # some are no hits of their own
+            reached = page.reached(output)
         hits = hits_of(
             output,
             layer,
             collection.kept_documents,
             page,
+            reached,
             explain=_explanation(collection, group, stamp, chosen, output, turned=turned),
             highlight=highlighter(layer.snapshot.keyword, texts) if by_words else None,
             meaning=None if by_words else _meaning(collection, group, stamp, chosen),
             duplicates=duplicates,
         )
-        absent = absent_fields([hit for of_query in hits for hit in of_query], chosen.fields)
-        refuse_misspelt(collection.store, absent, "fields", also=OWN)
-        hits = [[shape(hit) for hit in of_query] for of_query in hits]
+        if chosen.fields is not None:
+            absent = absent_fields([hit for of_query in hits for hit in of_query], chosen.fields)
+            refuse_misspelt(collection.store, absent, "fields", also=OWN)
+            hits = [[shape(hit) for hit in of_query] for of_query in hits]
         named = [(queries[number], places[number]) for number in group.numbers]
-        results = results_of(named, output, hits, summaries, page, stamp)
+        results = results_of(named, reached, hits, summaries, page, stamp)
         if estimated is None:
             return results
         return [replace(result, confidence=of) for result, of in zip(results, estimated, strict=True)]

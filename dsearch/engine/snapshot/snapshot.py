@@ -371,11 +371,12 @@ class Snapshot:
         if self.excluded is not None:
             scores = np.where(self.excluded[start : start + count], -np.inf, scores)
         width = min(k, count)
+        rows = [best_above(line, width, least) + start for line in scores] if width else []
+        if len(rows) == 1:  # one row needs no padding
+            return rows[0][None]
         best = np.full((len(scores), width), NONE, np.int64)
-        for row, line in enumerate(scores if width else ()):
-            positions = best_above(line, width, least)
+        for row, positions in enumerate(rows):
             best[row, : len(positions)] = positions
-            best[row, : len(positions)] += start
         return best
 
 

@@ -77,15 +77,15 @@ class KeptDocuments:
             NotFound: a row was removed.
             CorruptData: a row is damaged.
         """
-        wanted = set(rows.tolist())
-        wanted.discard(NONE)
         documents: dict[int, Document] = {}
+        missing: list[int] = []
         with self._lock:
-            for row in wanted:
+            for row in {*rows.tolist()}:
                 if row in self._documents:
                     self._documents.move_to_end(row)
                     documents[row] = self._documents[row][0]
-        missing = sorted(wanted.difference(documents))
+                elif row != NONE:
+                    missing.append(row)
         if missing:
             read = self._store.documents(missing)
             documents.update(zip(missing, read, strict=True))

@@ -41,6 +41,7 @@ from dsearch.index.keyword.data import KeywordData, idf_of
 from dsearch.index.keyword.tokenizer import TokenizedWord, Tokenizer
 
 _ITEM = re.compile(r'(?<!\S)([+-]?)["“”]([^"“”]*)["“”](?=[\s.,;:!?)]|$)|(?<!\S)([+-])(?=[^\W\d])(\S+)')
+_MARK = re.compile(r'["“”+-]')  # without one there is no item
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class ParsedQuery:
 
 def parse_query(text: str) -> ParsedQuery:
     """Parse a query; every text is valid."""
+    if not _MARK.search(text):
+        return ParsedQuery(text)
     required: list[str] = []
     excluded: list[str] = []
     words: list[str] = []

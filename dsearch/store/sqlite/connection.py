@@ -83,16 +83,9 @@ class ReaderPool:
         """True after `close`."""
         return self._closed
 
-    @contextmanager
-    def reading(self) -> Generator[sqlite3.Connection]:
+    def reading(self) -> ReadTransaction:
         """Lend a connection inside a read transaction; raises CorruptData or Unavailable."""
-        with readable_errors(self._folder):
-            connection = self._take()
-            try:
-                connection.execute("BEGIN")
-                yield connection
-            finally:
-                self._give(connection)
+        return ReadTransaction(self, self._folder)
 
     def close(self) -> None:
         """Close all idle connections; those in use are closed on return."""
@@ -102,7 +95,8 @@ class ReaderPool:
         for connection in idle:
             connection.close()
 
-    def _take(self) -> sqlite3.Connection:
+    def take(self) -> sqlite3.Connection:
+        """Lend a connection in autocommit mode; the borrower gives it back."""
         with self._lock:
             if self._closed:
                 raise Unavailable(f"{self._folder} was closed; open it again")
@@ -110,7 +104,8 @@ class ReaderPool:
                 return self._idle.pop()
         return connect(self._folder, writer=False)
 
-    def _give(self, connection: sqlite3.Connection) -> None:
+    def give(self, connection: sqlite3.Connection) -> None:
+        """Take a connection back, out of its transaction."""
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -124,6 +119,31 @@ class ReaderPool:
         connection.close()
 
 
+class ReadTransaction:
+    """A read transaction on a connection of the pool; every answer begins one, so no generator does it."""
+
+    __slots__ = "_connection", "_folder", "_pool"
+
+    def __init__(self, pool: ReaderPool, folder: Path) -> None:
+        self._pool, self._folder = pool, folder
+        self._connection: sqlite3.Connection | None = None
+
+    def __enter__(self) -> sqlite3.Connection:
+        try:
+            self._connection = connection = self._pool.take()
+            connection.execute("BEGIN")
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return connection
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._connection is not None:
+            self._pool.give(self._connection)
+        if error is not None:
+            raise_readable(error, self._folder)
+
+
 Damaged = Callable[[str], CorruptData]
 """SQLite's message of a damaged file → the error with the remedy."""
 
@@ -133,9 +153,15 @@ def readable_errors(place: Path, damaged: Damaged | None = None) -> Generator[No
     """Translate SQLite's errors to dsearch's; see `translate`."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise_readable(error, place, damaged)
+
+
+def raise_readable(error: BaseException, place: Path, damaged: Damaged | None = None) -> None:
+    """Raise dsearch's error in place of one of SQLite; return for any other."""
+    if isinstance(error, sqlite3.Error):
         raise translate(error, place, damaged) from error
-    except UnicodeDecodeError as error:  # SQLite's message about a damaged schema is not UTF-8
+    if isinstance(error, UnicodeDecodeError):  # SQLite's message about a damaged schema is not UTF-8
         raise (damaged or _documents_at(place))("its schema cannot be read") from error
 
 

@@ -70,6 +70,7 @@ def test_rows_are_read_in_blocks_in_any_order(
     vectors = embed(*IDS)
     filled.set_embeddings(np.arange(1, 8), vectors[:7])
     monkeypatch.setattr(read, "_CHUNK", chunk)
+    monkeypatch.setattr(read, "_PLACES", chunk)
     for rows in ([1, 2, 3, 4, 5, 6, 7], [7, 1, 1, 5], [4], []):
         at = np.array(rows, np.int64) - 1
         assert np.array_equal(filled.embeddings(rows), vectors[at])
