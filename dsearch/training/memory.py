@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -278,10 +279,12 @@ def with_remembered(
             rows[name] = row.text, {**rows.get(name, ("", {}))[1], **row.grades}
     snapshot = collection.snapshot
     visible = snapshot.rows(snapshot.visible())
-    for number, (text, grades) in enumerate(rows.values()):
+    taken = {*texts, *judged}
+    free = (name for number in count() if (name := f"remembered {number}") not in taken)
+    for text, grades in rows.values():
         documents = np.intersect1d(np.array([*grades], np.int64), visible)
         if len(documents):
-            query, ids = f"remembered {number}", collection.store.ids(documents)
+            query, ids = next(free), collection.store.ids(documents)
             texts[query] = text
             judged[query] = {id: grades[row] for row, id in zip(documents.tolist(), ids, strict=True)}
     return texts, judged

@@ -292,3 +292,11 @@ def test_a_text_that_is_judged_again_counts_once_as_it_is_judged_now(topics: Col
     assert len(texts) == 2
     topics.delete(["d18-0", "d18-1"])
     assert with_remembered(topics, {"now": NEW}, judged) == ({"now": NEW}, judged)
+
+
+def test_a_remembered_query_takes_no_id_of_the_callers(topics: Collection) -> None:
+    remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+    given, judged = {"remembered 0": "walrus nebula"}, {"remembered 0": {"d18-0": 1.0}}
+    texts, grades = with_remembered(topics, given, judged)
+    assert grades == judged | {"remembered 1": {"d19-2": 1.0}}
+    assert texts == given | {"remembered 1": NEW}
