@@ -87,7 +87,7 @@ class EncoderIdentity:
         if self.dtype in CLOSE and other.dtype in CLOSE:
             free |= {"backend", "dtype"}
         differing = [
-            f"{part} {value!r} there, {theirs[part]!r} here"
+            f"{part} {_brief(value)!r} there, {_brief(theirs[part])!r} here"
             for part, value in self.to_dict().items()
             if part not in free and value != theirs[part]
         ]
@@ -98,6 +98,11 @@ class EncoderIdentity:
                 f"{'; '.join(differing)}. Use --encoder {self.name}{how}, or encode it anew",
                 hint=Command("migrate", ("-c", collection, "--encoder", other.name)),
             )
+
+
+def _brief(value: object) -> object:
+    """A digest by its beginning, which tells two apart; any other value as it is."""
+    return f"{value[:12]}…" if isinstance(value, str) and len(value) == 64 else value
 
 
 Role = Literal["query", "document"]

@@ -30,7 +30,12 @@ from dsearch.training.finetune.feedback import (
 )
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
-from dsearch.training.finetune.null_slot import NullSlot, unanswerable_queries, with_null_slot
+from dsearch.training.finetune.null_slot import (
+    NullSlot,
+    require_both,
+    unanswerable_queries,
+    with_null_slot,
+)
 from dsearch.training.finetune.outcomes import (
     OutcomeMemory,
     judged_together,
@@ -243,6 +248,12 @@ class _TrainingRun:
             examples = judged_examples(collection, job, job.teacher)
             make = query_options if job.scope == "query" else TrainingOptions
             options, judging = make(**self._chosen()), None
+        unanswerable: list[str] = []
+        if job.null_slot:
+            assert job.queries is not None
+            assert job.judgements is not None
+            unanswerable = list(unanswerable_queries(job.queries, job.judgements).values())
+            require_both(len(unanswerable), len(examples))
         if job.reward_url is not None:
             name_rows = partial(collection.ids_at, examples.snapshot)
             examples = replace(examples, reward=RewardCallback(job.reward_url, name_rows))
@@ -262,14 +273,11 @@ class _TrainingRun:
             trained = judges.judged(collection, trained, _gate(job), seed=job.seed, observer=self.observer)
         slot = None
         if job.null_slot:
-            assert job.queries is not None
-            assert job.judgements is not None
-            texts = list(unanswerable_queries(job.queries, job.judgements).values())
             trained, slot = with_null_slot(
                 trained,
                 examples,
                 options,
-                texts,
+                unanswerable,
                 collection.encoder,
                 device=self.device,
                 observer=self.observer,

@@ -46,6 +46,9 @@ def test_a_refusal_names_each_difference_and_what_to_do() -> None:
         "collection 'papers' was encoded by 'small', not by this 'large': max_tokens 256 there, 512 here; "
         "dimension 384 there, 768 here. Use --encoder small, or encode it anew"
     )
+    digest = "ab" * 32
+    with pytest.raises(EncoderMismatch, match="weights_sha256 'abc' there, 'abababababab…' here"):
+        OWN.require_same(replace(OWN, weights_sha256=digest), "papers")
     hint = refused.value.to_dict()["hint"]
     assert (hint["name"], list(hint["arguments"])) == ("migrate", ["-c", "papers", "--encoder", "large"])
     eight = replace(OWN, dtype="int8", backend="onnx")

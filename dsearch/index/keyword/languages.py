@@ -70,7 +70,9 @@ def stemmer_and_stop_words(language: str) -> tuple[str | None, tuple[str, ...]]:
         InvalidRequest: not one of `languages()`, or "auto", which is several.
     """
     if language not in languages() or language == ANY_LANGUAGE:
-        raise InvalidRequest(f"language={language!r}; use one of {', '.join(languages())}")
+        raise InvalidRequest(
+            f"language={language!r}; use one of {', '.join(languages())}; or several, such as german,english"
+        )
     if language == NO_LANGUAGE:
         return None, ()
     return language, _stop_words(language)

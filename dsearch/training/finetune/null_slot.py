@@ -92,6 +92,20 @@ def unanswerable_queries(
     return {query: text for query, text in unanswerable.items() if text}
 
 
+def require_both(unanswerable: int, answerable: int) -> None:
+    """Refuse too few queries of one of the two kinds, before anything is trained.
+
+    Raises:
+        InvalidRequest: fewer than `MIN_UNANSWERABLE`.
+    """
+    if min(unanswerable, answerable) < MIN_UNANSWERABLE:
+        raise InvalidRequest(
+            f"{amount(unanswerable, 'judged query', 'judged queries')} that nothing answers and {answerable} "
+            f"that something does; a null slot needs at least {MIN_UNANSWERABLE} of both (grade 0 says that "
+            "a document does not answer)"
+        )
+
+
 def learn_null_slot(
     head: Head,
     examples: Examples,
@@ -115,13 +129,7 @@ def learn_null_slot(
     Raises:
         InvalidRequest: fewer than `MIN_UNANSWERABLE` queries of one of the two kinds.
     """
-    if min(len(unanswerable), len(examples)) < MIN_UNANSWERABLE:
-        raise InvalidRequest(
-            f"{amount(len(unanswerable), 'judged query')} that nothing answers and {len(examples)} that "
-            "something "
-            f"does; a null slot needs at least {MIN_UNANSWERABLE} of both (grade 0 says that a document does "
-            "not answer)"
-        )
+    require_both(len(unanswerable), len(examples))
     count = len(examples) + len(unanswerable)
     fold = np.random.default_rng(seed).permutation(count) % FOLDS
     wrong = np.arange(count) >= len(examples)

@@ -60,3 +60,16 @@ def test_learned_saved_searched_and_evaluated(beir: Path, capsys: pytest.Capture
 def test_without_judgements_it_is_refused(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "-c", "t", "--self-supervised", "--null-slot") == 1
     assert "--null-slot learns from judged queries" in capsys.readouterr().err
+
+
+def test_queries_that_are_missing_are_told_before_anything_is_trained(
+    beir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qrels = beir / "qrels" / "train.tsv"
+    qrels.write_text(
+        "".join(line for line in qrels.read_text().splitlines(True) if not line.startswith("n1"))
+    )
+    assert run("train", "-c", "t", "--data", beir, "--null-slot") == 1
+    err = capsys.readouterr().err
+    assert "9 judged queries that nothing answers and 60 that something does" in err
+    assert "headroom" not in err
