@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import interrupted_command
@@ -22,6 +23,8 @@ from dsearch.engine import SearchEngine
 from dsearch.training.judging import write_opinions
 from dsearch.types import Document
 
+# Ends in another way than the rest, or has most to lose; all of them run nightly.
+ALWAYS = ("search", "collections", "index", "tune", "train", "migrate", "refresh", "backup", "export")
 PROGRAM = interrupted_command.__file__
 Interrupt = Callable[..., list[str]]
 
@@ -108,7 +111,11 @@ def interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     return start
 
 
-@pytest.mark.parametrize("command", [*READS, *WRITES])
+def _marked(command: str) -> Any:
+    return pytest.param(command, marks=() if command.split()[0] in ALWAYS else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("command", [_marked(command) for command in (*READS, *WRITES)])
 def test_ctrl_c_tells_what_stands_and_the_command_can_be_run_again(
     interrupt: Interrupt, dsearch: Terminal, beir: Path, command: str
 ) -> None:
