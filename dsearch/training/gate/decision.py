@@ -109,7 +109,7 @@ def sign_flip_p_value(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> float:
-    """The share of random sign patterns under which the mean difference is at least as high as it is.
+    """The share of random sign patterns under which the mean difference is at least as high as observed.
 
     Queries that did not change have no part; (count + 1) / (samples + 1), as in the bootstrap.
 
@@ -158,13 +158,14 @@ def step_down_p_values(
     flipped = np.round(_flipped(sizes.T, queries, samples, seed), 4)  # equal patterns, equal values
     ranked = np.sort(flipped, axis=0)
     lower = [np.searchsorted(*columns) for columns in zip(ranked.T, flipped.T, strict=True)]
+    # p-value of each candidate under each sign pattern: the share of patterns with a sum at least as high.
     null = (samples - np.stack(lower, axis=1)) / samples / shares
     observed = np.asarray(p_values, float) / shares
-    adjusted, before, left = np.array(p_values, float), 0.0, list(range(len(shares)))
-    for candidate in np.argsort(observed, kind="stable"):
+    adjusted, largest, left = np.array(p_values, float), 0.0, list(range(len(shares)))
+    for candidate in np.argsort(observed, kind="stable"):  # step down from the most significant one
         as_low = (null[:, left].min(axis=1) <= observed[candidate] + 1e-12).mean()
-        before = max(before, float(as_low), adjusted[candidate])
-        adjusted[candidate] = before
+        largest = max(largest, float(as_low), adjusted[candidate])  # never below that of the step before
+        adjusted[candidate] = largest
         left.remove(int(candidate))
     return [min(1.0, float(p_value)) for p_value in adjusted]
 
@@ -268,8 +269,12 @@ def rounded(queries: float) -> int | None:
 
 
 Outcome = Literal["live", "accepted", "kept", "outdated", "tuned", "remembered"]
-"""It answers now, by its merits or by consent; it does not answer; nor does it after a comparison with a
-version that is live no more; the tuned search beside it does; it answers by what users and agents did."""
+"""Outcome for a version.
+
+`live`: it answers, since the gate passed; `accepted`: it answers by the user's consent; `kept`: it does not
+answer; `outdated`: it does not, since another version went live after the comparison; `tuned`: the tuned
+search beside it answers; `remembered`: rows of past queries answer, from what users and agents did.
+"""
 
 
 def sentence_of(gate: Mapping[str, Any], outcome: Outcome) -> str:
@@ -296,11 +301,6 @@ def sentence_of(gate: Mapping[str, Any], outcome: Outcome) -> str:
         return f"{named} was compared on {queries} held-out {noun} ({figures}): {_end(gate, outcome)}"
     counts = f"answers {wins} of {queries} {noun} better and {losses} worse"
     return f"{named} {counts} ({figures}): {_end(gate, outcome)}"
-
-
-def missing_queries(judged: int) -> int:
-    """Return the number of further judged queries that reliable training needs."""
-    return max(0, FEW_QUERIES - judged)
 
 
 def _end(gate: Mapping[str, Any], outcome: Outcome) -> str:
@@ -342,3 +342,8 @@ def _short(number: float) -> str:
     """Three digits, without the zero before the point."""
     text = f"{number:.3f}"
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
+
+
+def missing_queries(judged: int) -> int:
+    """Return the number of further judged queries that reliable training needs."""
+    return max(0, FEW_QUERIES - judged)
