@@ -218,12 +218,13 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Gradients of a loss by query states, by the head's tensors, named as in `state_dict`, and by a bias."""
+    """Gradients of a loss by query states, head's tensors as named in `state_dict`, bias and pooled table."""
 
     stamp: Stamp
     states: Float[np.ndarray, "batch encoder_dim"]
     head: dict[str, np.ndarray]
     bias: Float[np.ndarray, " positions"] | None = None
+    table: Float[np.ndarray, "positions value_dim"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,7 @@ class Task:
         result: when done; of train, tune and save `{model, live, reason, verdict, gate}`, of evaluate the
             report, of refresh `{generation, model, keys}`, of compact
             `{complete, rows, bytes_before, bytes_after}`, of migrate
-            `{documents, encoded, encoder, models_left_behind}`.
+            `{documents, encoded, encoder, models_left_behind, remembered}`.
         problem: `{code, detail}`, and `hint` where a command helps, when it failed.
     """
 

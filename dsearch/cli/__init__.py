@@ -18,6 +18,18 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line."""
+    try:
+        _run_command()
+    except KeyboardInterrupt:  # before typer takes over, and after it
+        _tell_interruption()
+        sys.exit(INTERRUPTED)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:  # as typer ends a command at Ctrl-C
+            _tell_interruption()
+        raise
+
+
+def _run_command() -> None:
     from dsearch.threads import let_waiting_threads_sleep
 
     let_waiting_threads_sleep()  # before any command loads numpy
@@ -38,10 +50,6 @@ def main() -> None:
 
         print(f"dsearch: {error_text(error)}", file=sys.stderr)
         sys.exit(1)
-    except SystemExit as stop:
-        if stop.code == INTERRUPTED:  # as typer ends a command at Ctrl-C
-            print(f"dsearch: interrupted; {_how_to_go_on(sys.argv[1:])}", file=sys.stderr)
-        raise
     except BrokenPipeError:
         # Whoever read the answer has seen enough (`| head`). Closing stdout again at exit would complain.
         sys.stderr.close()
@@ -54,15 +62,15 @@ def main() -> None:
         sys.exit(1)
 
 
+def _tell_interruption() -> None:
+    """Name what stands after Ctrl-C, and the command that goes on."""
+    from dsearch.cli.interruption import interruption_line
+
+    print(interruption_line(sys.argv[1:]), file=sys.stderr)
+
+
 def _open_what_is_closed() -> None:
     """Replace standard streams that were closed before the start (`>&-`, services without a terminal)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
-
-
-def _how_to_go_on(arguments: list[str]) -> str:
-    """Name the command to type after Ctrl-C: what was stored stays, and the same one goes on with it."""
-    import shlex
-
-    return f"to go on, run it again: dsearch {shlex.join(arguments)}"

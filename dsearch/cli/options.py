@@ -190,9 +190,9 @@ def json_of(text: str, name: str, example: str) -> object:
         ) from None
 
 
-def field_names(text: str | None) -> list[str] | None:
-    """Names of a list with commas; None if none was given."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def names_in(text: str) -> list[str]:
+    """Names of a list with commas, without the blanks around them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def of_group(context: typer.Context, collection: str | None, home: Path | None) -> tuple[str, Path | None]:

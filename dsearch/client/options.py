@@ -45,10 +45,11 @@ class DifferentiableOptions(AttendOptions, total=False):
     """`AttendOptions`, and dtype: what is computed in; stamp: the state to be asked, from an answer.
 
     ids: up to 64 ids of documents whose embeddings are the queries, in place of texts and vectors; draft: id
-    of a draft head that answers in place of a version (`draft_head`); field: number or vector of the
-    documents that is pooled in place of W_V e; with_head: tensors of a head that answers in place of the
+    of a draft head that answers in place of a version (`draft_head`); field: number of the metadata,
+    or value, that is pooled in place of W_V e; with_head: tensors of a head that answers in place of the
     version's, named and shaped as `head` gives them; bias: a number for each position of the state that
-    answers, added to the scores, whose gradient `vjp` gives.
+    answers, added to the scores, whose gradient `vjp` gives; table: a row for each of them, pooled in place
+    of W_V e, likewise.
     """
 
     dtype: Literal["float32", "float64"]
@@ -58,6 +59,7 @@ class DifferentiableOptions(AttendOptions, total=False):
     field: str | None
     with_head: Mapping[str, Any] | None
     bias: Any
+    table: Any
 
 
 Part = Literal["keys", "values", "parts", "slopes", "positions", "texts"]

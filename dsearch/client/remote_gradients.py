@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from dsearch.client.remote_output import tensor_like
+from dsearch.client.remote_output import PooledThere, tensor_like
 from dsearch.products import in_full_precision
 from dsearch.results import Attention
 
@@ -54,12 +54,12 @@ class AttentionByServer(torch.autograd.Function):
         layer: AnsweringLayer,
         attention: Attention,
         texts: Sequence[str] | None,
-        field: str | None,
+        pooled: PooledThere,
         states: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores."""
-        ctx.layer, ctx.attention, ctx.texts, ctx.field = layer, attention, texts, field
+        ctx.layer, ctx.attention, ctx.texts, ctx.pooled = layer, attention, texts, pooled
         ctx.parameters = parameters
         ctx.save_for_backward(states)
         return (
@@ -87,7 +87,7 @@ class AttentionByServer(torch.autograd.Function):
             weights=weights,
             scores=scores,
             head=layer.head is not None,
-            field=ctx.field,
+            **ctx.pooled.options(),
             **{
                 **layer.request_of(states),
                 "model": None,
@@ -95,13 +95,15 @@ class AttentionByServer(torch.autograd.Function):
                 "stamp": attention.stamp,
             },
         )
-        of_head = list[Tensor]()
+        of_parameters = list[Tensor]()
         if layer.bias is not None:
-            of_head.append(tensor_like(answered.bias, parameters.pop(0)))
+            of_parameters.append(tensor_like(answered.bias, parameters.pop(0)))
+        if ctx.pooled.table is not None:
+            of_parameters.append(tensor_like(answered.table, parameters.pop(0)))
         if layer.head is not None:
             names = [name for name, _ in layer.head.named_parameters()]
-            of_head += [
+            of_parameters += [
                 tensor_like(answered.head[name], parameter)
                 for name, parameter in zip(names, parameters, strict=True)
             ]
-        return None, None, None, None, tensor_like(answered.states, states), *of_head
+        return None, None, None, None, tensor_like(answered.states, states), *of_parameters

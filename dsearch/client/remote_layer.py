@@ -35,6 +35,7 @@ from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
 from dsearch.client.remote_gradients import AttentionByServer, DenseByServer
 from dsearch.client.remote_output import (
+    PooledThere,
     RemoteOutput,
     Values,
     candidate_mask,
@@ -112,6 +113,7 @@ class RemoteSearch(nn.Module):
         self.version = self.model
         self._draft: str | None = None
         self._handed_in: Mapping[str, Any] = {}  # the head of the draft
+        self._projections: dict[str, Any] = {}  # W_O of versions that answered
         self._frozen = [encoder]  # in a list: as a submodule it would be a parameter to train
         self.encoder: LearningEncoder | None = None
         if encoder is not None and encoder_training is not None:
@@ -140,8 +142,8 @@ class RemoteSearch(nn.Module):
             values: what is pooled; W_V e_d when None. A field of the documents by name; a function of the
                 candidates' ids, whose result is [queries, candidates, value_dim], of which the rows behind a
                 query's last candidate do not count; or a row for each position of the state that answers.
-                Gradients reach the last two; over all documents they are pooled by the weights of those
-                that are listed.
+                Gradients reach the last two. Over all documents a function's values are pooled by the
+                weights of those that are listed, and the rows are sent with the request.
             with_texts: whether the output has the candidates' texts.
             embed, tokens: of a layer of this process (`dsearch.open_layer`) alone.
 
@@ -184,14 +186,14 @@ class RemoteSearch(nn.Module):
             values = torch.as_tensor(values)
         if not len(states):
             return empty_output(states, self.version)
-        field = values if isinstance(values, str) else None
-        attention = self._attend(states, texts, field, with_texts)
+        pooled = PooledThere.of(values, everywhere=self.options.get("over") == "all")
+        attention = self._attend(states, texts, pooled, with_texts)
         assert attention.positions is not None
         mask = candidate_mask(attention, states)
         dense, keyword = tensor_like(attention.dense, states), tensor_like(attention.keyword, states)
         if attention.slopes is None or attention.values is None:
             head_weights = tensor_like(attention.head_weights, states)
-            context, weights, scores = self._as_answered(attention, texts, states, field)
+            context, weights, scores = self._as_answered(attention, texts, states, pooled)
         else:
             dense = DenseByServer.apply(states, dense, tensor_like(attention.slopes, states))
             if self.bias is not None:  # it is in these scores: what is added is 0, and has its gradient
@@ -205,13 +207,12 @@ class RemoteSearch(nn.Module):
             finite = raw.masked_fill(~mask[:, None], 0.0)
             scores = ranking_score(finite, partition, attention.temperature, mixture)
             context = pooled_by_head(head_weights, mixture, tensor_like(attention.values, states))
-        if isinstance(values, Tensor):
-            rows = rows_at(values, attention.positions).to(weights)
-            context = pool(weights.unsqueeze(1), rows).squeeze(1)
-        elif values is not None and not isinstance(values, str):
-            context = pool(
-                weights.unsqueeze(1), rows_of_ids(values, attention.ids, mask).to(weights)
-            ).squeeze(1)
+        if values is not None and pooled.nothing:
+            if isinstance(values, Tensor):
+                rows = rows_at(values, attention.positions)
+            else:
+                rows = rows_of_ids(values, attention.ids, mask)
+            context = pool(weights.unsqueeze(1), rows.to(weights)).squeeze(1)
         scores = scores.masked_fill(~mask, -torch.inf)
         context, weights = (
             part if part.requires_grad else with_zero_gradient(part, states) for part in (context, weights)
@@ -230,7 +231,28 @@ class RemoteSearch(nn.Module):
             None if attention.null_weight is None else tensor_like(attention.null_weight, states),
             None if attention.candidates is None else np.array(attention.candidates),
             None if attention.covered_mass is None else tensor_like(attention.covered_mass, states),
+            None if attention.memory is None else tensor_like(attention.memory, states),
+            None if values is not None else self._projected(attention, context),
         )
+
+    def _projected(
+        self, attention: Attention, context: Float[Tensor, "batch value_dim"]
+    ) -> Float[Tensor, "batch output_dim"] | None:
+        """The answer's output projection, with its gradient; W_O is asked for where no head trains here."""
+        if attention.output is None:
+            return None
+        answered = tensor_like(attention.output, context)
+        if not context.requires_grad:
+            return answered
+        if self.head is not None and self.head.output is not None:
+            own = self.head.output
+            projected = torch.nn.functional.linear(context, own.weight.to(context), own.bias.to(context))
+        else:
+            version = attention.stamp.model
+            if version not in self._projections:
+                self._projections[version] = self.client.head(self.collection, version)["output.weight"]
+            projected = context @ tensor_like(self._projections[version], context).mT
+        return answered + (projected - projected.detach())
 
     def query_states(self, texts: Sequence[str]) -> Float[Tensor, "batch encoder_dim"]:
         """Encode queries here: by the encoder that learns, in the graph; otherwise without gradients.
@@ -261,7 +283,8 @@ class RemoteSearch(nn.Module):
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a RemoteSearch is not pickled, since a connection is part of it: keep layer.state_dict(), which "
-            "is the head, and open it by dsearch.RemoteSearch(address, collection)"
+            "is the head, and open it by dsearch.RemoteSearch(address, collection), in a spawned process "
+            "(a worker of a DataLoader) when it first needs the layer"
         )
 
     def with_model(self, version: str) -> RemoteSearch:
@@ -356,7 +379,7 @@ class RemoteSearch(nn.Module):
         return added
 
     def _attend(
-        self, states: Tensor, texts: Sequence[str] | None, field: str | None, with_texts: bool
+        self, states: Tensor, texts: Sequence[str] | None, pooled: PooledThere, with_texts: bool
     ) -> Attention:
         needed = ["parts", "positions", *(["texts"] if with_texts else [])]
         learns = states.requires_grad or (self.bias is not None and self.bias.requires_grad)
@@ -368,7 +391,7 @@ class RemoteSearch(nn.Module):
             None if texts is None else list(texts),
             vectors=states.detach().cpu().numpy(),
             include=needed,  # type: ignore[arg-type]
-            field=field,
+            **pooled.options(),
         )
         try:
             return ask(**self.request_of(states))
@@ -380,14 +403,14 @@ class RemoteSearch(nn.Module):
             return ask(**self.request_of(states))
 
     def _as_answered(
-        self, attention: Attention, texts: Sequence[str] | None, states: Tensor, field: str | None
+        self, attention: Attention, texts: Sequence[str] | None, states: Tensor, pooled: PooledThere
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Context, weights and scores, with the server's gradients where there are any to be wanted."""
-        parameters = [] if self.bias is None else [self.bias]
+        parameters = [tensor for tensor in (self.bias, pooled.table) if tensor is not None]
         if self.head is not None:
             parameters += self.head.parameters()
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (states, *parameters)):
-            return AttentionByServer.apply(self, attention, texts, field, states, *parameters)  # pyright: ignore
+            return AttentionByServer.apply(self, attention, texts, pooled, states, *parameters)  # pyright: ignore
         return (
             tensor_like(attention.context, states),
             tensor_like(attention.weights, states),

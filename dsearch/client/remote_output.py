@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dsearch.attention import mix, pool, with_zero_gradient
 from dsearch.engine import UNTRAINED
+from dsearch.engine.search.field_values import rows_of_candidates
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.results import Attention
 from dsearch.types import Stamp
@@ -37,6 +38,8 @@ class RemoteOutput(NamedTuple):
         null_weight: the weight of "nothing fits"; None without a slot. Without gradient.
         documents: number of documents that share each query's attention.
         covered_mass: share of the attention over all documents that is theirs. Without gradient.
+        memory: part of the scores from past queries; None without a query memory. Without gradient.
+        output: output projection of the context; None if the head has none, or other values are pooled.
     """
 
     context: Float[Tensor, "batch value_dim"]
@@ -52,6 +55,32 @@ class RemoteOutput(NamedTuple):
     null_weight: Float[Tensor, " batch"] | None = None
     documents: Int64[np.ndarray, " batch"] | None = None
     covered_mass: Float[Tensor, " batch"] | None = None
+    memory: Float[Tensor, "batch candidates"] | None = None
+    output: Float[Tensor, "batch output_dim"] | None = None
+
+
+class PooledThere(NamedTuple):
+    """Values that the server pools: a field by name, or a row for each position; neither: W_V e."""
+
+    field: str | None = None
+    table: Float[Tensor, "positions value_dim"] | None = None
+
+    @classmethod
+    def of(cls, values: Values | None, *, everywhere: bool) -> PooledThere:
+        """A field, and over all documents a tensor: the candidates' rows are not enough then."""
+        if isinstance(values, str):
+            return cls(field=values)
+        return cls(table=values) if everywhere and isinstance(values, Tensor) else cls()
+
+    @property
+    def nothing(self) -> bool:
+        """True if the server pools W_V e."""
+        return self.field is None and self.table is None
+
+    def options(self) -> dict[str, Any]:
+        """Options of the request."""
+        table = None if self.table is None else self.table.detach().double().cpu().numpy()
+        return {"field": self.field, "table": table}
 
 
 def empty_output(states: Float[Tensor, "batch encoder_dim"], version: str | None) -> RemoteOutput:
@@ -111,21 +140,15 @@ def in_sequences(output: RemoteOutput, shape: Sequence[int]) -> RemoteOutput:
 
 
 def rows_of_ids(
-    values: ValuesOf, ids: list[list[str]], mask: Tensor
+    values: Values, ids: list[list[str]], mask: Tensor
 ) -> Float[Tensor, "batch candidates value_dim"]:
     """The caller's values, zeros where there is no candidate.
 
     Raises:
-        InvalidRequest: not a row for each place.
+        InvalidRequest: not a row for each candidate.
     """
     if not callable(values):
         raise InvalidRequest(
             f"values of type {type(values).__name__}; give a field's name, a function of ids, or a tensor"
         )
-    rows = values(ids)
-    if rows.ndim != 3 or rows.shape[:2] != mask.shape:
-        raise InvalidRequest(
-            f"values of shape {list(rows.shape)}; use [{mask.shape[0]}, {mask.shape[1]}, value_dim], "
-            "a row for each candidate of each query, padded to the longest"
-        )
-    return rows.masked_fill(~mask.to(rows.device).unsqueeze(-1), 0.0)
+    return rows_of_candidates(values(ids), mask)

@@ -149,14 +149,16 @@ def joined(answers: Sequence[Attention]) -> Attention:
 
 
 def joined_gradients(answers: Sequence[Gradients]) -> Gradients:
-    """Gradients of several parts as one: of states one below the other, of head and bias added."""
+    """Gradients of several parts as one: of states one below the other, all others added."""
     import numpy as np
 
     head = {name: sum(answer.head[name] for answer in answers) for name in answers[0].head}
     states = np.concatenate([answer.states for answer in answers])
-    biases = [answer.bias for answer in answers if answer.bias is not None]
-    bias = np.sum(biases, axis=0) if biases else None
-    return Gradients(answers[0].stamp, states, head, bias)  # type: ignore[arg-type]
+    of_inputs: dict[str, Any] = {}
+    for name in ("bias", "table"):
+        parts = [getattr(answer, name) for answer in answers]
+        of_inputs[name] = None if parts[0] is None else np.sum(parts, axis=0)
+    return Gradients(answers[0].stamp, states, head, **of_inputs)  # type: ignore[arg-type]
 
 
 def head_file(tensors: Mapping[str, Any], record: Mapping[str, Any] | None) -> bytes:

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from dsearch.attention.adam import Adam
 from dsearch.attention.sampling.sampled import reinforce_loss, sample
 from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.tensors import require_head_alone
@@ -169,18 +170,17 @@ def _step(
     if query.draft is not None:
         moments = collection.drafts.get(query.draft, query.owner).moments
     names = [name for name, _ in head.named_parameters()]
-    optimizer = torch.optim.Adam([parameter.requires_grad_() for parameter in head.parameters()])
+    optimizer = Adam([{"params": list(head.requires_grad_().parameters()), "lr": learning_rate}])
     if moments is not None:
-        optimizer.load_state_dict(copy.deepcopy(moments))
-    optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.load_moments(moments)
     for name, parameter in zip(names, head.parameters(), strict=True):
         parameter.grad = gradients[name].to(parameter)
-    optimizer.step()  # pyright: ignore[reportUnknownMemberType]
+    optimizer.step()
     if not all(parameter.isfinite().all() for parameter in head.parameters()):
         raise InvalidRequest("a step to numbers that are not finite; use smaller rewards or learning_rate")
     optimizer.zero_grad()
     parent = query.stamp.model
-    return collection.drafts.add(head.eval(), parent, query.owner, optimizer.state_dict()).id
+    return collection.drafts.add(head.eval(), parent, query.owner, optimizer.moments()).id
 
 
 def _bytes_of(query: GradientQuery, layer: SearchLayer) -> int:

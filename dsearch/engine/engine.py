@@ -294,7 +294,7 @@ class SearchEngine:
         """Encode a collection with another encoder beside the live one, then replace it at once (migrate.py).
 
         Searches and writes continue; one that runs during the switch may get Unavailable. Trained models are
-        left behind. A repeated call continues an interrupted migration.
+        left behind; remembered queries stay. A repeated call continues an interrupted migration.
 
         Args:
             name: the collection.

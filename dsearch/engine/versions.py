@@ -100,6 +100,8 @@ class CollectionModels(CollectionState):
         own_documents = self._documents.has(version)
         if own_documents:
             self._documents.snapshot(version)  # loaded before it goes live
+        if self._compared is not None or self.rebuilder.by_itself:  # texts are encoded here
+            self._encoders.prepare(version)
         with self._writing:
             self._require_live(after, version, purpose)
             self.store.promote(version)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from dsearch.attention.memory_rows import START_NULL_LEVEL, START_TEMPERATURE
+from dsearch.attention.memory_rows import START_TEMPERATURE
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection
@@ -184,7 +184,8 @@ def _by_folds(trials: Trials) -> Iterator[Setting]:
 
 
 REMEMBER = "remember"  # of the record of such a version
-DEFAULT = MemorySetting(0.8, START_TEMPERATURE, START_NULL_LEVEL)  # of a memory that no gate admitted
+DEFAULT = MemorySetting(0.8, START_TEMPERATURE, 0.6, 0.0)
+"""Of a memory that no gate admitted: a few judged documents would lend their grades to most of the others."""
 
 
 def remember(
@@ -249,6 +250,7 @@ def _begun(collection: Collection, live: str) -> str:
         strength=DEFAULT.strength,
         temperature=DEFAULT.temperature,
         null_level=DEFAULT.null_level,
+        lending=DEFAULT.lending,
     )
     head = collection.stored_head(live).remembering(memory)
     version = collection.add_model(head, {"scope": REMEMBER}, parent=live)

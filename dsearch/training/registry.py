@@ -18,7 +18,7 @@ from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows
 from dsearch.training.finetune.second_stage import SCOPE as SECOND_STAGE
 from dsearch.training.gate.decision import Outcome, sentence_of
-from dsearch.training.memory import REMEMBER, with_inserted
+from dsearch.training.memory import MEMORY_SCOPE, REMEMBER, with_inserted
 from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ def register(
     if outdated is not None:
         sentence = sentence_of(tuned["gate"], "outdated")
         return replace(outdated.registration(better, parent, reason, sentence), version=version)
-    return Registration(version, better, parent, reason, sentence_of(tuned["gate"], "tuned"), better)
+    outcome: Outcome = "recalling" if tuned.get("scope") == MEMORY_SCOPE else "tuned"
+    return Registration(version, better, parent, reason, sentence_of(tuned["gate"], outcome), better)
 
 
 def register_verdict(

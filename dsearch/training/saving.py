@@ -415,7 +415,7 @@ def _live_layer(collection: Collection, layer: SearchLayer, live: str) -> Search
         collection.head(live),
         mode=layer.mode,
         candidates=layer.candidates,
-        hops=layer.hops,
+        hops=layer.fixed_hops,
         hop_strength=layer.hop_strength,
         score="dot" if isinstance(layer.score, torch.nn.Module) else layer.score,
         pooling=layer.pooling,

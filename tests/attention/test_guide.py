@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dsearch
+from dsearch.guide.search import anchor_of
 
 GUIDE = Path(dsearch.__file__).parent / "guide" / "attention.md"
 
@@ -48,3 +49,20 @@ def test_the_tests_that_the_guide_names_exist() -> None:
     anchors = set(re.findall(r"\]\(#([\w-]+)\)", "\n".join(table)))
     headings = re.findall(r"^#+ (.+)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     assert anchors <= {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_table_of_rows_names_sections_and_tests_that_exist() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    table = text[text.index("| row | on a collection | test |") :].partition("\n\n")[0]
+    anchors = {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    links = re.findall(r"\]\(#([^)]+)\)", table)
+    assert len(links) > 10
+    assert {*links} <= anchors
+    tests = Path(__file__).parents[1]
+    rows = Path(__file__).with_name("test_rows_on_a_collection.py").read_text(encoding="utf-8")
+    names = re.findall(r"`(test_\w+)`", table)
+    assert len(names) > 12
+    assert all(f"def {name}(" in rows for name in names)
+    files = re.findall(r"`(?:tests/)?([\w/]*test_\w+\.py)`", table)
+    assert len(files) > 8
+    assert all([*tests.rglob(file)] for file in files)

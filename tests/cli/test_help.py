@@ -14,6 +14,7 @@ from support.cli.terminal import Terminal
 from typer.core import TyperCommand
 
 from dsearch.cli.grouped_help import EXAMPLES, app
+from dsearch.cli.interruption import READING, STANDS
 
 ROOT: Any = typer.main.get_command(app)
 BESIDE_JSON = {
@@ -96,7 +97,10 @@ def test_ctrl_c_says_how_to_go_on(dsearch: Terminal, monkeypatch: pytest.MonkeyP
     words = shlex.split(next(of[name] for of in EXAMPLES.values() if name in of))
     code, _, err = dsearch(*words[1:])
     assert code == 130
-    assert err.strip() == f"dsearch: interrupted; to go on, run it again: {shlex.join(words)}"
+    first, stands, last = err.strip().split("; ")
+    assert (first, last) == ("dsearch: interrupted", f"to go on, run it again: {shlex.join(words)}")
+    assert stands == STANDS.get(name, stands)
+    assert ("nothing was changed" in stands) == (name in READING)
 
 
 @pytest.mark.parametrize(

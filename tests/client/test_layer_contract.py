@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.service.service_fakes import WordEncoder
+from support.service.service_fakes import WordEncoder, documents
 from torch import Tensor, nn
 
 import dsearch
 from dsearch.attention import reinforce_loss, sample
+from dsearch.attention.retrieval.head import Head
 from dsearch.client import Client, LocalEngine, RemoteSearch
 from dsearch.errors import AnswerTooLarge, DimensionMismatch, InvalidRequest
 
@@ -40,13 +41,17 @@ def reference(local: LocalEngine) -> Open:
     return lambda **options: dsearch.open_layer(local.engine, "papers", **options)
 
 
+def head_tensors_of(head: Head) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in head.own_tensors().items()}
+
+
 def states_of(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.as_tensor(WordEncoder().encode_queries(QUERIES)).to(dtype).requires_grad_()
 
 
 def by_ids(ids: list[list[str]]) -> Tensor:
     """A number of each document, padded to the longest."""
-    widest = max(map(len, ids))
+    widest = max(1, *map(len, ids))
     return torch.tensor([[[float(id[1:])] for id in line] + [[0.0]] * (widest - len(line)) for line in ids])
 
 
@@ -92,6 +97,84 @@ def test_values_by_position_and_by_id_are_pooled_and_learn(open_any: Open, refer
     by_id = open_any(candidates=12)(states_of(), QUERIES, values=by_ids)
     of_field = reference(candidates=12)(states_of(), QUERIES, values="i")
     torch.testing.assert_close(by_id.context, of_field.context, rtol=1e-4, atol=1e-3)
+
+
+def test_values_by_position_are_pooled_over_all_documents(open_any: Open, reference: Open) -> None:
+    """Not by those that are listed alone: here 3 of 60."""
+    count = reference().snapshot.positions
+    gradients: list[Tensor] = []
+    for layer in (open_any(candidates=3, over="all", mode="dense"), reference(candidates=60, mode="dense")):
+        table = torch.arange(float(count)).unsqueeze(1).requires_grad_()
+        found = layer(states := states_of(), values=table)
+        found.context.sum().backward()
+        gradients += [found.context.detach(), table.grad, states.grad]
+    for mine, wanted in zip(gradients[:3], gradients[3:], strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+    assert (gradients[1] > 0).sum() > 3
+
+
+def test_values_of_ids_may_end_with_the_last_candidate(open_any: Open, reference: Open) -> None:
+    """Beyond a kernel's width there is none: lists of ids are shorter than the weights are wide."""
+    options: dict[str, Any] = {"candidates": 12, "mode": "dense", "score": "boxcar", "width": 1.0}
+    found = open_any(**options)(states_of(), values=by_ids)
+    assert 0 < max(map(len, found.ids)) < found.weights.shape[1]
+    torch.testing.assert_close(found.context, reference(**options)(states_of(), values="i").context)
+    none = open_any(**options | {"among": []})(torch.stack([states_of()] * 2), values=by_ids)
+    assert none.ids == [[[]] * 3] * 2
+    assert none.context.shape == (2, 3, 1)
+    assert not none.context.any()
+
+
+def test_hops_follow_the_present_hop_strength(local: LocalEngine, remote: Client) -> None:
+    """Without a number of hops: a layer opened with none makes one once its head has a strength, and back."""
+    here = dsearch.open_layer(local.engine, "papers", model="v2", candidates=20)
+    fixed = dsearch.open_layer(local.engine, "papers", model="v2", candidates=20, hops=1)
+    layers: list[Any] = [here, fixed]
+    layers += [
+        RemoteSearch(client, "papers", model="v2", candidates=20, train_head=True)
+        for client in (remote, local)
+    ]
+    contexts: list[list[Tensor]] = []
+    for strength in (0.0, 0.5, 0.0):
+        for layer in layers:
+            layer.load_state_dict(layer.state_dict() | {"head.hop_strength": torch.tensor(strength)})
+            if isinstance(layer, RemoteSearch):
+                layer.sync()
+        contexts.append([layer(states_of(), QUERIES).context for layer in layers])
+        for context in contexts[-1][2:]:
+            torch.testing.assert_close(context, contexts[-1][0], rtol=1e-5, atol=1e-5)
+        assert here.hops == (2 if strength else 1)
+    for layer, (before, moved, after) in zip(layers, zip(*contexts, strict=True), strict=True):
+        torch.testing.assert_close(before, after)
+        assert moved.equal(before) == (layer is fixed)
+    for layer in layers[2:]:
+        layer.release()
+
+
+def test_the_output_projection_is_part_of_the_answer(remote: Client, local: LocalEngine) -> None:
+    head = Head(32)
+    projection = head.open_output(2)
+    name, gradients = "projected", list[Tensor]()
+    for client in (remote, local):
+        client.create_collection(name)
+        client.upsert(name, documents(12))
+        client.add_model(name, head_tensors_of(head))
+    layers: list[Any] = [dsearch.open_layer(local.engine, name, model="v1")]
+    for client in (remote, local):
+        layers += [RemoteSearch(client, name, model="v1", train_head=trained) for trained in (True, False)]
+    for layer in layers:
+        found = layer(states := states_of(), QUERIES)
+        wanted = torch.nn.functional.linear(found.context, projection.weight, projection.bias)
+        torch.testing.assert_close(found.output, wanted, rtol=1e-5, atol=1e-5)
+        found.output.square().sum().backward()
+        gradients.append(states.grad)
+        if getattr(layer, "head", None) is not None:
+            gradients[-1] = torch.cat([gradients[-1], layer.head.output.weight.grad])
+        assert layer(states_of(), QUERIES, values="i").output is None
+    for one in gradients:
+        torch.testing.assert_close(one, gradients[0][: len(one)], rtol=1e-4, atol=1e-5)
+    for client in (remote, local):
+        client.delete_collection(name)
 
 
 def test_sequences_are_as_their_steps(open_any: Open) -> None:

@@ -15,6 +15,7 @@ from support.paths import SUPPORT
 from support.patience import LATEST_S
 from support.service.in_thread import served_in_thread
 from support.service.service_fakes import WordEncoder, documents
+from support.training.opened_in_worker import OpenedInWorker
 from support.warm.processes import warm_start
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -81,9 +82,27 @@ def test_workers_encode_and_search_beside_a_layer(layer: nn.Module) -> None:
     torch.testing.assert_close(torch.cat(list(loader_of(Contexts(layer), "fork"))), wanted.detach())
 
 
-def test_a_spawned_worker_opens_a_layer_of_its_own(layer: nn.Module) -> None:
-    with pytest.raises(TypeError, match=r"not pickled.*open"):
-        next(iter(loader_of(Contexts(layer), "spawn")))
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_layer_is_not_sent_to_a_worker_that_is_no_fork(layer: nn.Module, method: str) -> None:
+    with pytest.raises(
+        TypeError, match=r"not pickled.*open.*in a spawned process \(a worker of a DataLoader\)"
+    ):
+        next(iter(loader_of(Contexts(layer), method)))
+
+
+def test_a_spawned_worker_opens_layers_of_its_own(engine: SearchEngine, tmp_path: Path) -> None:
+    """As the message says: a folder and an address are sent, and opened when the worker first needs them."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with served_in_thread(create_app(engine, query_timeout_s=60), listening):
+            states = states_of(QUERIES)
+            data = OpenedInWorker(str(engine.home.path), address, "papers", states)
+            loader = DataLoader(
+                data, batch_size=2, num_workers=1, multiprocessing_context="spawn", timeout=300
+            )
+            found = torch.cat(list(loader))
+    wanted = dsearch.open_layer(engine, "papers", mode="dense")(states).context
+    torch.testing.assert_close(found, torch.stack([wanted, wanted], 1))
 
 
 def test_a_collection_that_was_dropped(tmp_path: Path) -> None:

@@ -188,6 +188,8 @@ def test_gradients_are_stacked_by_state_and_added_by_parameter() -> None:
     assert whole.bias is not None
     assert whole.bias.tolist() == [2, 0]
     assert joined_gradients([replace(one, bias=None)]).bias is None
+    one, other = replace(one, table=np.ones((2, 1))), replace(other, table=np.zeros((2, 1)))
+    assert joined_gradients([one, other]).table.tolist() == [[1], [1]]  # type: ignore[union-attr]
 
 
 def test_writes_are_added_and_problems_count_all_documents_before() -> None:

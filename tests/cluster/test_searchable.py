@@ -150,6 +150,17 @@ def test_both_are_searchable_and_shards_have_nothing_more(engine: ClusterEngine)
     assert engine.searchable("food") is sharded
 
 
+def test_a_batch_has_no_covered_mass_unless_it_is_wanted(engine: ClusterEngine) -> None:
+    """As on one machine: it costs as much as the search."""
+    for name in ("food", "plain"):
+        collection = engine.searchable(name)
+        queries = ["apple bread", "apple"]
+        masses = [result.attention.covered_mass for result in collection.search_batch(queries)]
+        assert masses == [None, None]
+        wanted = collection.search_batch(queries, coverage=True)
+        assert all(result.attention.covered_mass is not None for result in wanted)
+
+
 def test_a_misspelt_field_of_a_filter_is_named(client: TestClient) -> None:
     """A field that some shards have is no error, and neither is one that nothing is near."""
     for name in ("food", "plain"):

@@ -61,6 +61,29 @@ def test_token_states_leave_a_prompt_out(home: TinyHome, monkeypatch: pytest.Mon
     np.testing.assert_allclose(tokens.states, expected.states, atol=1e-5)
 
 
+@pytest.mark.parametrize("which", ["torch", "onnx"])
+def test_what_is_encoded_and_counted_begins_with_the_prompt(
+    home: TinyHome, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """Of the role alone; passages are cut by counts of documents."""
+    plain = Encoder.load(home.encoder)
+    prompts = {"query": "question: ", "document": "number text: "}
+    if which == "torch":
+        encoder = Encoder.load(home.encoder)
+        encoder.model.prompts = prompts
+    else:
+        needs("onnx")
+        encoder = home.load("onnx")
+        monkeypatch.setattr(encoder, "_prompts", prompts)
+    as_documents = [prompts["document"] + text for text in TEXTS]
+    as_queries = [prompts["query"] + text for text in TEXTS]
+    assert encoder.token_counts(TEXTS) == plain.token_counts(as_documents) != plain.token_counts(TEXTS)
+    np.testing.assert_allclose(
+        encoder.encode_documents(TEXTS), plain.encode_documents(as_documents), atol=1e-5
+    )
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS), plain.encode_queries(as_queries), atol=1e-5)
+
+
 @pytest.mark.parametrize("damage", ["states", "places"])
 def test_token_states_that_do_not_agree_come_from_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str

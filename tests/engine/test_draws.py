@@ -145,6 +145,13 @@ def test_hostile_rewards_are_refused_and_leave_the_draw(
     reward(shop, token, [[0.0] * 8] * 2, owner="me", gradients=True)
 
 
+def test_the_bounds_of_rewards_and_rates_are_inside(shop: Collection) -> None:
+    result = draw(shop, question())
+    rewards = [[1e6 if id == "p2" else -1e6 for id in row.ids] for row in result.results]
+    answer = reward(shop, result.draw, rewards, owner="me", learning_rate=1.0)
+    assert answer.draft is not None
+
+
 def test_draws_have_bounds(shop: Collection) -> None:
     for samples in (1, 65):
         with pytest.raises(InvalidRequest, match=f"samples={samples}; use 2 to 64"):
@@ -211,8 +218,7 @@ def test_the_moments_of_adam_go_on_with_the_draft(shop: Collection) -> None:
         draft = reward(shop, result.draw, rewards, owner="me", learning_rate=0.01).draft
         assert draft is not None
         moments: Any = shop.drafts.get(draft, "me").moments
-        assert {float(of["step"]) for of in moments["state"].values()} == {float(step)}
-        assert moments["param_groups"][0]["lr"] == 0.01
+        assert {float(of["step"]) for of in moments.values()} == {float(step)}
 
 
 @pytest.mark.parametrize(

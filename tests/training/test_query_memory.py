@@ -141,6 +141,17 @@ def test_memory_is_chosen_where_past_queries_tell(examples: Examples) -> None:
     assert report.passed
 
 
+def test_a_query_is_seen_where_another_one_judged_a_document_of_its(topics: Collection) -> None:
+    texts, _ = queries_of()
+    judged = {query: {f"d{number}-0": 1.0} for number, query in enumerate([*texts][:12])}
+    first, second = [*judged][3], [*judged][7]
+    judged[first] |= judged[second]
+    examples = examples_from_judgements(topics, texts, judged).remembering()
+    memories = MemoryTrials.of(Trials.of(examples))
+    seen = {text for text, is_seen in zip(examples.texts, memories.seen, strict=True) if is_seen}
+    assert seen == {texts[first], texts[second]}
+
+
 def test_random_judgements_give_no_memory_that_goes_live(topics: Collection) -> None:
     texts, _ = queries_of()
     passed = 0

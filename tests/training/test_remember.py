@@ -20,7 +20,7 @@ from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.store import Store
 from dsearch.training import examples_from_judgements, remember, run_training
-from dsearch.training.memory import MemorySetting, memory_of
+from dsearch.training.memory import MemorySetting, memory_of, with_remembered
 from dsearch.types import Query
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
@@ -114,7 +114,21 @@ def test_without_a_memory_it_is_refused_unless_accepted(engine: SearchEngine) ->
         remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
     assert topics.live_model == "v0"
     remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}}, accept=True)
-    assert first(topics, NEW).startswith("d19-")  # documents like the judged one borrow from it
+    assert first(topics, NEW) == "d19-2"
+
+
+def test_a_begun_memory_raises_what_was_judged_and_nothing_else(engine: SearchEngine) -> None:
+    """A single judged document would lend its grade to all that are like it, and not stand above them."""
+    topics = topics_in(engine)
+    query = "question19 about19"
+    before = {hit.id: hit.score for hit in topics.search(query, limit=20).hits}
+    judged = list(before)[9]
+    remember(topics, {"q": query}, {"q": {judged: 1.0}}, accept=True)
+    hits = topics.search(query, limit=20).hits
+    assert hits[0].id == judged
+    assert {hit.id: hit.score for hit in hits[1:] if hit.id in before} == pytest.approx(
+        {hit.id: before[hit.id] for hit in hits[1:] if hit.id in before}
+    )
 
 
 def test_a_memory_begins_after_what_was_live_alone(
@@ -245,3 +259,19 @@ def test_training_keeps_what_was_inserted(topics: Collection, meanwhile: bool) -
     assert stored is not None
     assert (NEW in (stored.texts or [])) == (not meanwhile)  # training takes up what it knows
     assert first(topics, NEW) == "d19-2"
+
+
+def test_a_text_that_is_judged_again_counts_once_as_it_is_judged_now(topics: Collection) -> None:
+    """And one that was remembered twice is one query, with the later grade of each document."""
+    twice = "walrus nebula"
+    remember(topics, {"q": NEW, "r": twice}, {"q": {"d19-2": 1.0}, "r": {"d18-0": 1.0, "d18-1": 1.0}})
+    remember(topics, {"r": twice.upper()}, {"r": {"d18-1": 4.0}})
+    judged = {"now": {"d1-0": 1.0}}
+    texts, grades = with_remembered(topics, {"now": "Zebra  quantum"}, judged)
+    (remembered,) = grades.keys() - judged.keys()
+    assert grades["now"] == judged["now"]
+    assert (texts["now"], texts[remembered].lower()) == ("Zebra  quantum", twice)
+    assert grades[remembered] == {"d18-0": 1.0, "d18-1": 4.0}
+    assert len(texts) == 2
+    topics.delete(["d18-0", "d18-1"])
+    assert with_remembered(topics, {"now": NEW}, judged) == ({"now": NEW}, judged)

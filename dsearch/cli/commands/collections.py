@@ -30,7 +30,7 @@ def create(
     """Create an empty collection; `dsearch index` does it by itself."""
     from dsearch.engine import KeyOptions, PassageOptions
 
-    names = options.field_names(search_fields)
+    names = None if search_fields is None else options.names_in(search_fields)
     try:
         with opened_engine(home, readonly=False, encoder=encoder) as (engine, _):
             created = engine.create(

@@ -114,7 +114,8 @@ def index(
             "--second-stage with --ray, whose workers give no token states; leave one of them out: "
             f"{typed('index', '-c', collection, '--second-stage')} adds the tokens afterwards"
         )
-    folders, words = Folders(problems, keep=keep, yes=yes), options.field_names(search_fields)
+    folders = Folders(problems, keep=keep, yes=yes)
+    words = None if search_fields is None else options.names_in(search_fields)
     # A missing file is noticed here.
     documents = read_sources(
         sources or [],

@@ -374,6 +374,8 @@ def migrate(
         return
     versions = ", ".join(migration["models_left_behind"])
     left = f"; models {versions} stayed behind" if versions else ""
+    if remembered := migration.get("remembered", 0):
+        left += f"; {amount(remembered, 'remembered query')} kept for the next training"
     typer.echo(
         f"{collection}: {amount(migration['documents'], 'document')}, "
         f"{migration['encoded']} encoded by {encoder} in "

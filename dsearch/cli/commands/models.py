@@ -167,7 +167,8 @@ def remember(
         return
     for reason, count in done.left_out.items():
         say(f"left out: {reason}: {count}")
-    typer.echo(f"{collection}: {done.model} remembers {amount(done.queries, 'query', 'queries')} more")
+    judged = f"{amount(done.judgements, 'judgement')} of {amount(done.queries, 'query')}"
+    typer.echo(f"{collection}: {done.model} remembers {judged}")
     if done.model != done.previous:
         typer.echo(answers_now(collection, done.model, done.previous))
     typer.echo(f"undo: dsearch rollback --rows {done.sequence - 1} -c {collection}")
@@ -255,6 +256,8 @@ def _described(model: Model) -> str:
         )
     elif record.get("scope") == "second stage":
         origin = f"second stage behind {model.parent}, from {_queries(record)}"
+    elif record.get("scope") == "remember":
+        origin = f"{model.parent} with a query memory, begun with default settings"
     elif record.get("scope") == "layer":
         encoder = " and query encoder" if "query_encoder" in record else ""
         origin = f"head{encoder} trained from {model.parent} by a loss of its own"
@@ -269,7 +272,8 @@ def _described(model: Model) -> str:
         )
     gate = record.get("gate", {}).get("verdict", "none")
     problem = "" if model.problem is None else f"; no longer served: {model.problem}"
-    return f"{origin}; gate: {gate}, {record.get('verdict', '')}{problem}"
+    verdict = f", {record['verdict']}" if record.get("verdict") else ""
+    return f"{origin}; gate: {gate}{verdict}{problem}"
 
 
 def _queries(record: Mapping[str, Any]) -> str:

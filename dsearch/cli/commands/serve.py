@@ -50,7 +50,7 @@ def serve(
         from dsearch.cli.commands.serve import serve_on_ray
         from dsearch.service.middleware.guard import LOOPBACK_HOSTS
 
-        hosts = (*LOOPBACK_HOSTS, settings.host, *_listed(settings.hosts))
+        hosts = (*LOOPBACK_HOSTS, settings.host, *options.names_in(settings.hosts))
         serve_on_ray(ray, settings, hosts=hosts, require_key=not is_loopback(settings.host))
         return
     with opened_engine(home, readonly=False, rebuild=True, **own) as (engine, _):
@@ -80,8 +80,8 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     set_up_logs(settings.log_level, settings.log_format)
     app = create_app(
         engine,
-        hosts=(*LOOPBACK_HOSTS, settings.host, *_listed(settings.hosts)),
-        origins=_listed(settings.origins),
+        hosts=(*LOOPBACK_HOSTS, settings.host, *options.names_in(settings.hosts)),
+        origins=options.names_in(settings.origins),
         require_key=elsewhere,
         query_timeout_s=settings.query_timeout_ms / 1000,
         explore=settings.explore,
@@ -96,7 +96,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
             settings.cache,
         ),
         migrates_to=settings.next_encoder or settings.encoder,
-        rerankers=_listed(settings.rerankers),
+        rerankers=options.names_in(settings.rerankers),
         model_upload_bytes=settings.model_upload_bytes,
         task_memory_bytes=settings.task_memory_bytes,
         device=settings.device,
@@ -130,10 +130,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _listed(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 cluster = typer.Typer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,12 +10,14 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.declared_options import as_flag, with_options_of
+from dsearch.cli.interruption import go_on_with
 from dsearch.cli.session import opened_engine
 from dsearch.cli.training.output import Outcome, outcome_of
 from dsearch.cli.training.remote import train_by_server
 from dsearch.cli.training.session import (
     DEFAULT_SPLIT,
     JudgedFolder,
+    interruptible,
     judged_job,
     require_data,
     run_folder,
@@ -26,6 +29,7 @@ from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.jobs import TrainingJob
 
 if TYPE_CHECKING:
+    from dsearch.training.loop.run_folder import RunFolder
     from dsearch.training.run import MakeShardTask
 
 
@@ -81,7 +85,7 @@ def train(
     """
     require_data(data, split=split, exclude=exclude, strict=strict)
     folder = None if data is None else JudgedFolder(data, split, exclude, teacher, strict)
-    keys = None if trusted_keys is None else [key.strip() for key in trusted_keys.split(",") if key.strip()]
+    keys = None if trusted_keys is None else options.names_in(trusted_keys)
     job = TrainingJob(
         **chosen,
         trusted_keys=keys,
@@ -127,12 +131,18 @@ def _train_here(
             make_task = lambda chosen: task_over_shards(target, ray, chosen)  # noqa: E731
         if folder is not None:
             job = judged_job(target, job, folder)
-        with terminal_observer() as observer:
+
+        def opened_run(identity: Mapping[str, Any], join: bool) -> RunFolder:
+            opened = run_folder(target, identity, run, resume=resume or join)
+            go_on_with("--resume")
+            return opened
+
+        with interruptible() as pressed, terminal_observer(cancelled=pressed) as observer:
             learned = run_training(
                 target,
                 job,
                 observer,
-                open_run=lambda identity, join: run_folder(target, identity, run, resume=resume or join),
+                open_run=opened_run,
                 device=settings.device,
                 processes=processes,
                 make_task=make_task,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import re
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from dsearch.training.loop.distributed import Processes
 
 
+PATIENCE_S = 3.0  # of Ctrl-C with steps of a training, of which the longest take that
 HELD_BACK = 3  # the exit code when the gate did not let a model answer
 
 
@@ -35,11 +39,14 @@ def stop_unless(live: bool) -> None:
 
 
 @contextmanager
-def terminal_observer(unit: str = "steps") -> Iterator[Observer]:
-    """Show the progress of a job as bars on stderr; Ctrl-C stops it and keeps a checkpoint."""
+def terminal_observer(
+    unit: str = "steps", cancelled: Callable[[], bool] = lambda: False
+) -> Iterator[Observer]:
+    """Show the progress of a job as bars on stderr; `cancelled` stops it."""
     from dsearch.training import Observer
 
-    with interruptible() as pressed, ProgressBars(unit) as on_progress:
+    stops = cancelled
+    with ProgressBars(unit) as on_progress:
 
         class Terminal(Observer):
             def remark(self, text: str) -> None:
@@ -52,7 +59,7 @@ def terminal_observer(unit: str = "steps") -> Iterator[Observer]:
                 on_progress(progress)
 
             def cancelled(self) -> bool:
-                return pressed()
+                return stops()
 
         yield Terminal()
 
@@ -102,25 +109,41 @@ def training_processes(scope: str, device: str | None) -> Iterator[Processes]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Says whether Ctrl-C was pressed, so that training can keep a checkpoint; a second one stops at once.
+    """Says whether Ctrl-C was pressed, so that training keeps a checkpoint; a second one stops at once.
+
+    So does the first one where nothing asks within `PATIENCE_S`: between the epochs of a training, say.
 
     Raises:
-        Cancelled: passed on, with how to go on.
+        KeyboardInterrupt: training has stopped, or was not asking.
     """
-    pressed = False
+    pressed_s: list[float] = []
+    heard, ended = threading.Event(), threading.Event()
 
     def press(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
+        pressed_s.append(time.monotonic())
         signal.signal(signal.SIGINT, before)
+
+    def pressed() -> bool:
+        if pressed_s:
+            heard.set()
+        return bool(pressed_s)
+
+    def lose_patience() -> None:
+        while not ended.wait(PATIENCE_S / 10) and not heard.is_set():
+            if pressed_s and time.monotonic() > pressed_s[0] + PATIENCE_S:
+                _thread.interrupt_main()
+                return
 
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, press)
+    threading.Thread(target=lose_patience, daemon=True).start()
     try:
-        yield lambda: pressed
+        yield pressed
     except Cancelled as error:
-        raise Cancelled(f"{error}; go on with the same command and --resume") from None
+        say(f"dsearch: {error}")
+        raise KeyboardInterrupt from None
     finally:
+        ended.set()
         signal.signal(signal.SIGINT, before)
 
 

@@ -260,7 +260,7 @@ class LocalSearch:
 
 
 _SELECTION = ("filter", "among", "exclude")
-_OF_GRADIENTS = (*_SELECTION, "dtype", "stamp", "ids", "draft", "field", "with_head", "bias")
+_OF_GRADIENTS = (*_SELECTION, "dtype", "stamp", "ids", "draft", "field", "with_head", "bias", "table")
 
 
 def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:

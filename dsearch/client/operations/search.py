@@ -240,7 +240,8 @@ class SearchOperations:
         Raises:
             Gone: the state was replaced since: attend again.
         """
-        include = ["states", "bias", *(["head"] if head else [])]
+        table = [] if options.get("table") is None else ["table"]
+        include = ["states", "bias", *table, *(["head"] if head else [])]
         body = {**plain(options), "include": include}
         request = {
             "grad_context": None if context is None else numbers(context),
@@ -258,7 +259,8 @@ class SearchOperations:
             facts, tensors = wire.tensors_of(answer.content)
             of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
             stamp = wire.parse(Stamp, facts)
-            answers.append(Gradients(stamp, tensors["states"], of_head, tensors.get("bias")))
+            of_inputs = {name: tensors.get(name) for name in ("bias", "table")}
+            answers.append(Gradients(stamp, tensors["states"], of_head, **of_inputs))
         return joined_gradients(answers)
 
     @operation

@@ -9,6 +9,8 @@ No two databases ever share a path, so a process that has the older edition open
 After a crash before the rename, the next call continues from the last durable step; after the rename, the
 switch is complete. A server lets another process make the new edition (`prepare`) and only switches itself
 (`switch`). Trained models are left behind, because they were trained for the other encoder's embeddings.
+Remembered queries are encoded anew and stay as rows, for the next training or query memory; those of clicks
+have no text, and a training from the feedback, which stays, makes them again.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
+
+import numpy as np
 
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.engine.collection import Collection
@@ -29,7 +33,7 @@ from dsearch.engine.indexing.leases import alone_with
 from dsearch.engine.options import KeyOptions, language_of, search_fields_of, tokenizer_for
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.index.durable import sync_folder
-from dsearch.store import Store
+from dsearch.store import MemoryRow, Store
 from dsearch.store.feedback.store import copy_feedback
 from dsearch.types import Document, Progress
 
@@ -53,6 +57,7 @@ class Migration:
         documents: number of documents in the new edition.
         encoded: number of documents that this call encoded; an interrupted call may have encoded the others.
         models: versions that were left behind with the older edition.
+        remembered: number of remembered queries that stay.
         encoder: name of the new encoder of all documents.
         folder: new location of the collection.
         elapsed_s: duration of this call.
@@ -61,6 +66,7 @@ class Migration:
     documents: int
     encoded: int
     models: tuple[str, ...]
+    remembered: int
     encoder: str
     folder: Path
     elapsed_s: float
@@ -71,6 +77,7 @@ class Migration:
             "documents": self.documents,
             "encoded": self.encoded,
             "models_left_behind": list(self.models),
+            "remembered": self.remembered,
             "encoder": self.encoder,
             "folder": self.folder.name,
             "elapsed_s": round(self.elapsed_s, 2),
@@ -163,6 +170,7 @@ def prepare(
         while (copied := _copy_changes(source, target, seen, most=_FEW)) is None:
             seen = _copy_all(source, target, checked)
             encoded += encode_pending(target, encoder, checked)
+        _copy_remembered(source, target, encoder)
     return PreparedMigration(copied, encoded, started)
 
 
@@ -190,6 +198,7 @@ def switch(
             if target.count().documents != source.store.count().documents:
                 _copy_all(source.store, target, None)  # a document was added and deleted meanwhile
             encoded += encode_pending(target, encoder)
+            remembered = _copy_remembered(source.store, target, encoder)
             documents = target.count().documents
             source.feedback.stop_writing()  # later events are refused, not lost
             copy_feedback(source.store.path, target.path)
@@ -198,7 +207,7 @@ def switch(
             source.store.stop_writing()
     models = tuple(model.version for model in source.store.models())
     name, elapsed_s = encoder.identity.name, time.monotonic() - prepared.started
-    return Migration(documents, encoded, models, name, folder, elapsed_s)
+    return Migration(documents, encoded, models, remembered, name, folder, elapsed_s)
 
 
 def clear_superseded(home: Home) -> list[Path]:
@@ -274,6 +283,37 @@ def _copy_changes(source: Store, target: Store, since: int, most: int | None = N
         target.upsert(written[start : start + _AT_A_TIME])
     _delete_those_gone(source, target, source.ids(changes.removed))
     return changes.sequence
+
+
+def _copy_remembered(source: Store, target: Store, encoder: TextEncoder) -> int:
+    """Replace the remembered queries of the target by those of the source; return their number.
+
+    Queries that the target has are not encoded again. Grades of documents that are gone are dropped.
+    """
+    rows, states = source.judged(), {row.text: row.state for row in target.judged()}
+    if states:
+        target.drop_judged(0)
+    place = _places(source, target, {document for row in rows for document in row.grades})
+    queries: list[MemoryRow] = []
+    for row in rows:
+        grades = {place[document]: grade for document, grade in row.grades.items() if document in place}
+        if row.text and max(grades.values(), default=0.0) > 0:
+            queries.append(replace(row, grades=grades, written=0))
+    missing = [text for text in dict.fromkeys(row.text for row in queries) if text not in states]
+    if missing:
+        states.update(zip(missing, encoder.encode_queries(missing), strict=True))
+    target.add_judged([replace(row, state=states[row.text]) for row in queries])
+    return len(queries)
+
+
+def _places(source: Store, target: Store, documents: set[int]) -> dict[int, int]:
+    """The row in the target of each of these documents that is still in the source."""
+    left = source.embeddings_left(np.array(sorted(documents), np.int64))[0].tolist()  # purged ones have no id
+    ids = source.ids(left)
+    present, copies = source.rows_of(ids), target.rows_of(ids)
+    return {
+        row: copies[id] for row, id in zip(left, ids, strict=True) if present.get(id) == row and id in copies
+    }
 
 
 def _pages(store: Store) -> Iterator[list[Document]]:

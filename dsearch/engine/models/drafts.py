@@ -18,12 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from dsearch.attention.arrays import is_tensor
 from dsearch.errors import Gone, InvalidRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dsearch.attention.adam import Moments
     from dsearch.attention.retrieval.head import Head
 
 MAX_DRAFTS = 8  # of an owner
@@ -177,14 +177,14 @@ class DraftHead:
     parent: str
     owner: str
     size: int
-    moments: dict[str, Any] | None = None
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
     head: Head
     parent: str
-    moments: dict[str, Any] | None
+    moments: Moments | None
 
 
 class DraftHeads:
@@ -197,7 +197,7 @@ class DraftHeads:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._heads = Temporary[_Content]("draft", "hand the head in again", _of_heads, clock)
 
-    def add(self, head: Head, parent: str, owner: str, moments: dict[str, Any] | None = None) -> DraftHead:
+    def add(self, head: Head, parent: str, owner: str, moments: Moments | None = None) -> DraftHead:
         """Keep a head for a while, with the state of the optimizer that made it.
 
         Raises:
@@ -249,9 +249,8 @@ def _of_draws() -> Bounds:
     return Bounds(MAX_DRAWS, MAX_DRAW_BYTES, 4 * MAX_DRAW_BYTES, EXPIRY_S)
 
 
-def _tensors(moments: dict[str, Any] | None) -> list[Tensor]:
+def _tensors(moments: Moments | None) -> list[Tensor]:
     """The tensors in the state of an optimizer."""
     if moments is None:
         return []
-    states: dict[Any, dict[str, Any]] = moments["state"]
-    return [value for state in states.values() for value in state.values() if is_tensor(value)]
+    return [value for of in moments.values() for value in of.values()]

@@ -10,6 +10,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from safetensors import SafetensorError
 
 from dsearch.encoder import AutomaticEncoder, EncoderIdentity, TextEncoder
 from dsearch.encoder.automatic.trained import TrainedChange, load_trained
-from dsearch.errors import Command, CorruptData
+from dsearch.errors import Command, CorruptData, EncoderMismatch, EncoderUnavailable
 from dsearch.index.durable import file_digest
 from dsearch.store import Store
 
@@ -62,7 +63,7 @@ class ModelEncoders:
 
     def __init__(self, store: Store, base: Callable[[], TextEncoder]):
         self._store, self._base = store, base
-        self._loading = threading.Lock()
+        self._loading, self._keeping = threading.Lock(), threading.Lock()
         self._loaded: OrderedDict[str, TextEncoder] = OrderedDict()
         self._described: dict[str, dict[str, Any] | None] = {}  # records never change: read once
 
@@ -79,16 +80,29 @@ class ModelEncoders:
         described = self._described[version]
         if described is None:
             return self._base()
-        with self._loading:
-            if version not in self._loaded:
-                self._loaded[version] = self._load(version, described)
-                while len(self._loaded) > KEPT:
-                    self._loaded.popitem(last=False)
-            self._loaded.move_to_end(version)
-            encoder = self._loaded[version]
+        encoder = self._in_memory(version)
+        if encoder is None:
+            with self._loading:  # for seconds, in which those in memory answer
+                encoder = self._in_memory(version)
+                if encoder is None:
+                    encoder = self._load(version, described)
+                    with self._keeping:
+                        self._loaded[version] = encoder
+                        while len(self._loaded) > KEPT:
+                            self._loaded.popitem(last=False)
         if isinstance(encoder, AutomaticEncoder) and version == self._store.live_model():
             encoder.start()  # an export, of what answers alone
         return encoder
+
+    def prepare(self, version: str) -> None:
+        """Load a version's encoder, if it has one of its own that can be loaded here.
+
+        Raises:
+            ModelNotFound, CorruptData: as `of`.
+        """
+        if "query_encoder" in self._store.model(version).record:
+            with suppress(EncoderMismatch, EncoderUnavailable):  # a search says so
+                self.of(version)
 
     def identity_of(self, version: str) -> EncoderIdentity:
         """Return the identity of a version's encoder; none is loaded.
@@ -107,11 +121,11 @@ class ModelEncoders:
         """
         record = self._store.model(version).record
         if "query_encoder" in record:
-            verified(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
+            verified_file(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
 
     def forget(self, version: str) -> None:
         """Drop the cached encoder of a deleted version."""
-        with self._loading:
+        with self._keeping:
             self._loaded.pop(version, None)
             self._described.pop(version, None)
 
@@ -123,6 +137,12 @@ class ModelEncoders:
         """
         described = self._store.model(version).record.get("query_encoder")
         return None if described is None else self._change(version, described)
+
+    def _in_memory(self, version: str) -> TextEncoder | None:
+        with self._keeping:
+            if version in self._loaded:
+                self._loaded.move_to_end(version)
+            return self._loaded.get(version)
 
     def _load(self, version: str, described: dict[str, Any]) -> TextEncoder:
         base, identity = self._base(), EncoderIdentity.from_dict(described["identity"])
@@ -144,16 +164,17 @@ class ModelEncoders:
         )
 
     def _change(self, version: str, described: dict[str, Any]) -> EncoderChange:
-        from safetensors.torch import load
+        from safetensors.torch import load_file  # pyright: ignore
 
         from dsearch.encoder import EncoderChange, EncoderTraining
 
         record = self._store.model(version).record
-        content = verified(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
+        sha256 = record["files"][WEIGHTS_NAME]["sha256"]
+        place = verified_file(self._store, version, WEIGHTS_NAME, sha256)
         training = EncoderTraining(described["method"], described["rank"], described["alpha"])
         try:
-            return EncoderChange(training, load(content))
-        except SafetensorError as error:
+            return EncoderChange(training, load_file(place))  # mapped: all weights may be large
+        except (OSError, SafetensorError) as error:
             raise CorruptData(f"model {version}: {WEIGHTS_NAME} cannot be read ({error})") from error
 
 
@@ -163,18 +184,42 @@ def verified(store: Store, version: str, name: str, sha256: str) -> bytes:
     Raises:
         CorruptData: they are not, or cannot be read.
     """
-    path = store.path / "models" / version / name
+    path = _place_of(store, version, name)
     try:
         content = path.read_bytes()
     except OSError as error:
+        raise _unreadable(version, path, error) from error
+    _require_registered(store, version, path, hashlib.sha256(content).hexdigest(), sha256)
+    return content
+
+
+def verified_file(store: Store, version: str, name: str, sha256: str) -> Path:
+    """The place of a model's file, if its bytes are those that were registered; it is not held in memory.
+
+    Raises:
+        CorruptData: as `verified`.
+    """
+    path = _place_of(store, version, name)
+    try:
+        digest = file_digest(path)[1]
+    except OSError as error:
+        raise _unreadable(version, path, error) from error
+    _require_registered(store, version, path, digest, sha256)
+    return path
+
+
+def _place_of(store: Store, version: str, name: str) -> Path:
+    return store.path / "models" / version / name
+
+
+def _unreadable(version: str, path: Path, error: OSError) -> CorruptData:
+    return CorruptData(f"model {version}: {path} cannot be read ({error}); promote another version")
+
+
+def _require_registered(store: Store, version: str, path: Path, digest: str, registered: str) -> None:
+    if digest != registered:
         raise CorruptData(
-            f"model {version}: {path} cannot be read ({error}); promote another version"
-        ) from error
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != sha256:
-        raise CorruptData(
-            f"model {version}: {path} has SHA-256 {digest}, registered was {sha256}; train again, or "
+            f"model {version}: {path} has SHA-256 {digest}, registered was {registered}; train again, or "
             "promote another version",
             hint=Command("promote", ("VERSION", "-c", store.name)),
         )
-    return content

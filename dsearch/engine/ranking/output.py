@@ -144,7 +144,7 @@ def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:
     if (ids_of := output.ids_of) is not None:
 
         def ids_of_steps(positions: Int64[np.ndarray, "batch steps candidates"]) -> list[Any]:
-            rows = ids_of(positions.reshape(-1, positions.shape[-1]))
+            rows = ids_of(positions.reshape(batch * steps, positions.shape[-1]))
             return [rows[at * steps : (at + 1) * steps] for at in range(batch)]
 
         changed["ids_of"] = ids_of_steps

@@ -86,7 +86,7 @@ class Ranker:
             beyond them share no attention; see `Weighing.beyond`.
         over: "candidates", or "all": the attention is shared by every document, exactly (whole.py), and
             `candidates` is the number that is listed.
-        hops: rounds of search; None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
+        hops: rounds of search; None is 2 while the hop strength is not 0, as in a tuned model, otherwise 1.
         hop_strength: g; None takes the head's learned one.
         score: a name (see scores.py); a `FieldMatch`, which compares the texts with a field; or any function
             or module with the interface of `dsearch.attention.SCORES`, which then learns with the layer; the
@@ -122,15 +122,13 @@ class Ranker:
             raise InvalidRequest(f"mode={mode!r}; use hybrid, dense or keyword")
         if over not in OVER:
             raise InvalidRequest(f"over={over!r}; use candidates or all")
-        if hops is None:
-            hops = 2 if (head.hop_strength.item() if hop_strength is None else hop_strength) else 1
         for name, value in {"candidates": candidates, "hops": hops}.items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
         self.head, self.snapshot = head, snapshot
         self.mode: Mode = mode
         self.over: Over = over
-        self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
+        self.candidates, self.fixed_hops, self.hop_strength = candidates, hops, hop_strength
         self.depth = candidates if depth is None else depth
         self.match = score if isinstance(score, FieldMatch) else None
         # Vectors have no part in a match: it is flat in them, and needs no temperature.
@@ -164,6 +162,13 @@ class Ranker:
         """Search another state, or other documents of the same dimension."""
         self._weighting = self.head.keyword_weighting
         self._snapshot = snapshot.weighed(self._weighting)
+
+    @property
+    def hops(self) -> int:
+        """Rounds of search, by the present hop strength where no number was given."""
+        if self.fixed_hops is not None:
+            return self.fixed_hops
+        return 2 if (self.head.hop_strength.item() if self.hop_strength is None else self.hop_strength) else 1
 
     @property
     def temperature(self) -> Float[Array, ""] | float:
@@ -270,8 +275,7 @@ class Ranker:
     def _recalled(self, query_states: Float[Array, "batch encoder_dim"]) -> Recalled | None:
         """Past queries that these attend to; None without any, and where they have no part in the score.
 
-        The memory was trained beside inner products: a kernel has another scale, and keywords alone have no
-        state.
+        It was trained beside inner products: a kernel has another scale, and keywords alone have no state.
         """
         memory = self.head.memory
         if not memory or self.mode == "keyword" or not ranks_by_inner_product(self.score):

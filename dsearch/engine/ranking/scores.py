@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from dsearch.attention.arrays import Array, length, numbers_of
+from dsearch.attention.arrays import Array, length, numbers_of, without_gradients
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
 from dsearch.errors import DimensionMismatch, InvalidRequest, amount
@@ -260,8 +260,11 @@ def check_bias(bias: Array | None, positions: int) -> None:
 
 def check_finite_bias(bias: Array | None) -> None:
     """Raise InvalidRequest for a bias with numbers that are not finite; names the first."""
-    if bias is None or math.isfinite(float(bias.sum())):
+    if bias is None:
         return
+    with without_gradients():
+        if math.isfinite(float(bias.sum())):
+            return
     finite = np.isfinite(numbers_of(bias))
     if not finite.all():
         at = int(finite.argmin())

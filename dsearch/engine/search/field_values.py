@@ -1,6 +1,6 @@
 """Values that attention pools in place of W_V e: a field of the documents, or what a function gives for ids.
 
-    context = Σ_d weight(q, d) v_d          v_d: number or vector of the metadata, `value`, the function's row
+    context = Σ_d weight(q, d) v_d          v_d: number of the metadata, `value`, or the function's row
 
 Of candidates only their own values are read; over all documents a field is read as a whole.
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dsearch.attention import pool
@@ -82,6 +82,7 @@ def field_rows(
     if missing is not None:
         if field != VALUE:
             refuse_misspelt(collection.store, [parse_field(field)], "field")
+            _refuse_list(collection, missing, field)
         raise InvalidRequest(
             f"field {field!r}: document {id_of(missing)[:80]!r} has none; restrict the documents to those "
             f'that have it, with filter={{"{field}": {{"exists": true}}}}'
@@ -98,23 +99,53 @@ def field_rows(
     return torch.as_tensor(table[np.where(rows == NONE, len(distinct), at)])
 
 
+def _refuse_list(collection: CollectionState, row: int, field: str) -> None:
+    """Say what a list or an object of the metadata is not; None of it is pooled.
+
+    Raises:
+        InvalidRequest: the row's field is one.
+    """
+    value: Any = collection.store.documents([row])[0].metadata
+    for key in parse_field(field):
+        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore
+    if isinstance(value, list | dict):
+        kind = "a list" if isinstance(value, list) else "an object"
+        raise InvalidRequest(
+            f"field {field!r} of document {collection.store.ids([row])[0][:80]!r} is {kind}; use a number, "
+            "or keep a vector in `value` of the document, and pool value"
+        )
+
+
 def pooled_rows(output: SearchOutput, rows: Float[Tensor, "batch candidates value_dim"]) -> SearchOutput:
     """Return the output with the candidates' rows pooled by its weights.
 
     Raises:
         InvalidRequest: not a row for each candidate.
     """
-    if rows.ndim != 3 or tuple(rows.shape[:2]) != output.positions.shape:
-        batch, candidates = output.positions.shape
-        raise InvalidRequest(
-            f"values of shape {list(rows.shape)}; use [{batch}, {candidates}, value_dim], a row for each "
-            "candidate of each query, padded to the longest"
-        )
-    absent = torch.as_tensor(output.positions == NONE).to(rows.device)
-    rows = rows.masked_fill(absent.unsqueeze(-1), 0.0).to(output.weights)
+    rows = rows_of_candidates(rows, torch.as_tensor(output.positions != NONE)).to(output.weights)
     with in_full_precision(rows.device.type):
         context = pool(output.weights.unsqueeze(1), rows).squeeze(1)
     return output._replace(context=context, output=None)
+
+
+def rows_of_candidates(
+    rows: Float[Tensor, "batch listed value_dim"], present: Bool[Tensor, "batch candidates"]
+) -> Float[Tensor, "batch candidates value_dim"]:
+    """Return the caller's rows as wide as the candidates, zeros where there is none.
+
+    Raises:
+        InvalidRequest: not a row for each candidate of each query.
+    """
+    batch, candidates = present.shape
+    longest = int(present.sum(1).max()) if present.numel() else 0
+    if rows.ndim != 3 or len(rows) != batch or rows.shape[1] < longest:
+        raise InvalidRequest(
+            f"values of shape {list(rows.shape)}; use [{batch}, {longest}, value_dim], a row for each "
+            "candidate of each query, padded to the longest"
+        )
+    rows = rows[:, :candidates]
+    rows = torch.nn.functional.pad(rows, (0, 0, 0, candidates - rows.shape[1]))
+    return rows.masked_fill(~present.to(rows.device).unsqueeze(-1), 0.0)
 
 
 def texts_at(

@@ -31,6 +31,7 @@ from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
+from dsearch.engine.ranking.scoring import rows_at
 from dsearch.engine.search.attend import coverage_note, require_field
 from dsearch.engine.search.field_values import field_rows, texts_at, with_field
 from dsearch.engine.snapshot.snapshot import NONE
@@ -64,6 +65,7 @@ class GradientQuery:
         field: a field of the documents that is pooled in place of W_V e.
         with_head: tensors of a head that answers in place of the version's, by name.
         bias: a number for each position of the state, added to the scores; see `SearchLayer`.
+        table: a row for each position of the state, pooled in place of W_V e.
     """
 
     states: Float[Tensor, "batch encoder_dim"] | None = None
@@ -80,6 +82,7 @@ class GradientQuery:
     field: str | None = None
     with_head: Mapping[str, object] | None = None
     bias: Sequence[float] | Float[np.ndarray, " positions"] | None = None
+    table: Sequence[Sequence[float]] | Float[np.ndarray, "positions value_dim"] | None = None
 
 
 def attention_parts(
@@ -110,7 +113,8 @@ def attention_parts(
         raise InvalidRequest("certify and bias; the bounds of a proof know no bias: leave one of them out")
     layer, stamp, states, texts = layer_of(collection, query)
     with torch.inference_mode():
-        output = _attended(collection, layer, states, texts, query.field)
+        table = _table_of(query)
+        output = _attended(collection, layer, states, texts, query.field, table)
         certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
         arrays = {"context": output.context, "weights": output.weights, "scores": _finite(output)}
         if output.output is not None:
@@ -125,16 +129,19 @@ def attention_parts(
                 arrays["memory"] = output.memory
         if largest_bytes is not None:
             _check_size(output, layer.head.heads, include, largest_bytes)
-        if "keys" in include or ("values" in include and query.field is None):
+        own_values = query.field is None and table is None
+        if "keys" in include or ("values" in include and own_values):
             embeddings = torch.as_tensor(embeddings_found(layer, output)).to(states)
             embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
             if "keys" in include:
                 arrays["keys"] = layer.head.keys(embeddings)
-            if "values" in include and query.field is None:
+            if "values" in include and own_values:
                 arrays["values"] = layer.head.values(embeddings)
         if "values" in include and query.field is not None:
             rows = field_rows(collection, layer.snapshot, query.field, output.positions)
             arrays["values"] = rows.to(states)
+        if "values" in include and table is not None:
+            arrays["values"] = rows_at(table, output.positions)
         if "positions" in include:
             arrays["positions"] = torch.as_tensor(output.positions)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
@@ -174,7 +181,7 @@ def vjp(
     weights: Sequence[Sequence[float]] | None = None,
     scores: Sequence[Sequence[float]] | None = None,
 ) -> Gradients:
-    """Return the gradients of Σ context · G + Σ weights · g + Σ scores · s by query states, head and bias.
+    """Return the gradients of Σ context · G + Σ weights · g + Σ scores · s by states, head, bias and table.
 
     Args:
         collection: what was attended to.
@@ -195,8 +202,11 @@ def vjp(
     states = states.detach().clone().requires_grad_()
     if layer.bias is not None:
         layer.bias.requires_grad_()
+    table = _table_of(query)
+    if table is not None:
+        table.requires_grad_()
     with torch.enable_grad():  # it may be asked in a backward, where there is none
-        attended = _attended(collection, layer, states, texts, query.field)
+        attended = _attended(collection, layer, states, texts, query.field, table)
     outputs, upstream = list[Tensor](), list[Tensor]()
     if context is not None:
         cotangent = torch.as_tensor(context, dtype=states.dtype)
@@ -209,10 +219,13 @@ def vjp(
         if rows is not None:
             outputs.append(attended.weights if name == "weights" else attended.scores)
             upstream.append(_padded(name, rows, attended.positions).to(states))
-    head, biases = dict(layer.head.named_parameters()), [] if layer.bias is None else [layer.bias]
+    head = dict(layer.head.named_parameters())
+    optional = {
+        name: tensor for name, tensor in (("bias", layer.bias), ("table", table)) if tensor is not None
+    }
     # A choice of one document and a match are flat: nothing has a gradient then.
     smooth = [at for at, output in enumerate(outputs) if output.requires_grad]
-    inputs = [states, *biases, *head.values()]
+    inputs = [states, *optional.values(), *head.values()]
     gradients = [torch.zeros_like(tensor) for tensor in inputs]
     if smooth:
         gradients = torch.autograd.grad(
@@ -223,8 +236,8 @@ def vjp(
             materialize_grads=True,
         )
     of_states, *rest = (gradient.numpy() for gradient in gradients)
-    of_bias = rest.pop(0) if biases else None
-    return Gradients(stamp, of_states, dict(zip(head, rest, strict=True)), of_bias)
+    of_optional = {name: rest.pop(0) for name in optional}
+    return Gradients(stamp, of_states, dict(zip(head, rest, strict=True)), **of_optional)
 
 
 def _attended(
@@ -233,11 +246,27 @@ def _attended(
     states: Float[Tensor, "batch encoder_dim"],
     texts: Sequence[str] | None,
     field: str | None,
+    table: Tensor | None,
 ) -> SearchOutput:
-    """The layer's output, with the field pooled if there is one."""
+    """The layer's output, with the field or the table pooled if there is one."""
     if field is None:
-        return layer(states, texts)
+        return layer(states, texts, values=table)
     return with_field(collection, layer, field, lambda values: layer(states, texts, values=values))
+
+
+def _table_of(query: GradientQuery) -> Float[Tensor, "positions value_dim"] | None:
+    """The rows to be pooled.
+
+    Raises:
+        InvalidRequest: a field as well, or rows of several lengths.
+    """
+    if query.table is None:
+        return None
+    if query.field is not None:
+        raise InvalidRequest("field and table; give one of the two")
+    if not isinstance(query.table, np.ndarray) and len(widths := {len(row) for row in query.table}) > 1:
+        raise InvalidRequest(f"a table with rows of {min(widths)} to {max(widths)} numbers; use one length")
+    return torch.tensor(np.asarray(query.table), dtype=_TYPES[query.dtype])
 
 
 def layer_of(

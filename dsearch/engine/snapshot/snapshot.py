@@ -217,7 +217,8 @@ class Snapshot:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "documents are not pickled: keep layer.state_dict(), which is the head, and open the collection "
-            "with dsearch.open_layer(home, collection)"
+            "with dsearch.open_layer(home, collection), in a spawned process (a worker of a DataLoader) "
+            "when it first needs the layer"
         )
 
     def dense_candidates(

@@ -169,7 +169,8 @@ def _result(attention: Attention, query: int) -> dict[str, Any]:
 def _context(collection: Collection, request: VjpRequest) -> np.ndarray | None:
     if request.grad_context is None:
         return None
-    width = collection.store.dimension if request.field is None else len(request.grad_context[0])
+    own = request.field is None and request.table is None
+    width = collection.store.dimension if own else len(request.grad_context[0])
     return matrix("grad_context", request.grad_context, width)
 
 

@@ -92,8 +92,9 @@ async def vjp(collection: str, body: VjpRequest, request: Request, service: TheS
     )
     facts = stamped(gradients.stamp) | {"took_ms": _ms_since(started)}
     states = {"states": np.ascontiguousarray(gradients.states)} if "states" in body.include else {}
-    if gradients.bias is not None and "bias" in body.include:
-        states["bias"] = np.ascontiguousarray(gradients.bias)
+    for name, gradient in (("bias", gradients.bias), ("table", gradients.table)):
+        if gradient is not None and name in body.include:
+            states[name] = np.ascontiguousarray(gradient)
     head = gradients.head if "head" in body.include else {}
     if wants_tensors(request):
         return tensors_answer(states | {f"head.{name}": tensor for name, tensor in head.items()}, facts)

@@ -164,18 +164,20 @@ class AttendAnswer(Stamp):
 
 @dataclass(frozen=True, kw_only=True)
 class VjpAnswer(Stamp):
-    """Gradients of a loss with respect to the query states, the head and the bias.
+    """Gradients of a loss with respect to the query states, the head, the bias and the table.
 
     Attributes:
         states: a gradient for each query, if included.
         head: a gradient for each tensor of the head, of its shape, if included.
         bias: a gradient for each position, if there is a bias and it is included.
+        table: a gradient for each row, if there is a table and it is included.
     """
 
     took_ms: float
     states: list[list[float]] | None = None
     head: dict[str, Any] | None = None
     bias: list[float] | None = None
+    table: list[list[float]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

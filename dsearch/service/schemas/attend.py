@@ -26,7 +26,7 @@ StateText = Annotated[
 Row = Annotated[list[Number], Field(max_length=65_536)]
 Rewards = Annotated[list[Number], Field(max_length=SAMPLES[1])]
 Rows = Annotated[list[Row], Field(min_length=1, max_length=64)]
-MAX_BIAS = 2_000_000  # positions; a body of some 32 MB
+MAX_BIAS = 2_000_000  # positions; a body's own bound is some 400,000 numbers
 _STAMP = {"generation": 3, "model": "v1", "sequence": 120}
 
 
@@ -54,7 +54,8 @@ class Differentiable(AttendFields):
     ] = Field(None, description="draft head that answers in place of a version; see POST …/heads")
     field: Annotated[str, Field(min_length=1, max_length=256), allowed("1 to 256 characters")] | None = Field(
         None,
-        description="number or vector of the documents to pool in place of W_V e: a dotted path, or value",
+        description="field to pool in place of W_V e: a number of the metadata by its dotted path, or value, "
+        "a number or vector",
     )
     with_head: (
         Annotated[dict[str, Any], Field(max_length=64), allowed("an object of nested lists")] | None
@@ -69,6 +70,12 @@ class Differentiable(AttendFields):
         None,
         description="a number for each position of the state that answers, added to the scores of its "
         "document before the softmax; candidates are found without it",
+    )
+    table: Annotated[list[Vector], Field(max_length=MAX_BIAS), allowed(f"up to {MAX_BIAS:,} rows")] | None = (
+        Field(
+            None,
+            description="a row for each position of the state that answers, pooled in place of W_V e",
+        )
     )
     dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(
         "float32", description="precision of the computation"
@@ -120,6 +127,7 @@ class Differentiable(AttendFields):
             field=self.field,
             with_head=self.with_head,
             bias=self.bias,
+            table=self.table,
         )
 
 
@@ -174,8 +182,10 @@ class VjpRequest(Differentiable):
         None, description="gradient of the candidates' scores, in the order of the answer"
     )
     include: list[
-        Annotated[Literal["states", "head", "bias"], allowed("states, head or bias, any of them")]
-    ] = Field(["states", "head", "bias"], max_length=3, description="gradients to return")
+        Annotated[
+            Literal["states", "head", "bias", "table"], allowed("states, head, bias or table, any of them")
+        ]
+    ] = Field(["states", "head", "bias", "table"], max_length=4, description="gradients to return")
 
 
 class DrawRequest(Differentiable):

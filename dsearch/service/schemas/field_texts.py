@@ -238,6 +238,7 @@ EXAMPLES: dict[str, Any] = {
     "LearnedEffect.keyword": 0.02,
     "LearnedEffect.dense": 0.05,
     "VjpAnswer.bias": [0.02, -0.02, 0.0],
+    "VjpAnswer.table": [[0.6], [0.3], [0.1]],
     "PastQuery.query": "what pools values",
     "RewardGiven.ids": ["q-mc2"],
     "TrainRequest.exclude": {"q1": ["a-17"]},
@@ -260,5 +261,6 @@ EXAMPLES: dict[str, Any] = {
     "TrainRequest.encoder_learning_rate": 0.0001,
     "VectorStoreResults.next_page": None,
     "bias": [0.5, 0.0, -0.5],
+    "table": [[1.0], [0.0], [2.5]],
     "with_head": {"query_delta": [[0.01, -0.02], [0.0, 0.03]]},
 }

@@ -21,6 +21,7 @@ from jaxtyping import Int64
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load, save
+from safetensors.torch import load_file as torch_file  # pyright: ignore
 
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.monotone import MonotoneField
@@ -100,7 +101,9 @@ def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> 
             heads[name].memory = memory_from_bytes(_memory_of(folder, name).read_bytes())
     change = None
     if outcome["encoder"] is not None:
-        change = EncoderChange(EncoderTraining(**outcome["encoder"]), load((folder / _ENCODER).read_bytes()))
+        # Mapped; the run's folder may be deleted while it is used.
+        weights = torch_file(folder / _ENCODER)
+        change = EncoderChange(EncoderTraining(**outcome["encoder"]), weights)
     documents = read_encoded(folder, collection.snapshot) if outcome["documents"] else None
     lessons = TrainingInfluences.from_bytes((folder / _LESSONS).read_bytes()) if outcome["lessons"] else None
     return ModelParts(heads[_HEAD], change, documents, lessons, heads.get(_TUNED))

@@ -90,8 +90,8 @@ export async function outcome(holder, id, signal, finish, heading = "") {
   bar.remove();
   if (heading) heading.remove();
   said.textContent = "";
-  holder.prepend(...taskElements(done, done.state !== "done")); // what follows says the verdict
-  if (done.state === "done") holder.append(finish(done));
+  const end = done.state === "done" ? finish(done) : ""; // says the verdict, where there is one
+  holder.prepend(...taskElements(done, !end, end));
   return done;
 }
 
@@ -127,9 +127,9 @@ function figures(holder) {
   };
 }
 
-function taskElements(one, verdict = true) {
+function taskElements(one, verdict = true, end = "") {
   const { created, problem, result } = one;
-  const made = [named(one), element("p", "quiet", new Date(created).toLocaleString())];
+  const made = [named(one), element("p", "quiet", new Date(created).toLocaleString()), end];
   if (problem) made.push(problemElement(new Error(problem.detail)));
   if (result?.verdict && verdict) made.push(element("p", "", element("strong", "", result.verdict)));
   if (result?.reason) made.push(element("p", result.verdict ? "quiet" : "", ...worded(result.reason)));

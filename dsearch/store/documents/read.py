@@ -101,7 +101,7 @@ def embeddings(
 
 def with_embedding(
     connection: sqlite3.Connection, rows: Int64[np.ndarray, " rows"]
-) -> Int64[np.ndarray, " rows"]:
+) -> Int64[np.ndarray, " left"]:
     """Those of `rows` that have an embedding, ascending."""
     left: list[int] = []
     for start in range(0, len(rows), _CHUNK):

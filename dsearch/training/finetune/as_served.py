@@ -22,12 +22,10 @@ from dsearch.training.data.examples import Examples
 from dsearch.training.data.user_queries import FEWEST_JUDGING, MOST_JUDGING
 from dsearch.training.finetune.feedback import FromFeedback, TrustedSlice, examples_from_feedback
 from dsearch.training.finetune.head import TrainingResult
-from dsearch.training.gate.decision import SLICE_PRIOR, posterior
+from dsearch.training.gate.decision import LIKE_USERS, LOGGED, SLICE_PRIOR, posterior
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.loop.observer import Observer
 from dsearch.training.options import TrainingOptions
-
-SYNTHETIC, LOGGED = "queries like those of users", "logged queries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class ServedQueries:
         options = TrainingOptions(keywords=True)
         verdict, record = trained.gate, dict(trained.record)
         kinds = (
-            (SYNTHETIC, "gate_on_user_queries", self.synthetic),
+            (LIKE_USERS, "gate_on_user_queries", self.synthetic),
             (LOGGED, "gate_on_logged_queries", self.logged),
         )
         for kind, entry, queries in kinds:

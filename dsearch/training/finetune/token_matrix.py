@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dsearch.attention.adam import Adam
 from dsearch.attention.late_interaction import FEATURES, Interactions, Matches
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.ranking.second_stage import Reranker, neutral
@@ -86,7 +87,7 @@ def fit_matrix(
     """
     stage = SecondStage(tokens.dims)
     steepness = torch.zeros((), requires_grad=True)
-    optimiser = torch.optim.Adam([stage.token_delta, steepness], lr=_RATE)
+    optimiser = Adam([{"params": [stage.token_delta, steepness], "lr": _RATE}])
     judged = np.flatnonzero(lists.grades.sum(1) > 0)
     chance = np.random.default_rng([seed, 5])
     with torch.enable_grad():

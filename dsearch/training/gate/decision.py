@@ -30,6 +30,7 @@ from jaxtyping import Float, Int8, Int64
 from dsearch.errors import amount
 from dsearch.training.gate.held_out import FEW_QUERIES
 
+MEASURE = "nDCG@10"
 SAMPLES = 10_000
 POWER = 0.8  # with which the further queries would find a gain that is as large as it looks
 QUERIES_AT_ONCE = 512  # 25 MiB of signs
@@ -268,13 +269,21 @@ def rounded(queries: float) -> int | None:
     return math.ceil(count / step) * step
 
 
-Outcome = Literal["live", "accepted", "kept", "outdated", "tuned", "remembered"]
+Outcome = Literal["live", "accepted", "kept", "outdated", "tuned", "recalling", "remembered"]
 """Outcome for a version.
 
 `live`: it answers, since the gate passed; `accepted`: it answers by the user's consent; `kept`: it does not
 answer; `outdated`: it does not, since another version went live after the comparison; `tuned`: the tuned
-search beside it answers; `remembered`: rows of past queries answer, from what users and agents did.
+search beside it answers; `recalling`: the tuned search with a memory of past queries answers; `remembered`:
+rows of past queries answer, from what users and agents did.
 """
+_NAMES: dict[Outcome, str] = {
+    "tuned": "The tuned search",
+    "recalling": "The tuned search with a memory of past queries",
+    "remembered": "The memory of past queries",
+}
+LIKE_USERS, LOGGED = "queries like those of users", "logged queries"
+"""Kinds of queries that a head which learned from the corpus is judged by, besides held-out sentences."""
 
 
 def sentence_of(gate: Mapping[str, Any], outcome: Outcome) -> str:
@@ -284,64 +293,93 @@ def sentence_of(gate: Mapping[str, Any], outcome: Outcome) -> str:
         gate: `GateReport.to_dict`, of the version that answers now or would have.
         outcome: what became of the version.
     """
-    named = {"tuned": "The tuned search", "remembered": "The memory of past queries"}.get(
-        outcome, "The new version"
-    )
+    named = _NAMES.get(outcome, "The new version")
     whole = next((part for part in gate.get("slices", ()) if part["name"] == "all"), None)
     if whole is None or not whole["queries"] or whole["difference"] is None:
         return f"No query was held out, so nobody can tell whether it is better: {_end(gate, outcome)}"
-    measure, difference = gate.get("measure", "nDCG@10"), whole["difference"]
+    measure, difference = gate.get("measure", MEASURE), whole["difference"]
     figures = (
         f"{measure} {_short(whole['before'])} → {_short(whole['after'])}, "
-        f"95 % {_short(difference['low'])} to {_short(difference['high'])}"
+        f"change {_signed(difference['low'])} to {_signed(difference['high'])} at 95 %"
     )
-    queries, wins, losses = whole["queries"], gate.get("wins"), gate.get("losses")
-    noun = "query" if queries == 1 else "queries"
+    wins, losses = gate.get("wins"), gate.get("losses")
+    count = _examples(whole["queries"], measure)
     if wins is None or losses is None:
-        return f"{named} was compared on {queries} held-out {noun} ({figures}): {_end(gate, outcome)}"
-    counts = f"answers {wins} of {queries} {noun} better and {losses} worse"
+        return f"{named} was compared on {count} that were held out ({figures}): {_end(gate, outcome)}"
+    if wins == losses == 0:
+        return f"{named} answers {count} as well as before ({figures}): {_end(gate, outcome)}"
+    counts = f"answers {wins} of {count} better and {losses} worse"
     return f"{named} {counts} ({figures}): {_end(gate, outcome)}"
 
 
 def _end(gate: Mapping[str, Any], outcome: Outcome) -> str:
-    if outcome in ("live", "tuned", "remembered"):
+    if outcome in ("live", "tuned", "recalling", "remembered"):
         return "it is live."
     if outcome == "accepted":
         return "it is live, as you asked."
     if outcome == "outdated":
-        return "it is not live, since another version became live after the comparison."
-    why, decision = _why_not(gate), gate.get("decision") or {}
+        return "it is not live, since another version became live after the comparison; compare the two."
+    if gate.get("verdict") == "passed":
+        return "it is not live, as you asked; promote it to let it answer."
+    why, otherwise = _why_not(gate)
+    decision = gate.get("decision") or {}
     further = decision.get("further_queries")
-    queries = "query" if further == 1 else "queries"
-    more = f"; about {further:,} more judged {queries} would settle it" if further else ""
-    return f"it is not live, since {why}{more}."
+    if further:
+        noun = "query" if gate.get("measure", MEASURE) == MEASURE else "example"
+        more = amount(further, f"more judged {noun}").replace(str(further), f"{further:,}", 1)
+        otherwise = f"about {more} would settle it"
+    return f"it is not live, since {why}{otherwise and f'; {otherwise}'}."
 
 
-def _why_not(gate: Mapping[str, Any]) -> str:
+def _why_not(gate: Mapping[str, Any]) -> tuple[str, str]:
+    """The cause of a refusal, and what to do where no number of further queries is known to settle it."""
     whole, *parts = gate["slices"]
-    if whole["difference"] is None and "no trusted slice" in gate.get("reason", ""):
-        return "it learned from feedback, and no judgements were given that are trusted to judge it"
+    reason, fewest = gate.get("reason", ""), gate.get("min_queries", 10)
+    if whole["difference"] is None and "no trusted slice" in reason:
+        trusted = "it learned from feedback, and no judgements were given that are trusted to judge it"
+        return trusted, "train again with judgements beside the feedback"
     if whole["difference"] is None:
-        return (
-            f"at least {amount(gate.get('min_queries', 10), 'judged query is', 'judged queries are')} needed"
-        )
-    if whole["queries"] < gate.get("min_queries", 0):
-        return f"{amount(whole['queries'], 'held-out query is', 'held-out queries are')} too few"
+        return f"at least {amount(fewest, 'judged query is', 'judged queries are')} needed", ""
+    if whole["queries"] < fewest:
+        count = _examples(whole["queries"], gate.get("measure", MEASURE), "held-out ")
+        return f"{count} {'is' if whole['queries'] == 1 else 'are'} too few to judge by", ""
     if whole["difference"]["mean"] <= 0:
-        return "it did not get better"
+        return "it did not get better", "the search stays as it was"
     for part in parts:
         if part.get("harm") is not None and part["harm"] > gate["harm"]:
-            kind = "judged before" if part["name"] == "seen" else "not judged before"
-            return f"queries about documents {kind} may lose by it"
-    if gate.get("verdict") == "passed":
-        return "it was not to be"
-    return "the gain may be chance"
+            before = "judged before" if part["name"] == "seen" else "not judged before"
+            if part["difference"] is None:
+                return (
+                    f"no held-out query is about documents {before}",
+                    "judge some that are and train again",
+                )
+            return f"queries about documents {before} may lose by it", "judge more of them and train again"
+    for kind, named in (
+        (LIKE_USERS, "queries made of other documents"),
+        (LOGGED, "queries that users asked"),
+    ):
+        if kind in reason:
+            return f"{named} may lose by it", "train on judged queries instead"
+    p_value = gate.get("p_value")
+    if p_value is None or p_value > gate.get("alpha", 0.05):
+        return "the gain may be chance", "it is too small for more queries to tell"
+    return reason, ""
+
+
+def _examples(count: int, measure: str, kind: str = "") -> str:
+    """A count of what was held out, which by other measures than that of rankings may be no queries."""
+    return amount(count, f"{kind}query" if measure == MEASURE else f"{kind}example")
 
 
 def _short(number: float) -> str:
     """Three digits, without the zero before the point."""
     text = f"{number:.3f}"
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
+
+
+def _signed(number: float) -> str:
+    """The same with its sign; 0 has none."""
+    return _short(number) if round(number, 3) <= 0 else f"+{_short(number)}"
 
 
 def missing_queries(judged: int) -> int:

@@ -36,6 +36,7 @@ from dsearch.jobs import BALANCED, MARGIN, RISKS
 from dsearch.products import product
 from dsearch.training.gate.decision import (
     FLAT,
+    MEASURE,
     SAMPLES,
     SLICE_PRIOR,
     WHOLE_PRIOR,
@@ -55,7 +56,6 @@ from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import corpus_embeddings
 from dsearch.training.relevant import DEPTH
 
-MEASURE = "nDCG@10"
 CANARIES = 200
 CLAIMS = (0.8, 0.2)  # on α, of the tuned search and of the head
 

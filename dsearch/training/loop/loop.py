@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from dsearch.attention.adam import Adam
 from dsearch.errors import Cancelled, DsearchError
 from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import Checkpoint
@@ -176,10 +177,10 @@ def run_course(
 class _Run:
     def __init__(self, task: TrainingTask, course: TrainingSchedule, watch: Watch):
         self._task, self._course, self._watch = task, course, watch
-        self._optimizer = torch.optim.Adam(task.parameter_groups(), fused=True)
-        learning = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        self._optimizer = Adam(task.parameter_groups(), fused=True)
+        learning = {id(p) for p in self._optimizer.parameters}
         self._learning = {name: p for name, p in task.trained.named_parameters() if id(p) in learning}
-        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._rates = [group["lr"] for group in self._optimizer.groups]
         self._generator = torch.Generator().manual_seed(course.seed)
         self._order: Tensor | None = None
         self._epoch, self._step, self._sums = 1, 0, torch.zeros(2)
@@ -219,7 +220,7 @@ class _Run:
     def _one_step(self, batch: Int64[Tensor, " batch"]) -> None:
         course = self._course
         done = (self._epoch - 1) * course.steps_an_epoch + self._step
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(self._optimizer.groups, self._rates, strict=True):
             group["lr"] = rate * course.rate(done)
         losses = self._gradients(batch)
         if not torch.isfinite(losses).all():
@@ -271,7 +272,7 @@ class _Run:
         tensors = {f"learned/{name}": parameter for name, parameter in self._learning.items()}
         if self._step:  # between epochs what is good is what is there
             tensors |= {f"good/{name}": copied for name, copied in self._good.items()}
-        for number, of in self._optimizer.state_dict()["state"].items():
+        for number, of in self._optimizer.moments().items():
             tensors |= {f"adam/{number}/{name}": value for name, value in of.items()}
         tensors |= {f"task/{name}": value for name, value in self._task.more_state().items()}
         tensors["generator"] = self._generator.get_state()
@@ -299,8 +300,7 @@ class _Run:
             if name.startswith("adam/"):
                 _, number, key = name.split("/")
                 state.setdefault(int(number), {})[key] = value
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self._optimizer.load_moments(state)
         more = {name.removeprefix("task/"): t for name, t in tensors.items() if name.startswith("task/")}
         self._task.load_more_state(more)
         self._generator.set_state(tensors["generator"])

@@ -217,6 +217,17 @@ class TestImportanceCorrection:
         assert gradcheck(run, (draw(2, 3), draw(2, 4), draw(2, 3, 2), draw(2, 4, 2)))
 
 
+def test_a_generator_decides_the_sample_of_attention():
+    queries, keys = torch.randn(2, 4), torch.randn(60, 4)
+
+    def pooled(seed: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return top_k_attention(queries, keys, k=3, samples=5, generator=generator).context
+
+    torch.testing.assert_close(pooled(0), pooled(0), rtol=0, atol=0)
+    assert not torch.equal(pooled(0), pooled(1))
+
+
 class TestThreeGradients:
     """(a) exact, (b) sampled, (c) bare: what each does to a document outside the top k."""
 

@@ -105,6 +105,15 @@ class TestSampledHardAttention:
         empty = SampledHardAttention(3)(torch.randn(2, 1, 4), torch.empty(2, 0, 4), torch.empty(2, 0, 1))
         assert empty.context.tolist() == [[[[0.0]] * 3]] * 2
 
+    def test_a_generator_decides_where_it_looks(self):
+        queries, keys = torch.randn(2, 3), torch.randn(40, 3)
+
+        def looked_at(seed: int) -> list[list[int]]:
+            generator = torch.Generator().manual_seed(seed)
+            return SampledHardAttention()(queries, keys, keys, generator=generator).actions.tolist()
+
+        assert looked_at(0) == looked_at(0) != looked_at(1)
+
     def test_it_learns_where_to_look_from_rewards_alone(self):
         """Key i should be looked at for query i; nobody tells the module, it is paid when it does."""
         vectors = torch.randn(4, 4)

@@ -40,7 +40,7 @@ GATE = {"gate": {"verdict": "passed"}, "verdict": "better"}
             },
             (
                 "full trained from v0, 20 queries, 0 epochs: no amount of training answered held-out queries "
-                "better, 25% of it served, keywords 2 times as high, seed 0; gate: none, "
+                "better, 25% of it served, keywords 2 times as high, seed 0; gate: none"
             ),
         ),
         (
@@ -70,7 +70,8 @@ GATE = {"gate": {"verdict": "passed"}, "verdict": "better"}
             {"scope": "layer", "query_encoder": {}, **GATE},
             "head and query encoder trained from v0 by a loss of its own; gate: passed, better",
         ),
-        ({"scope": "layer"}, "head trained from v0 by a loss of its own; gate: none, "),
+        ({"scope": "remember"}, "v0 with a query memory, begun with default settings; gate: none"),
+        ({"scope": "layer"}, "head trained from v0 by a loss of its own; gate: none"),
     ],
 )
 def test_a_version_says_where_it_comes_from(record: dict[str, Any], text: str) -> None:
@@ -110,5 +111,5 @@ def test_the_way_back_from_a_remembered_query_is_the_operation_before_it(
     assert "left out: unknown documents: 2" in err
     printed = out.splitlines()
     assert len(printed) == lines
-    assert printed[0] == f"papers: {model} remembers 1 query more"
+    assert printed[0] == f"papers: {model} remembers 1 judgement of 1 query"
     assert printed[-1] == "undo: dsearch rollback --rows 40 -c papers"

@@ -34,9 +34,10 @@ def test_what_waits_is_told_and_done(
     code, _, err = dsearch("index", source, "-c", "t")
     assert code == 130
     command = "dsearch index -c t"
+    stands = "dsearch: interrupted; documents that were written stay; to go on, run it again: "
     assert err.splitlines() == [
         f"5 documents cannot be found yet; go on with: {command}",
-        f"dsearch: interrupted; to go on, run it again: dsearch index {source} -c t",
+        f"{stands}dsearch index {source} -c t",
     ]
     monkeypatch.setattr(Encoder, "load", whole)
     code, out, err = dsearch("search", "river", "-c", "t")

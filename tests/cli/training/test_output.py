@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from dsearch.cli.training.output import (
     answers_now,
     epochs_text,
     is_kept,
+    kept_lines,
     leg_lines,
     verdict_line,
 )
+from dsearch.training import Registration
 
 
 def test_the_way_back_is_that_of_the_purpose() -> None:
@@ -35,6 +38,14 @@ def test_a_kept_version_says_how_to_use_it() -> None:
     promote = "or: dsearch promote v2 -c papers"
     assert is_kept("papers", "v2") == f"v2 is kept but does not answer; try it with --model v2, {promote}"
     assert is_kept("papers", "v2", "ask it").endswith(f"answer; ask it, {promote}")
+
+
+def test_a_version_that_came_too_late_is_named_with_the_reason() -> None:
+    """What passed may be another one than what was trained: the tuned search, or one with a memory."""
+    kept = Registration("v2", None, "v1", "no gain")
+    assert kept_lines("papers", kept) == [is_kept("papers", "v2")]
+    late = replace(kept, reason="v4 became live meanwhile", passed="v3", outdated_by="v4")
+    assert kept_lines("papers", late) == ["v4 became live meanwhile", is_kept("papers", "v3")]
 
 
 @pytest.mark.parametrize(

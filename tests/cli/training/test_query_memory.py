@@ -59,7 +59,7 @@ def test_remember_takes_a_query_or_a_folder(
     assert "v0, which is live, has no query memory" in err
     code, out, err = run("remember", "zebra quantum", "d19-2", "d0-0", "nothing", "--accept")
     assert code == 0
-    assert "topics: v1 remembers 1 query more" in out
+    assert "topics: v1 remembers 2 judgements of 1 query" in out
     assert "back with: dsearch promote v0 -c topics" in out
     assert "left out: unknown documents: 1" in err
     assert 'by "zebra quantum", judged before' in run("search", "zebra quantum", "--explain")[1]
@@ -69,7 +69,7 @@ def test_remember_takes_a_query_or_a_folder(
     (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\na\td7-1\t1\n")
     code, out, _ = run("remember", "--data", str(tmp_path))
     first, undo = out.splitlines()
-    assert (code, first) == (0, "topics: v1 remembers 1 query more")
+    assert (code, first) == (0, "topics: v1 remembers 1 judgement of 1 query")
     assert 'by "lion atom", judged before' in run("search", "lion atom", "--explain")[1]
     code, out, _ = run(*undo.removeprefix("undo: dsearch ").removesuffix(" -c topics").split())
     assert (code, out) == (0, "topics: 1 remembered query dropped, 1 left\n")

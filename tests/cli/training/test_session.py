@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+from dsearch.cli.training import session
 from dsearch.cli.training.session import (
     HELD_BACK,
     interruptible,
@@ -83,15 +85,35 @@ def test_the_first_ctrl_c_is_told_and_the_second_one_is_no_longer_ours() -> None
         signal.signal(signal.SIGINT, before)
 
 
-def test_an_interrupted_training_says_how_to_go_on_and_gives_ctrl_c_back() -> None:
+def test_a_training_that_was_stopped_is_interrupted_and_ctrl_c_given_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before = signal.getsignal(signal.SIGINT)
-    how = r"^stopped; go on with the same command and --resume$"
-    with pytest.raises(Cancelled, match=how), interruptible():
-        raise Cancelled("stopped")
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        raise Cancelled("stopped in epoch 1")
+    assert capsys.readouterr().err == "dsearch: stopped in epoch 1\n"
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(ZeroDivisionError), interruptible():
         raise ZeroDivisionError
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def wait_interruptibly(times: int) -> None:
+    with interruptible():
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(times):
+            time.sleep(0.01)
+
+
+def test_ctrl_c_stops_what_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PATIENCE_S", 0.05)
+    with pytest.raises(KeyboardInterrupt):
+        wait_interruptibly(6000)
+    with interruptible() as pressed:  # what asks is left to stop by itself
+        signal.raise_signal(signal.SIGINT)
+        assert pressed()
+        for _ in range(20):
+            time.sleep(0.01)
 
 
 def test_several_processes_train_in_scope_full_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,9 +59,10 @@ def test_an_interrupted_run_goes_on(
 
     monkeypatch.setattr(loop._Run, "_one_step", pressed)
     code, _, err = dsearch(*TRAIN, "--data", indexed)
-    assert code == 1
+    assert code == 130
     assert "training was cancelled in epoch" in err
-    assert "go on with the same command and --resume" in err
+    assert "no version was made, and the run's checkpoints stay; to go on, run it again: " in err
+    assert err.endswith(f" --data {indexed} --resume\n")
     code, _, err = dsearch(*TRAIN, "--data", indexed, "--resume", "--seed", "5")
     assert code == 1
     assert "holds another run: options is" in err

@@ -336,6 +336,8 @@ def test_attention_and_its_gradients_come_as_tensors() -> None:
     assert (given["grad_context"], given["grad_weights"], given["grad_scores"]) == ([[1.0]], [[2.0]], [[3.0]])
     assert given["include"] == ["states", "bias", "head"]
     assert body(sent("vjp", C, ["cat"], head=False, stamp=stamp))["include"] == ["states", "bias"]
+    with_table = body(sent("vjp", C, ["cat"], head=False, stamp=stamp, table=np.eye(2)))
+    assert (with_table["include"], with_table["table"]) == (["states", "bias", "table"], [[1, 0], [0, 1]])
 
 
 def test_a_draw_and_its_rewards_are_sent_once() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.fakes import HashingEncoder
 from support.forked import Forks, said
@@ -18,10 +19,11 @@ from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.maintenance import migrate
+from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.maintenance.migrate import migrating_folder
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, EncoderMismatch, InvalidRequest, Unavailable
-from dsearch.store import ModelRecord, Store
+from dsearch.store import MemoryRow, ModelRecord, Store
 from dsearch.types import Document, Progress
 
 PROGRAM = "interrupted_maintenance"
@@ -74,6 +76,42 @@ def test_the_new_encoder_answers_and_the_old_one_is_gone(
         assert folders(again) == []
         again.create("food")
         assert folders(again) == ["food"]
+
+
+def test_remembered_queries_stay_and_are_encoded_anew(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder
+) -> None:
+    """Grades of changed, deleted and purged documents are dropped, and rows without a text."""
+    state = np.eye(32, dtype=np.float32)[0]
+    of = collection.store.rows_of(["d1", "d2", "d3", "d4"])
+    collection.remembered.add(
+        [
+            MemoryRow("zebra quantum", state, {of["d2"]: 2.0, of["d1"]: 1.0, of["d3"]: 0.5}, key="k"),
+            MemoryRow("only d1", state, {of["d1"]: 1.0}),
+            MemoryRow("", state, {of["d4"]: 1.0}, "clicks"),
+        ]
+    )
+    collection.delete(["d1"])
+    assert compact(collection).rows == 1
+    collection.upsert([Document(id="d3", text="another text")])
+    prepared = migrate.prepare(engine.home, collection.store, newer)
+    late = MemoryRow("late", state, {of["d4"]: 1.0})
+    collection.remembered.add([late])
+    done = migrate.switch(engine.home, collection, newer, prepared)
+    assert done is not None
+    assert done.to_dict()["remembered"] == done.remembered == 2
+    with Store.open(done.folder) as made:
+        rows = made.judged()
+        ids = [made.ids(np.array([*row.grades], np.int64)) for row in rows]
+        assert [(row.text, row.key, [*row.grades.values()]) for row in rows] == [
+            ("zebra quantum", "k", [2.0]),
+            ("late", "", [1.0]),
+        ]
+        assert ids == [["d2"], ["d4"]]
+        assert np.array_equal(
+            np.stack([row.state for row in rows]), newer.encode_queries(["zebra quantum", "late"])
+        )
+        assert made.verify().ok
 
 
 def test_the_replaced_edition_is_gone_whoever_still_has_a_state_of_it(

@@ -110,7 +110,7 @@ def test_the_size_of_a_draft_is_that_of_its_tensors_and_moments() -> None:
     kept, head = DraftHeads(), Head(4)
     plain = kept.add(head, "v0", "me")
     assert plain.size == kept.size == sum(tensor.nbytes for tensor in head.own_tensors().values())
-    moments = {"state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(10)}, 1: {"step": 3}}}
+    moments = {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(10)}}
     with_moments = kept.add(head, "v2", "me", moments)
     assert with_moments.size - plain.size == 4 + 40
     read = kept.get(with_moments.id, "me")

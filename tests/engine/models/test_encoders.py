@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, QueryStates, SearchEngine, System, make_run
-from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME
+from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME, ModelEncoders
 from dsearch.errors import CorruptData
 from dsearch.types import Query
 
@@ -113,6 +117,54 @@ def test_few_encoders_stay_in_memory(collection: Collection) -> None:
     assert collection.encoder_of(versions[0]) is not encoders[0]
     assert len(collection._encoders._loaded) == KEPT
     assert collection.encoder_of("v0") is collection.encoder
+
+
+def test_an_encoder_is_loaded_before_its_version_answers(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first search after a promotion would wait for it."""
+    first, second = add(collection), add(collection, 1)
+    load, live = ModelEncoders._load, list[str]()
+
+    def watched(self: ModelEncoders, version: str, described: dict[str, Any]) -> Any:
+        live.append(collection.live_model)
+        return load(self, version, described)
+
+    monkeypatch.setattr(ModelEncoders, "_load", watched)
+    monkeypatch.setattr(collection, "_compared", None)
+    collection.promote(first)  # no text was encoded here: by a command, say, that ends at once
+    assert live == ["v0"] * collection.rebuilder.by_itself
+    hits(collection)
+    del live[:]
+    collection.promote(second)
+    assert live == [first]
+    assert hits(collection) == expected(collection, turned(1))
+    assert live == [first]
+
+
+def test_a_version_in_memory_answers_while_another_is_loaded(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = add(collection), add(collection, 1)
+    collection.promote(first)
+    answered = hits(collection)
+    load, loading, go_on = ModelEncoders._load, Event(), Event()
+
+    def slow(self: ModelEncoders, version: str, described: dict[str, Any]) -> Any:
+        loading.set()
+        assert go_on.wait(LATEST_S)
+        return load(self, version, described)
+
+    monkeypatch.setattr(ModelEncoders, "_load", slow)
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            promotion = pool.submit(collection.promote, second)
+            assert loading.wait(LATEST_S)
+            assert pool.submit(hits, collection).result(LATEST_S) == answered
+        finally:
+            go_on.set()
+        promotion.result()
+    assert hits(collection) == expected(collection, turned(1))
 
 
 def test_what_a_search_loads_can_still_learn(collection: Collection) -> None:

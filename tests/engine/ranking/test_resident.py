@@ -50,6 +50,21 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
         yield opened
 
 
+def test_a_layer_over_another_state_has_the_embeddings_of_that_one(engine: SearchEngine) -> None:
+    collection = engine.create("moved")
+    collection.ingest(documents(30))
+    layers = [open_layer(engine, "moved", candidates=12, resident=one) for one in ("float32", None)]
+    collection.upsert([Document("d31", "apple bread apple bread"), Document("d2", "cheese alone")])
+    of_before = [layer(layer.query_states(QUERIES), QUERIES) for layer in layers]
+    moved = [layer.with_documents(collection.snapshot) for layer in layers]
+    resident, host = [layer(layer.query_states(QUERIES), QUERIES) for layer in moved]
+    assert resident.ids == host.ids != of_before[0].ids
+    torch.testing.assert_close(resident.weights, host.weights, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(resident.context, host.context, rtol=1e-5, atol=1e-6)
+    again = layers[0](layers[0].query_states(QUERIES), QUERIES)  # which stays where it was
+    torch.testing.assert_close(again.weights, of_before[0].weights)
+
+
 @pytest.mark.parametrize("name", ["food", "whole", "long"])
 @pytest.mark.parametrize(
     "options",

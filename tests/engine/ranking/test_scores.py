@@ -107,6 +107,20 @@ def test_outside_a_kernels_support_nothing_is_found(collection: Collection, enco
     assert torch.equal(found.output.context[1], torch.zeros(32))
 
 
+def test_what_one_head_reaches_is_found(many: Collection, encoder: HashingEncoder) -> None:
+    """A document outside the support of the other heads' kernels has weight by that one."""
+    head = opened_head(3)
+    states, at = torch.as_tensor(encoder.encode_queries([QUERY])), many.snapshot.visible()
+    with torch.no_grad():
+        distances = torch.cdist(head.queries(states)[0], head.keys(every_key(many)))
+        width = distances.flatten().kthvalue(distances.numel() // 4).values.item() + 1e-4
+        own = {"mode": "dense", "hops": 1, "score": "boxcar", "width": width, "candidates": 1000}
+        found = SearchLayer(many.snapshot, head, **own)(states)
+    reached = at[(distances < width).any(0).numpy()]
+    assert len(reached) > (distances < width).all(0).sum()
+    assert sorted(found.positions[found.positions >= 0].tolist()) == sorted(reached.tolist())
+
+
 def test_a_collection_is_a_database(engine: SearchEngine) -> None:
     """Exact match over {last name: first name}; an absent key has no answer; contents change the answer."""
     people = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,6 +161,38 @@ def test_what_would_be_too_large_is_refused_before_it_is_computed(collection: Co
         )
     with pytest.raises(InvalidRequest, match="neither states nor texts"):
         attention_parts(collection, GradientQuery())
+
+
+@pytest.mark.parametrize("over", ["candidates", "all"])
+def test_a_table_is_pooled_and_has_a_gradient(collection: Collection, over: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(collection.snapshot.positions, 3))
+    options: Any = {"over": over, "candidates": 4, "mode": "dense"}
+    query = GradientQuery(texts=QUERIES, table=rows, dtype="float64", options=options)
+    found = attention_parts(collection, query, include={"positions", "values"})
+    if over == "candidates":
+        pooled = np.einsum("qc,qcv->qv", found.weights, rows[found.positions])
+        assert found.context == pytest.approx(pooled)
+    assert found.values == pytest.approx(rows[found.positions])
+    away = rows + 1e-4 * (direction := np.random.default_rng(1).normal(size=rows.shape))
+    moved = attention_parts(collection, replace(query, table=away.tolist())).context - found.context
+    upstream = np.ones_like(found.context)
+    gradients = vjp(collection, replace(query, stamp=found.stamp), context=upstream)
+    assert gradients.table is not None
+    assert (gradients.table * direction).sum() == pytest.approx(moved.sum() / 1e-4)
+    with pytest.raises(InvalidRequest, match="field and table; give one of the two"):
+        attention_parts(collection, replace(query, field="number"))
+    with pytest.raises(InvalidRequest, match="a table with rows of 1 to 2 numbers; use one length"):
+        attention_parts(collection, replace(query, table=[[1.0], [1.0, 2.0]]))
+    with pytest.raises(DimensionMismatch, match="a row for each position"):
+        attention_parts(collection, replace(query, table=rows[1:]))
+
+
+def test_a_list_of_the_metadata_is_no_field_to_pool(collection: Collection) -> None:
+    for name, value, kind in (("tags", [1.0, 2.0], "a list"), ("size", {"x": 1}, "an object")):
+        collection.upsert([Document("new", "cheese and bread", metadata={name: value})])
+        query = GradientQuery(texts=QUERIES, field=name, options={"among": ["new"]})
+        with pytest.raises(InvalidRequest, match=f"{name}' of document 'new' is {kind}; use a"):
+            attention_parts(collection, query)
 
 
 def test_a_proof_knows_no_bias_and_proves_places(collection: Collection) -> None:

@@ -66,6 +66,15 @@ def test_the_own_weighting_is_the_index_itself_and_another_is_kept() -> None:
     assert index.weighed((0.9, 0.4)) is index.weighed((0.9, 0.4))
 
 
+def test_two_other_weightings_are_kept_and_no_more() -> None:
+    index = KeywordIndex.build(["wing flow", "air"])
+    first, second = index.weighed((0.9, 0.4)), index.weighed((0.8, 0.4))
+    assert index.weighed((0.9, 0.4)) is first
+    assert index.weighed((0.8, 0.4)) is second
+    index.weighed((0.7, 0.4))
+    assert index.weighed((0.9, 0.4)) is not first
+
+
 @pytest.mark.parametrize(("k1", "b"), [(0.0, 0.5), (-1.0, 0.5), (float("nan"), 0.5), (1.0, -0.1), (1.0, 1.1)])
 def test_what_bm25_is_not_defined_for_is_refused(k1: float, b: float) -> None:
     with pytest.raises(InvalidRequest, match=r"use a number"):

@@ -28,7 +28,8 @@ def test_a_judged_query_is_remembered_and_taken_back(client: TestClient, papers:
     )
     found = client.get(f"{URL}/search", params={"q": "zebra quantum", "explain": True}).json()
     assert found["model"] == "v1"
-    explained = found["hits"][0]["explain"]  # of d120, or of a document like it, which borrows from it
+    assert found["hits"][0]["id"] == "d120"
+    explained = found["hits"][0]["explain"]
     assert explained["past_queries"][0]["query"] == "zebra quantum"
     assert explained["memory"] > 0.5
     dropped = client.post(f"{URL}/models/rollback-rows", json={"sequence": done.sequence - 1})

@@ -27,6 +27,7 @@ def test_each_field_reaches_the_query() -> None:
         "field": "year",
         "with_head": {"x": [1.0]},
         "bias": [0.5],
+        "table": [[0.5, 1.0]],
         "candidates": 7,
     }
     query = AttendRequest(**given).to_query(2, "ann")
@@ -37,6 +38,7 @@ def test_each_field_reaches_the_query() -> None:
     assert query.filter is not None
     assert (query.dtype, query.draft, query.owner) == ("float64", "a" * 24, "ann")
     assert (query.field, query.with_head, query.bias) == ("year", {"x": [1.0]}, [0.5])
+    assert query.table == [[0.5, 1.0]]
     assert (
         query.options["candidates"] == 7 if isinstance(query.options, dict) else query.options.candidates == 7
     )

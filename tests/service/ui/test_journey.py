@@ -65,10 +65,12 @@ def test_from_an_empty_home_to_a_live_version_and_back(
         verdict = page.locator(".verdict strong")
         verdict.wait_for()
         assert re.fullmatch(
-            r"The (new version|tuned search) answers \d+ of 30 queries better and \d+ worse "
-            r"\(nDCG@10 \.\d+ → \S+, 95 % \S+ to \S+\): it is live\.",
+            r"The (new version|tuned search)( with a memory of past queries)? answers \d+ of 30 queries "
+            r"better and \d+ worse \(nDCG@10 \.\d+ → \S+, change \S+ to \S+ at 95 %\): it is live\.",
             verdict.inner_text(),
         )
+        charts = page.locator(".charts").bounding_box()
+        assert page.locator(".verdict").bounding_box()["y"] < charts["y"]  # first what came of it
         # What is compared is said, and parts without a query are not shown.
         of_another = verdict.inner_text().startswith("The tuned search")
         expect(page.get_by_text("What was trained, against the tuned search:")).to_have_count(int(of_another))

@@ -74,6 +74,13 @@ def test_ambiguous_json_is_refused(client: TestClient, papers: Collection, body:
     assert (answered.status_code, answered.json()["code"]) == (422, "invalid_json")
 
 
+def test_a_place_is_counted_from_one() -> None:
+    with pytest.raises(InvalidJson, match="byte 3 is not UTF-8"):
+        parse(b'"a\xff"')
+    with pytest.raises(InvalidJson, match="line 2, column 2; send"):
+        parse(b'{"a": 1,\n x}')
+
+
 def test_the_depth_limit_is_exact() -> None:
     parse(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
     with pytest.raises(InvalidJson, match="at most 64"):

@@ -1,7 +1,7 @@
 """The process that forks: `python preload.py FOLDER MODULE …`, as `processes.py` starts it. Not a test.
 
-It imports what dsearch's processes import and then only listens, in one thread. It must never compute: a fork
-after OpenMP or BLAS have started threads inherits their locks without the threads.
+It imports what dsearch's processes import, loads the default encoder and then only listens, in one thread. It
+must never compute: a fork after OpenMP or BLAS have started threads inherits their locks without the threads.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def main() -> None:
     for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
             __import__(name)
+    if modules:
+        _load_the_encoder()
     assert len(os.listdir("/proc/self/task")) == 1, "a fork must not follow threads"
     gc.collect()
     gc.freeze()
@@ -45,6 +47,29 @@ def main() -> None:
     request = _listen(Path(sys.argv[1]))
     if request is not None:
         _end(_status_of(request))
+
+
+def _load_the_encoder() -> None:
+    """Load the default one: the first load of each fork takes this model, its second one loads anew.
+
+    What a load prepares besides, hundreds of compiled patterns for one, is there in every fork.
+    """
+    from dsearch.encoder import Encoder, encoder
+    from dsearch.errors import EncoderUnavailable
+
+    load, kept = encoder._load_model, []
+
+    def keep(*place: Any) -> Any:
+        kept.append((place, load(*place)))
+        return kept[0][1]
+
+    def take(*place: Any) -> Any:
+        return kept.pop()[1] if kept and kept[0][0] == place else load(*place)
+
+    encoder._load_model = keep
+    with contextlib.suppress(EncoderUnavailable):
+        Encoder.load()
+    encoder._load_model = take
 
 
 def _listen(folder: Path) -> dict[str, Any] | None:

@@ -181,8 +181,16 @@ class WarmProcess:
         finally:
             for descriptor in ours:
                 os.close(descriptor)
-        self._answers = self._channel.makefile("rb")
-        self.pid = int(self._answers.readline())
+        self.pid = int(self._number())
+
+    def _number(self) -> bytes:
+        """The line with its process number, byte by byte: it may have ended, and its status follow."""
+        line = b""
+        while not line.endswith(b"\n"):
+            more = self._channel.recv(1)
+            assert more, "the process that forks is gone"
+            line += more
+        return line
 
     def poll(self) -> int | None:
         """The exit status, or None while it runs."""
@@ -202,7 +210,6 @@ class WarmProcess:
                     raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
                 assert line.endswith(b"\n"), "the process that forks is gone"
                 self.returncode = int(line)
-                self._answers.close()
                 self._channel.close()
             return self.returncode
 

@@ -105,6 +105,20 @@ def test_a_redirection_is_not_followed_and_nobody_is_named(serve: Serve) -> None
         RewardCallback("http://127.0.0.1:1/rewards", name_rows)(["a"], SHOWN[:1])
 
 
+def test_it_is_asked_directly_whatever_proxy_the_environment_names(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    proxy = serve(lambda body: asked.append(body) or {"rewards": [[7, 7], [7, 7]]})
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, proxy)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    callback = RewardCallback(serve(lambda _: {"rewards": [[1, 2], [3, 4]]}), name_rows)
+    assert callback(["a", "b"], SHOWN).tolist() == [[1, 2], [3, 4]]
+    assert not asked
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -25,6 +25,7 @@ from dsearch.training.confidence import calibrate_by_documents
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune.lists import CandidateLists, lists_of, near_rows
 from dsearch.training.finetune.second_stage import (
+    MIN_QUERIES,
     PULLS,
     WAYS,
     FitMethod,
@@ -127,6 +128,45 @@ def test_a_stage_goes_live_behind_what_answers(judged: tuple[Collection, Example
     assert answer.stamp.model == registered.live
     assert (answer.confidence is None) == (calibration is None)
     assert collection.calibrations.of(collection.live_model) == calibration
+
+
+def test_the_fewest_queries_fit_and_what_all_heads_learned_counts_as_seen(
+    judged: tuple[Collection, Examples], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documents of ten further queries, which no fold has, are those of ten that folds have."""
+    monkeypatch.setattr(import_module("dsearch.training.finetune.second_stage"), "WAYS", WAYS[:2])
+    collection, examples = judged
+    again = [*range(MIN_QUERIES), *range(10)]
+    examples = replace(
+        examples,
+        texts=[examples.texts[at] for at in again],
+        states=examples.states[again],
+        relevant=[examples.relevant[at] for at in again],
+        cache=None,
+    )
+    tokens = tokens_of(collection, examples.texts, examples.snapshot)
+    folds = [FoldHeads(list(range(start, start + 20)), {"start": collection.head("v0")}) for start in (0, 20)]
+    for learned, seen in (((), 0), (range(MIN_QUERIES, len(again)), 10)):
+        trained = train_second_stage(examples, tokens, folds, "start", learned=learned)
+        assert trained is not None
+        slices = {of.name: of.queries for of in trained.gate.slices}
+        assert (slices["all"], slices.get("seen", 0)) == (MIN_QUERIES, seen)
+    fewer = [FoldHeads(folds[0].queries, folds[0].heads), FoldHeads(folds[1].queries[1:], folds[1].heads)]
+    assert train_second_stage(examples, tokens, fewer, "start") is None
+
+
+def test_documents_that_are_excluded_for_a_query_are_in_no_list(judged: tuple[Collection, Examples]) -> None:
+    collection, examples = judged
+    tokens = tokens_of(collection, examples.texts, examples.snapshot)
+    head = collection.head("v0")
+    lists = lists_of(examples, tokens, head, [4, 5])
+    best = lists.positions[1, lists.scores[1].argsort(descending=True)[:2].numpy()]
+    hidden = [np.zeros(0, np.int64) for _ in range(len(examples))]
+    hidden[5] = best
+    without = lists_of(replace(examples, hidden=hidden), tokens, head, [4, 5])
+    assert np.isin(best, lists.positions[1]).all()
+    assert np.isin(best, without.positions[0]).all()  # for another query they stay
+    assert not np.isin(best, without.positions[1]).any()
 
 
 def test_training_offers_one_where_there_are_tokens(

@@ -63,12 +63,13 @@ def test_a_gain_has_to_exceed_its_standard_error() -> None:
         assert set(choice.left_out) == ({2} if clear else {0})
 
 
-def test_too_few_queries_fit_nothing(engine: SearchEngine) -> None:
+def test_the_fewest_queries_fit_and_fewer_do_not(engine: SearchEngine) -> None:
     collection, queries, judgements = judged_collection(engine)
-    some = {name: judgements[name] for name in [*judgements][: MIN_QUERIES - 1]}
-    examples = examples_from_judgements(collection, queries, some)
-    tokens = tokens_of(collection, examples.texts, examples.snapshot)
-    assert fit_strength(examples, tokens, collection.head("v0"), "start") is None
+    for count, fits in ((MIN_QUERIES - 1, False), (MIN_QUERIES, True)):
+        some = {name: judgements[name] for name in [*judgements][:count]}
+        examples = examples_from_judgements(collection, queries, some)
+        tokens = tokens_of(collection, examples.texts, examples.snapshot)
+        assert (fit_strength(examples, tokens, collection.head("v0"), "start") is not None) is fits
 
 
 def test_tuning_offers_a_second_stage_and_training_starts_before_it(engine: SearchEngine) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from dsearch.training import Student, run_training
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune.second_stage import stage_with
 from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.gradcache import Texts, cached_token_backward
+from dsearch.training.loop.gradcache import Texts, cached_backward, cached_token_backward
 from dsearch.training.losses.losses import info_nce
 from dsearch.training.registry import register_second_stage, register_trained
 from dsearch.training.scopes.full import FullOptions, FullTask
@@ -42,20 +43,30 @@ def learning(collection: Collection) -> LearningEncoder:
     return LearningEncoder(collection.encoder, EncoderTraining("all"))
 
 
-def test_it_is_the_cross_entropy_of_what_is_served(judged: tuple[Collection, Examples]) -> None:
+@pytest.mark.parametrize("keywords", [True, False])
+def test_it_is_the_cross_entropy_of_what_is_served(
+    judged: tuple[Collection, Examples], keywords: bool
+) -> None:
+    """By words and meaning or by meaning alone; documents that are excluded for a query have no part."""
     collection, examples = judged
     which, head = [3, 8, 21], collection.head("v0")
+    excluded = {8: {"d16", "d3"}}  # the first hits of the query
+    hidden = [np.array([int(id[1:]) for id in excluded.get(at, ())], np.int64) for at in range(len(examples))]
+    others = [((at + 1) % 60, grades) for at, grades in examples.relevant]  # first ones have no loss
+    examples = replace(examples, hidden=hidden, relevant=others)
     encoded = learning(collection).embed_tokens([examples.texts[at] for at in which], "query")
-    value = StageLoss(examples, keywords=True)(head, encoded, which).item()
-    expected = 0.0
+    value = StageLoss(examples, keywords=keywords)(head, encoded, which).item()
+    expected, mode = 0.0, "hybrid" if keywords else "dense"
     for at in which:
-        hits = collection.search(examples.texts[at], stages=2, limit=100).hits
+        hits = collection.search(examples.texts[at], mode=mode, stages=2, limit=100).hits
+        hits = [hit for hit in hits if hit.id not in excluded.get(at, ())]
         (right,) = examples.relevant[at][0].tolist()
         named = collection.ids_at(examples.snapshot, np.array([[right]]))[0][0]
         logits = torch.tensor([hit.score for hit in hits], dtype=torch.float64) / 0.05
         place = [hit.id for hit in hits].index(named)
         expected -= logits.log_softmax(0)[place].item() / len(which)
     assert value == pytest.approx(expected, abs=1e-3)
+    assert value > 1
 
 
 def test_it_reaches_the_encoder_by_tokens_alone(judged: tuple[Collection, Examples]) -> None:
@@ -203,6 +214,26 @@ def test_gradients_in_chunks_are_those_of_the_whole(chunk: int) -> None:
     whole, parameter.grad = parameter.grad.clone(), None
     cached_token_backward(encoder, texts, loss, chunk=chunk)
     torch.testing.assert_close(parameter.grad, whole)
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_a_chunk_has_texts_of_like_length(monkeypatch: pytest.MonkeyPatch, by_tokens: bool) -> None:
+    """It is padded to its longest; both passes take the same chunks."""
+    encoder = LearningEncoder(HashingEncoder(), EncoderTraining("all"))
+    name, chunks = "embed_tokens" if by_tokens else "embed", []
+    plain = getattr(LearningEncoder, name)
+
+    def noted(self: LearningEncoder, texts: list[str], role: str) -> Any:
+        chunks.append(texts)
+        return plain(self, texts, role)
+
+    monkeypatch.setattr(LearningEncoder, name, noted)
+    texts: list[Texts] = [(["d", "a long text", "c", "a text as long"], "document")]
+    if by_tokens:
+        cached_token_backward(encoder, texts, lambda batches: batches[0].embeddings.sum(), chunk=2)
+    else:
+        cached_backward(encoder, texts, lambda parts: parts[0].sum(), chunk=2)
+    assert chunks == 2 * [["d", "c"], ["a long text", "a text as long"]]
 
 
 def test_a_step_of_both_encoders_is_the_loss_of_dense_and_tokens(judged: tuple[Collection, Examples]) -> None:
