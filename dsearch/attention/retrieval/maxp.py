@@ -53,7 +53,8 @@ def _best_of_array(
     best = np.empty((len(lines), documents), np.int64)
     for row, line, owner in zip(best, lines, of_lines, strict=True):
         top = np.full(documents + 1, -np.inf, line.dtype)
-        np.maximum.at(top, owner, line)
+        with np.errstate(invalid="ignore"):  # NaN takes the first passage
+            np.maximum.at(top, owner, line)
         reached = np.flatnonzero(line == top[owner])[::-1]  # the first one is written last
         row[:] = np.arange(documents)
         inside = reached[owner[reached] < documents]
