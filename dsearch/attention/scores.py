@@ -35,18 +35,18 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 def dot(queries: Queries, keys: Keys) -> Scores:
-    """Inner product q·k: what an inner-product index ranks by."""
+    """Inner product q·k, by which an inner-product index ranks."""
     check_dimensions(queries, keys)
     return queries @ keys.mT
 
 
 def scaled_dot_product(queries: Queries, keys: Keys) -> Scores:
-    """Inner product over √d: of variance 1 when the entries of q and k are independent with variance 1."""
+    """q·k / √d, of variance 1 when the entries of q and k are independent with variance 1."""
     return dot(queries, keys) / math.sqrt(max(queries.shape[-1], 1))
 
 
 def cosine(queries: Queries, keys: Keys) -> Scores:
-    """Cosine of the angle between query and key, in [−1, 1]; a zero vector is at 0 to everything."""
+    """Cosine of the angle between query and key, in [−1, 1]; 0 where one of them is a zero vector."""
     return dot(unit(queries), unit(keys))
 
 
@@ -138,7 +138,7 @@ class AdditiveScore(nn.Module):
 
     Args:
         query_dim: size of the queries.
-        key_dim: size of the keys; may differ from the queries', which is what this score is for.
+        key_dim: size of the keys; unlike for other scores it may differ from the queries'.
         hidden_dim: size of the common space.
     """
 

@@ -34,6 +34,8 @@ from dsearch.store import Store
 from dsearch.types import Progress
 
 MINIMUM = 1000  # documents: fewer are searched exactly in a millisecond or two
+QUERIES = 400  # sample queries that an approximate index is tuned with
+_WORDS = 40  # of a sentence: sample queries are of the length of questions
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +98,11 @@ class Rebuilder:
 
     @property
     def due_at(self) -> float:
-        """Delta from which a build starts automatically."""
+        """Delta from which a build starts automatically.
+
+        Delta counts the documents written or deleted since the last build. After a failed build it has to
+        grow by half before the next one.
+        """
         if self.share is None:
             return float("inf")
         return max(float(self.minimum), self.share * self._state.unverified.built, 1.5 * self._failed_at)
@@ -122,6 +128,28 @@ class Rebuilder:
                 self._thread.start()
             elif wait:
                 self._next = work
+
+    def _work(self, work: Callable[[], object] | None) -> None:
+        """Run work, then what was queued meanwhile; the thread ends when nothing is left."""
+        while work is not None:
+            self._run(work)
+            with self._starting:
+                work, self._next = self._next, None
+                if work is None or self._closed.is_set():
+                    self._thread = work = None
+
+    def _run(self, work: Callable[[], object]) -> None:
+        """Run work; keep its error for `status`, and the delta at which it failed."""
+        try:
+            work()
+        except Cancelled:
+            pass
+        except Exception as error:
+            if self._closed.is_set():
+                return
+            self._failed_at = self._state.delta
+            self._problem = str(error) if isinstance(error, DsearchError) else repr(error)
+            _log.warning("collection %s was not rebuilt: %s", self._store.name, self._problem)
 
     def build(
         self,
@@ -196,26 +224,6 @@ class Rebuilder:
             self._closed.set()
         self.wait()
 
-    def _work(self, work: Callable[[], object] | None) -> None:
-        while work is not None:
-            self._reported(work)
-            with self._starting:
-                work, self._next = self._next, None
-                if work is None or self._closed.is_set():
-                    self._thread = work = None
-
-    def _reported(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except Cancelled:
-            pass
-        except Exception as error:
-            if self._closed.is_set():
-                return
-            self._failed_at = self._state.delta
-            self._problem = str(error) if isinstance(error, DsearchError) else repr(error)
-            _log.warning("collection %s was not rebuilt: %s", self._store.name, self._problem)
-
 
 def check_rebuild(share: float | None, minimum: int) -> tuple[float | None, int]:
     """Check both and return them.
@@ -243,10 +251,6 @@ def build_in_child(
         return build_files(
             store, key_projection=key_projection, keys=keys, queries=queries, on_progress=report
         )
-
-
-QUERIES = 400
-_WORDS = 40  # of a sentence, as in questions
 
 
 def tuning_queries(

@@ -78,26 +78,27 @@ def create_app(
     rerankers: Collection[str] = (),
     model_upload_bytes: int = MAX_BYTES,
 ) -> FastAPI:
-    """The service as an ASGI application; its threads run from the server's start-up to its shutdown.
+    """Return the service as an ASGI application; its threads run from the server's start-up to its shutdown.
 
     Args:
-        engine: what it serves. The caller closes it, after the server has stopped.
-        hosts: names that requests may be addressed to, without port; "*" for any. The default are those of
-            this machine, so that no other site can point its own name here (DNS rebinding).
-        origins: other sites whose pages may use it from a browser (CORS), such as "https://search.example".
-        require_key: whether every request needs an API key even when none was made yet. As soon as the home
-            has keys (`keys.json`), every request needs one anyway.
-        query_timeout_s: how long a search may take that does not say so itself.
-        explore: share of search pages, 0 to 0.2, with two positions left to a coin: what learning from clicks
-            needs to tell liked from on top.
-        open_engine: opens the same home readonly, in the process of a task: picklable, such as a `partial` of
+        engine: engine to serve. The caller closes it, after the server has stopped.
+        hosts: allowed host names of requests, without port; "*" for any. By default the names of this
+            machine, so that no other site can point its own name here (DNS rebinding).
+        origins: other sites whose pages may call the API from a browser (CORS), such as
+            "https://search.example".
+        require_key: True to require an API key even before one was made. As soon as the home has keys
+            (`keys.json`), every request needs one anyway.
+        query_timeout_s: time limit of a search that sets none itself, in seconds.
+        explore: share of search pages, 0 to 0.2, on which a coin decides whether two hits swap places: from
+            clicks on those, training can tell relevance from position.
+        open_engine: opens the same home readonly in the process of a task; picklable, such as a `partial` of
             `tasks.readonly.open_readonly`. With the default encoder when None.
-        task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
-        device: where tasks train.
-        migrates_to: what the engine's `next_encoder` (its `encoder` where there is none) is called, for those
-            who ask for a migration and say to what.
+        task_memory_bytes: memory limit of a task's process beyond its libraries; the machine's when None.
+        device: device that tasks train on.
+        migrates_to: name of the engine's `next_encoder` (of its `encoder` if it has none), which a request
+            for a migration may name.
         rerankers: models that a training may name as `reranker`.
-        model_upload_bytes: most bytes of a trained model that `POST …/models/save` takes.
+        model_upload_bytes: largest size of a trained model that `POST …/models/save` takes, in bytes.
     """
     service = Service(
         engine,
@@ -161,7 +162,7 @@ def create_app(
     page.install(app)
     guide.install(app)
     _share_schemas(app)
-    # The last one is the outermost.
+    # Middleware: the last one added is the outermost, the first that a request enters.
     app.add_middleware(Deadline, query_timeout_s=query_timeout_s)
     app.add_middleware(Access, keys=ApiKeys(engine.home.path), required=require_key)
     if origins:
@@ -185,7 +186,7 @@ def create_app(
 
 
 def _share_schemas(app: FastAPI) -> None:
-    """Put what routes refer to by name alone into the OpenAPI document."""
+    """Add to the OpenAPI document: schemas that routes refer to by name, descriptions, and security."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -198,7 +199,7 @@ def _share_schemas(app: FastAPI) -> None:
             schemas[model.__name__] = schema
         descriptions.describe(schemas)
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}, {}]  # none is needed until the first key is made
+        document["security"] = [{"key": []}, {}]  # no key is required until the first one is made
         for path, operations in document["paths"].items():
             for operation in operations.values():
                 if is_open(path):

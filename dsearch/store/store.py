@@ -58,7 +58,8 @@ class Store(Reader):
     ) -> None:
         super().__init__(path, meta, readers)
         self._journal = journal
-        self._live: tuple[int, dict[Purpose, str]] = (-1, {})  # operation, and versions
+        # Number of the last acknowledged operation, and the promoted versions then.
+        self._live: tuple[int, dict[Purpose, str]] = (-1, {})
 
     @classmethod
     def create(
@@ -244,7 +245,8 @@ class Store(Reader):
         answer searches.
         """
         with self._operation() as operation:
-            if (version, purpose) != (AS_SEARCH, "predict"):
+            follows_search = (version, purpose) == (AS_SEARCH, "predict")  # names no version
+            if not follows_search:
                 registry.model(operation.connection, version)
                 number = registry.version_number(version)
                 if purpose == "search" and purposes.purpose_of(operation.connection, number) == "predict":
@@ -296,7 +298,10 @@ class Store(Reader):
             return operation.reached, dropped
 
     def drop_judged_of(self, source: RowSource, key: str | None = None) -> tuple[int, int]:
-        """Drop the rows of the query memory of a source, only those of a key unless it is None; likewise."""
+        """Drop the rows of the query memory of a source, and of a key unless it is None.
+
+        Returns the operation's number and that of the rows.
+        """
         with self._operation() as operation:
             dropped = judged.drop_of(operation, source, key)
             return operation.reached, dropped
@@ -312,6 +317,7 @@ class Store(Reader):
         with self._operation() as operation:
             rows = registry.purge(operation)
             sequence, tombstones = operation.reached, operation.tombstones
+        # A read transaction of the verification in the background would hinder the vacuum.
         with nullcontext() if self.proof is None else self.proof.paused():
             overwritten = self._writer.vacuum()
         return PurgeReport(sequence, rows, tombstones, overwritten)
@@ -364,6 +370,7 @@ class Store(Reader):
 
     @contextmanager
     def _operation(self) -> Generator[Operation]:
+        """One write: all of it is durable and acknowledged when the block ends, none of it if it raises."""
         with self._writer.operation() as operation:
             yield operation
         if self.proof is not None:
@@ -375,6 +382,7 @@ class Store(Reader):
         embeddings: Shaped[np.ndarray, "*given_dimension"] | None,
         positions: Sequence[int] | None,
     ) -> dict[int, bytes]:
+        """Checked embeddings as bytes, by position of their document among `count`."""
         if embeddings is None:
             return {}
         places = range(count) if positions is None else positions
@@ -386,6 +394,7 @@ class Store(Reader):
     def _packed(
         self, by_place: Mapping[int, Passages] | None, embedded: Collection[int]
     ) -> dict[int, passages.Packed]:
+        """Passages as they are stored, by position or row of their document, which needs an embedding."""
         if unknown := [place for place in by_place or {} if place not in embedded]:
             raise InvalidRequest(f"passages of {unknown[:10]}, which have no embedding; give the first one's")
         return {place: passages.pack(parts, self.dimension) for place, parts in (by_place or {}).items()}

@@ -146,7 +146,7 @@ class ValueOptions(HeadOptions):
 def query_options(**chosen: Any) -> TrainingOptions:
     """The defaults of scope `query`: fewer epochs, since the encoder costs more than the rest.
 
-    Chosen on held-out folds of SciFact's training split (`dsearch guide decisions`).
+    They were chosen on held-out folds of SciFact's training split.
     """
     return TrainingOptions(**{"scope": "query", "epochs": 4, **chosen})
 

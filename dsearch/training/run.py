@@ -23,19 +23,10 @@ from dsearch.training.data.examples import Examples, examples_from_corpus, examp
 from dsearch.training.data.rewards import RewardCallback
 from dsearch.training.data.user_queries import with_judging_queries
 from dsearch.training.finetune.as_served import ServedQueries, logged_queries
-from dsearch.training.finetune.feedback import (
-    TrustedSlice,
-    examples_from_feedback,
-    finetune_from_feedback,
-)
+from dsearch.training.finetune.feedback import TrustedSlice, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
-from dsearch.training.finetune.null_slot import (
-    NullSlot,
-    require_both,
-    unanswerable_queries,
-    with_null_slot,
-)
+from dsearch.training.finetune.null_slot import NullSlot, enough_unanswerable, with_null_slot
 from dsearch.training.finetune.outcomes import (
     OutcomeMemory,
     judged_together,
@@ -76,9 +67,8 @@ if TYPE_CHECKING:
 
 ROWS_FIRST = "the same feedback as rows of the query memory passed, and answers instead"
 
-
 OpenRun = Callable[[Mapping[str, Any], bool], RunFolder]
-"""Opens the folder of a run, given its identity, and whether another process has made it already."""
+"""Opens the folder of a run: (identity of the run, True if another process has made the folder) → folder."""
 
 MakeShardTask = Callable[[TrainingOptions], "MakeTask"]
 """Makes the steps of a training whose documents lie on shards."""
@@ -107,12 +97,15 @@ class JobResult:
     outcomes: OutcomeMemory | None = None
 
     def in_place_of(self, live: str) -> JobResult:
-        """The same, to go live only while the version still answers that was live when the run began."""
+        """The same result, to go live only if `live` is still the live version then."""
         record = {**self.result.record, "live_at_start": live}
         return replace(self, result=replace(self.result, record=record))
 
     def register(self, collection: Collection, job: LearningJob) -> Registration:
-        """Keep it as a version, which answers if the gate lets it; with a second stage, if that may too."""
+        """Store the result as a version, and make it live if the gate passed.
+
+        Rows of past queries that passed go live in its place; a second stage that passed goes live behind it.
+        """
         registered = register_trained(
             collection, self.result, promote=job.promote, accept=job.accept, parent=self.parent
         )
@@ -120,7 +113,7 @@ class JobResult:
             return register_outcomes(collection, self.outcomes.rows, self.outcomes.record, registered)
         stage = self.second_stage
         if stage is None or not stage.passed or not job.promote or self.result.head.second_stage is not None:
-            return registered  # without one, or it is part of the version
+            return registered  # no second stage, or it is part of the version
         return register_second_stage(collection, stage.stage, stage.record, registered)
 
     def summary(self, registered: Registration) -> dict[str, Any]:
@@ -142,12 +135,12 @@ def run_training(
     """Train as the job says; nothing is registered.
 
     Args:
-        collection: learned from and for; may be readonly.
+        collection: collection to learn from; may be readonly.
         job: data and options.
         observer: receives the progress; may stop it.
         open_run: opens the folder for checkpoints and metrics; without one there are none.
         device: runs the arithmetic: "cpu", "cuda".
-        processes: those that train together, in scope full.
+        processes: processes that train together, in scope full.
         make_task: makes the steps over shards, for heads that learn from judgements or the corpus.
 
     Raises:
@@ -157,9 +150,10 @@ def run_training(
     """
     job.check()
     check_stage_options(job, collection)
-    live, folders = collection.answering("search" if job.field is None else "predict"), list[RunFolder]()
+    live = collection.answering("search" if job.field is None else "predict")
+    folders: list[RunFolder] = []
 
-    def opened(identity: Mapping[str, Any], join: bool) -> RunFolder:
+    def open_noted(identity: Mapping[str, Any], join: bool) -> RunFolder:
         assert open_run is not None
         folders.append(open_run({**identity, "live_at_start": live}, join))
         return folders[-1]
@@ -168,7 +162,7 @@ def run_training(
         collection,
         job,
         observer or Observer(),
-        None if open_run is None else opened,
+        None if open_run is None else open_noted,
         device,
         processes,
         make_task,
@@ -180,6 +174,7 @@ def run_training(
         learned = run.feedback()
     else:
         learned = run.full() if job.scope == "full" else run.head()
+    # A resumed run may only replace the version that was live when it first began, which its folder noted.
     return learned.in_place_of(folders[-1].live_at_start if folders else live)
 
 
@@ -220,7 +215,7 @@ def _gate(job: LearningJob) -> Gate:
 
 @dataclass(frozen=True, slots=True)
 class _TrainingRun:
-    """One run: what each kind of training takes from the job and from its surroundings."""
+    """One training: its job and surroundings, and a method for each kind of training."""
 
     collection: Collection
     job: TrainingJob
@@ -234,29 +229,10 @@ class _TrainingRun:
     def head(self) -> JobResult:
         """Train a head, and perhaps the query encoder, on judgements or on sentences of the documents."""
         job, collection = self.job, self.collection
-        if job.self_supervised:
-            examples = examples_from_corpus(collection, seed=job.seed)
-            documents = len(examples.snapshot.visible())
-            taught = len({at.item() for at, _ in examples.relevant})
-            self.observer.remark(
-                f"queries: {amount(len(examples), 'sentence')} and titles of {taught} of "
-                f"{amount(documents, 'document')}"
-            )
-            options = self_supervised_options(**self._chosen())
-            examples, judging = with_judging_queries(collection, examples, job.seed)
-        else:
-            examples = judged_examples(collection, job, job.teacher)
-            make = query_options if job.scope == "query" else TrainingOptions
-            options, judging = make(**self._chosen()), None
+        examples, options, judging = self._examples_of_head()
         unanswerable: list[str] = []
         if job.null_slot:
-            assert job.queries is not None
-            assert job.judgements is not None
-            unanswerable = list(unanswerable_queries(job.queries, job.judgements).values())
-            require_both(len(unanswerable), len(examples))
-        if job.reward_url is not None:
-            name_rows = partial(collection.ids_at, examples.snapshot)
-            examples = replace(examples, reward=RewardCallback(job.reward_url, name_rows))
+            unanswerable = enough_unanswerable(job.queries, job.judgements, len(examples))
         trained = finetune(
             examples,
             options,
@@ -288,6 +264,28 @@ class _TrainingRun:
         if stage is not None:
             trained = trained.with_near(stage.record["near"])
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
+
+    def _examples_of_head(self) -> tuple[Examples, TrainingOptions, Examples | None]:
+        """Examples and options; of the corpus alone also queries of documents held back, to judge by."""
+        job, collection = self.job, self.collection
+        if job.self_supervised:
+            examples = examples_from_corpus(collection, seed=job.seed)
+            documents = len(examples.snapshot.visible())
+            taught = len({at.item() for at, _ in examples.relevant})
+            self.observer.remark(
+                f"queries: {amount(len(examples), 'sentence')} and titles of {taught} of "
+                f"{amount(documents, 'document')}"
+            )
+            options = self_supervised_options(**self._chosen())
+            examples, judging = with_judging_queries(collection, examples, job.seed)
+        else:
+            examples = judged_examples(collection, job, job.teacher)
+            make = query_options if job.scope == "query" else TrainingOptions
+            options, judging = make(**self._chosen()), None
+        if job.reward_url is not None:
+            name_rows = partial(collection.ids_at, examples.snapshot)
+            examples = replace(examples, reward=RewardCallback(job.reward_url, name_rows))
+        return examples, options, judging
 
     def _second_stage(self, trained: TrainingResult, examples: Examples) -> TrainedStage | None:
         """Train a second stage to follow what goes live, if the collection keeps tokens."""
@@ -329,6 +327,7 @@ class _TrainingRun:
         elif job.judgements is not None:
             trusted = judged_examples(collection, job)
         options, live = feedback_options(**self._chosen()), collection.live_model
+        # The gate ranks by inner products of this encoder's embeddings: for such versions alone.
         comparable = collection.encoder_of(live).identity == collection.encoder.identity
         comparable = comparable and collection.head(live).learned_score is None
         if not comparable:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 START_TEMPERATURE = 0.05
 START_KEYWORD_WEIGHT = 1.0
-_ZERO_AT_START = {  # of each query side: while these are zeros it moves nothing
+_ZERO_AT_START = {  # parameters of each query side; while they are zeros, q_h = e_q
     "linear": ("query_delta",),
     "low-rank": ("query_in",),
     "mlp": ("query_in", "query_bias"),
@@ -48,7 +48,7 @@ class HeadFormulas:
     second_stage: Any  # a second stage; None without one
     excitation: Any  # shares of the heads by the query; None for constant ones
 
-    if TYPE_CHECKING:  # as what they are a head says
+    if TYPE_CHECKING:  # parameters of a `Head`, arrays of a `FixedHead`
         query_delta: Any
         query_out: Any
         query_in: Any
@@ -116,15 +116,15 @@ class HeadFormulas:
             raise DimensionMismatch(
                 f"query states of shape {list(embeddings.shape)}; use [batch, {self.encoder_dim}]"
             )
-        straight = embeddings[:, None]
+        of_all_heads = embeddings[:, None]
         if all(self._changes_nothing(name) for name in _ZERO_AT_START[self.query_side]):
             if self.heads == 1:
-                return straight
-            return broadcast(straight, (len(embeddings), self.heads, self.encoder_dim))
-        return length(straight) * unit(straight + self._moved_by(embeddings))
+                return of_all_heads
+            return broadcast(of_all_heads, (len(embeddings), self.heads, self.encoder_dim))
+        return length(of_all_heads) * unit(of_all_heads + self._moved_by(embeddings))
 
     def fold(self, queries: Float[Array, "*batch key_dim"]) -> Float[Array, "*batch encoder_dim"]:
-        """W_Kᵀ q: what gives with a stored embedding the score that q gives with its key."""
+        """W_Kᵀ q, whose inner product with a stored embedding is that of q with the document's key."""
         return queries if self._changes_nothing("key_delta") else queries + queries @ self.key_delta
 
     def keys(self, embeddings: Float[Array, "*batch encoder_dim"]) -> Float[Array, "*batch key_dim"]:
@@ -144,7 +144,7 @@ class HeadFormulas:
         raise NotImplementedError
 
     def _moved_by(self, embeddings: Float[Array, "batch encoder_dim"]) -> Float[Array, "batch heads key_dim"]:
-        """f_h(e)."""
+        """f_h(e), the change of a query by each head before its length is restored."""
         raise NotImplementedError
 
 

@@ -117,7 +117,7 @@ class Head(HeadFormulas, nn.Module):
         self.register_module("output", None)
         self.excitation: HeadExcitation | None
         self.register_module("excitation", None)
-        self._settled: dict[str, tuple[int, int]] = {}
+        self._settled: dict[str, tuple[int, int]] = {}  # projections that are zero → `_state_of` them then
 
     def settle(self) -> Head:
         """Prepare for search only, and return itself: projections that change nothing are skipped.
@@ -207,7 +207,7 @@ class Head(HeadFormulas, nn.Module):
         return tensors
 
     def start_from(self, other: Head) -> None:
-        """Take over what a tuned search is: keyword weight, k1 and b, hop strength; nothing else."""
+        """Take over a tuned search: keyword weight, k1 and b, and hop strength."""
         with torch.no_grad():
             self.keyword_weight.fill_(other.keyword_weight.mean().item())
             self.hop_strength.copy_(other.hop_strength)
@@ -257,7 +257,8 @@ class Head(HeadFormulas, nn.Module):
         return query + self.key_delta.square().sum() + self.value_delta.square().sum()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *further: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # Heads of before k1 and b could be chosen, and those without a choice, have no such tensor.
+        # Optional parts are made first, in the shape that the file has: torch fills only what exists. Files
+        # of older releases, and heads without a part, have none of its tensors.
         chosen: Tensor | None = state_dict.get(f"{prefix}bm25")
         self.bm25 = None if chosen is None else torch.empty_like(chosen)
         slot: Tensor | None = state_dict.get(f"{prefix}null_slot")

@@ -1,4 +1,4 @@
-"""Scores with learned parameters as part of a head, by name: what a version can be saved with.
+"""Scores with learned parameters, by name, that a head can hold and a version can be saved with.
 
 The name stands in the names of the tensors (`score.additive.vector`), so that a file says which score it has.
 Candidates are proposed by the inner product and rescored, as for every score that is no inner product.
@@ -61,7 +61,7 @@ def new_score(name: str, dim: int, hidden_dim: int = _HIDDEN_DIM) -> nn.ModuleDi
 
 
 def score_of_module(score: object) -> nn.ModuleDict | None:
-    """Return a score of one's own as a head keeps it; None for one that cannot be kept.
+    """Return the score of a layer in the form that a head holds; None if a head cannot hold it.
 
     A score over queries and keys of unequal length, or a kernel that is none of `LEARNED_SCORES`, cannot.
     """

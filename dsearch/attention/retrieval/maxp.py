@@ -51,11 +51,12 @@ def _best_of_array(
     lines = scores.reshape(-1, count)
     of_lines = np.broadcast_to(owners, scores.shape).reshape(lines.shape)
     best = np.empty((len(lines), documents), np.int64)
-    for row, line, of in zip(best, lines, of_lines, strict=True):
+    for row, line, owner in zip(best, lines, of_lines, strict=True):
         top = np.full(documents + 1, -np.inf, line.dtype)
-        np.maximum.at(top, of, line)
-        reached = np.flatnonzero(line == top[of])[::-1]  # the first one is written last
+        with np.errstate(invalid="ignore"):  # NaN takes the first passage
+            np.maximum.at(top, owner, line)
+        reached = np.flatnonzero(line == top[owner])[::-1]  # the first one is written last
         row[:] = np.arange(documents)
-        inside = reached[of[reached] < documents]
-        row[of[inside]] = inside
+        inside = reached[owner[reached] < documents]
+        row[owner[inside]] = inside
     return best.reshape(*scores.shape[:-1], documents)

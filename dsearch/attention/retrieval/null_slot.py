@@ -100,7 +100,7 @@ def fit_null_slot(
         share = torch.sigmoid(design @ slot)
         gradient = design.T @ (share - target)
         curvature = (design * (share * (1 - share))[:, None]).T @ design + 1e-9 * torch.eye(2).double()
-        (a, b), (_, d) = curvature
+        (a, b), (_, d) = curvature  # 2 × 2: solved by its determinant
         step = torch.stack([d * gradient[0] - b * gradient[1], a * gradient[1] - b * gradient[0]])
         step = step / (a * d - b * b)
         size = 1.0

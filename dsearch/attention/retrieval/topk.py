@@ -169,7 +169,7 @@ def _best_of_block(scores: Tensor, k: int) -> TopK:
 
 
 def _best_of_groups(scores: Tensor, k: int, groups: int) -> TopK:
-    """Compute the same from the maxima of groups; group g holds columns g, g + groups, …
+    """Return the k largest of each row by the maxima of groups; group g holds columns g, g + groups, …
 
     If the (k + 1)-th largest maximum is below the k-th, each of k groups has a score that no other group
     reaches, so the k best are in these groups.

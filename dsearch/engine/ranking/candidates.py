@@ -6,6 +6,7 @@ search, which would compute them again: keyword scores of the candidates, a seco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
-from dsearch.attention.arrays import Array, is_array, numbers_of
+from dsearch.attention.arrays import Array, is_array, numbers_of, on_device_of
 from dsearch.engine.snapshot.passages import NONE
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.search_options import COVERAGE_DOCUMENTS
@@ -228,3 +229,26 @@ def distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, "
     ordered = np.sort(np.where(fresh, ordered, last), axis=1)
     ordered[ordered == last] = NONE
     return ordered[:, : int(fresh.sum(axis=1).max(initial=0))]
+
+
+def within_reach(
+    positions: Int64[np.ndarray, "batch candidates"],
+    raw: Float[Array, "batch heads candidates"],
+    *,
+    all_reached: bool,
+) -> tuple[Int64[np.ndarray, "batch candidates"], Bool[Array, "batch candidates"] | None]:
+    """Return positions, −1 for candidates that no head reaches, and True for the others.
+
+    Args:
+        positions: of the candidates; −1 = none.
+        raw: their scores; −∞ outside a kernel's support.
+        all_reached: True if every score is finite.
+
+    Returns:
+        Positions, and a mask; None where every place has a candidate and every score is finite.
+    """
+    present = positions != NONE
+    if all_reached:
+        return positions, None if present.all() else on_device_of(present, raw)
+    mask = on_device_of(present, raw) & (raw != -math.inf).any(1)
+    return np.where(numbers_of(mask), positions, NONE), mask

@@ -115,13 +115,8 @@ class SearchLayer(Ranker, nn.Module):
     def whole(self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None) -> Whole:
         """Return the attention over every document, to be read block by block; without gradients."""
         with torch.no_grad():
-            queries = self.head.queries(query_states)
-            recalled = self._recalled(query_states)
-            further = None if recalled is None else self.memory.best(recalled, self.candidates)
-            legs, scoring = self._stages(texts, further)
-            for _ in range(self.hops - 1):
-                queries = self._hop(queries, legs, scoring, recalled)
-            return self._whole(queries, self.head.fold(queries), legs, scoring, recalled)
+            queries, parts = self._after_hops(query_states, texts)
+            return self._whole(queries, self.head.fold(queries), parts)
 
     def _search(
         self,

@@ -9,10 +9,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.attention.arrays import Array, is_tensor
+from dsearch.engine.ranking.scoring import rows_at
 from dsearch.errors import Conflict
 
 if TYPE_CHECKING:
     from dsearch.attention.recall import Recalled
+    from dsearch.attention.retrieval.fixed_head import HeadFormulas
+    from dsearch.engine.ranking.scoring import CandidateScores, CandidateWeights
+    from dsearch.engine.ranking.whole import WholeOutput
 
 
 class SearchOutput(NamedTuple):
@@ -95,6 +99,34 @@ class SearchOutput(NamedTuple):
     def sharing(self) -> Int64[np.ndarray, "batch candidates"]:
         """The positions of candidates that share the attention; −1 elsewhere."""
         return self.positions if self.beyond is None else np.where(self.beyond, -1, self.positions)
+
+
+def context_of(
+    head: HeadFormulas,
+    scored: CandidateScores,
+    weighed: CandidateWeights,
+    positions: Int64[np.ndarray, "batch candidates"],
+    values: Float[Array, "positions value_dim"] | None,
+    whole: WholeOutput | None,
+) -> Float[Array, "batch value_dim"]:
+    """Σ_d weight(q, d) v_d.
+
+    Args:
+        head: its W_V gives the values.
+        scored: the candidates' embeddings.
+        weighed: their weights.
+        positions: of the candidates; −1 = none.
+        values: row of each position in place of W_V e_d.
+        whole: attention over all documents; None where candidates alone share it.
+    """
+    if whole is not None and whole.context is not None:
+        context = whole.context if values is not None else head.values(whole.context)
+        return context if weighed.nothing is None else context * (1 - weighed.nothing)[:, None]
+    if values is not None:
+        rows = rows_at(values, positions).to(weighed.mixed)
+        return (weighed.mixed[:, None] @ rows)[:, 0]
+    # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
+    return head.values(scored.pooled(weighed))
 
 
 def in_sequences(output: SearchOutput, shape: Sequence[int]) -> SearchOutput:

@@ -10,10 +10,9 @@ and as a `SearchLayer` (layer.py), whose head is a module, it is differentiable.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -32,9 +31,9 @@ from dsearch.attention.arrays import (
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.hops import refine
 from dsearch.attention_options import CANDIDATES, OVER, Over
-from dsearch.engine.ranking.candidates import Among, SearchLegs
+from dsearch.engine.ranking.candidates import Among, SearchLegs, within_reach
 from dsearch.engine.ranking.field_match import FieldMatch
-from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.output import SearchOutput, context_of
 from dsearch.engine.ranking.scores import (
     check_bias,
     checked_pooling,
@@ -49,7 +48,6 @@ from dsearch.engine.ranking.scoring import (
     Weighing,
     by_score_then_position,
     held_below,
-    rows_at,
 )
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import InvalidRequest
@@ -66,6 +64,14 @@ if TYPE_CHECKING:
     from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 
 HOP_CANDIDATES = 10  # what a hop pools: the best few speak for the query, the rest for the corpus
+
+
+class QueryParts(NamedTuple):
+    """Parts that all rounds of a search share: candidate generation, scores, and recalled past queries."""
+
+    legs: SearchLegs
+    scoring: Scoring
+    recalled: Recalled | None  # None without a query memory
 
 
 class Ranker:
@@ -216,16 +222,6 @@ class Ranker:
             bound = self._memory = SnapshotMemory(memory, self._snapshot)
         return bound
 
-    def _recalled(self, query_states: Float[Array, "batch encoder_dim"]) -> Recalled | None:
-        """Past queries that these attend to; None without any, and where they have no part in the score.
-
-        It was trained beside inner products: a kernel has another scale, and keywords alone have no state.
-        """
-        memory = self.head.memory
-        if not memory or self.mode == "keyword" or not ranks_by_inner_product(self.score):
-            return None
-        return memory(query_states)
-
     @property
     def reranker(self) -> Reranker:
         """The second stage over these documents."""
@@ -244,31 +240,6 @@ class Ranker:
         slot = soft and ranks_by_inner_product(self.score)
         return Weighing(self.head, self.head.mixture_of(folded), self.temperature, self.pooling, slot)
 
-    def _stages(
-        self,
-        texts: Sequence[str] | None,
-        further: Int64[np.ndarray, "batch further"] | None,
-        embed: EmbedRows | None = None,
-    ) -> tuple[SearchLegs, Scoring]:
-        """Return what proposes candidates, and what scores them."""
-        matches = None
-        if self.match is not None:
-            assert texts is not None
-            self.match.require(self.snapshot.positions)
-            matches = self.match.of_all(texts)
-        legs = SearchLegs(
-            self.snapshot,
-            texts,
-            mode=self.mode,
-            candidates=self.candidates,
-            further=further,
-            matches=matches,
-            resident=self.resident,
-        )
-        score = None if self.mode == "keyword" else self.score
-        check_bias(self.bias, self.snapshot.positions)
-        return legs, Scoring(self.snapshot, self.head, score, embed, matches, self.bias, self.resident)
-
     def _search(
         self,
         query_states: Float[Array, "batch encoder_dim"],
@@ -280,56 +251,78 @@ class Ranker:
         shares: bool = False,
         tokens: Sequence[QueryTokens] | None = None,
     ) -> SearchOutput:
-        queries = self.head.queries(query_states)
-        recalled, further = self._recalled(query_states), None
-        if recalled is not None:
-            further = self.memory.best(recalled, self.candidates)
-        legs, scoring = self._stages(texts, further, embed)
-        for _ in range(self.hops - 1):
-            queries = self._hop(queries, legs, scoring, recalled)
-        attended = self._attend(queries, legs, scoring, recalled, values, among, pooled=pooled, tokens=tokens)
+        """Refine the queries hop by hop, then attend; with `shares` the output has the covered mass."""
+        queries, parts = self._after_hops(query_states, texts, embed)
+        attended = self._attend(queries, parts, values, among, pooled=pooled, tokens=tokens)
         if shares and embed is None and self.over == "candidates":
-            whole = self._whole(queries, attended.folded, legs, scoring, recalled)
+            whole = self._whole(queries, attended.folded, parts)
             attended = attended._replace(covered_mass=whole.share(attended.first_raw, attended.positions))
         return attended
 
-    def _whole(
+    def _after_hops(
         self,
-        queries: Float[Array, "batch heads key_dim"],
-        folded: Float[Array, "batch heads encoder_dim"],
-        legs: SearchLegs,
-        scoring: Scoring,
-        recalled: Recalled | None,
-    ) -> Whole:
-        """Every document as a candidate."""
-        from dsearch.engine.ranking.whole import Whole
+        query_states: Float[Array, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        embed: EmbedRows | None = None,
+    ) -> tuple[Float[Array, "batch heads key_dim"], QueryParts]:
+        """Return the queries of the last round in key space, and what proposes and scores for them."""
+        queries = self.head.queries(query_states)
+        parts = self._parts(texts, self._recalled(query_states), embed)
+        for _ in range(self.hops - 1):
+            queries = self._hop(queries, parts)
+        return queries, parts
 
-        remembered = None if recalled is None else partial(self.memory.scores, recalled)
-        return Whole(scoring, self.weighing_of(folded), legs, queries, folded, remembered)
+    def _recalled(self, query_states: Float[Array, "batch encoder_dim"]) -> Recalled | None:
+        """Past queries that these attend to; None without any, and where they have no part in the score.
+
+        It was trained beside inner products: a kernel has another scale, and keywords alone have no state.
+        """
+        memory = self.head.memory
+        if not memory or self.mode == "keyword" or not ranks_by_inner_product(self.score):
+            return None
+        return memory(query_states)
+
+    def _parts(
+        self, texts: Sequence[str] | None, recalled: Recalled | None, embed: EmbedRows | None
+    ) -> QueryParts:
+        matches = None
+        if self.match is not None:
+            assert texts is not None
+            self.match.require(self.snapshot.positions)
+            matches = self.match.of_all(texts)
+        legs = SearchLegs(
+            self.snapshot,
+            texts,
+            mode=self.mode,
+            candidates=self.candidates,
+            further=None if recalled is None else self.memory.best(recalled, self.candidates),
+            matches=matches,
+            resident=self.resident,
+        )
+        score = None if self.mode == "keyword" else self.score
+        check_bias(self.bias, self.snapshot.positions)
+        scoring = Scoring(self.snapshot, self.head, score, embed, matches, self.bias, self.resident)
+        return QueryParts(legs, scoring, recalled)
 
     def _hop(
-        self,
-        queries: Float[Array, "batch heads key_dim"],
-        legs: SearchLegs,
-        scoring: Scoring,
-        recalled: Recalled | None,
+        self, queries: Float[Array, "batch heads key_dim"], parts: QueryParts
     ) -> Float[Array, "batch heads key_dim"]:
-        attended = self._attend(queries, legs, scoring, recalled, least=HOP_CANDIDATES)
+        """Turn each query towards the keys of its best few documents."""
+        attended = self._attend(queries, parts, least=HOP_CANDIDATES)
         best = attended.positions[:, :HOP_CANDIDATES]
         head_weights = attended.head_weights[..., :HOP_CANDIDATES]
         head_weights = head_weights / at_least(head_weights.sum(-1)[..., None], 1e-30)
         strength = self.head.hop_strength if self.hop_strength is None else self.hop_strength
         if attended.keys is None:
-            return refine(queries, head_weights, scoring.keys(best, queries), strength)
-        keys = scoring.keys_taken(attended.keys[:, :, :HOP_CANDIDATES], queries)  # each head has its own
+            return refine(queries, head_weights, parts.scoring.keys(best, queries), strength)
+        # Of long documents each head has the keys of its own best passages.
+        keys = parts.scoring.keys_taken(attended.keys[:, :, :HOP_CANDIDATES], queries)
         return refine(queries[:, :, None], head_weights[:, :, None], keys, strength)[:, :, 0]
 
     def _attend(
         self,
         queries: Float[Array, "batch heads key_dim"],
-        legs: SearchLegs,
-        scoring: Scoring,
-        recalled: Recalled | None,
+        parts: QueryParts,
         values: Float[Array, "positions value_dim"] | None = None,
         among: Among | None = None,
         *,
@@ -337,19 +330,31 @@ class Ranker:
         least: int = 1,
         tokens: Sequence[QueryTokens] | None = None,
     ) -> SearchOutput:
+        """Candidates, their scores and weights, and the context, in the order of the hits.
+
+        Args:
+            queries: those of one round, in key space.
+            parts: what proposes and scores for them.
+            values: row of each position to pool in place of W_V e_d.
+            among: candidates in place of those that would be proposed.
+            pooled: False for display: no context, scores of candidate generation are reused, and documents
+                beyond the candidates are listed.
+            least: smallest number of documents to list where all share the attention.
+            tokens: of each query, for a second stage.
+        """
+        legs, scoring, recalled = parts
         head = self.head
-        folded = head.fold(queries)
-        whole = everything = second = beyond = None
+        folded, whole = head.fold(queries), None
+        if among is None and self.over == "all":
+            whole = self._whole(queries, folded, parts)
         if among is not None:
             positions, beyond = among
-        elif self.over == "all":
-            whole = self._whole(queries, folded, legs, scoring, recalled)
-            positions = whole.best(max(self.candidates, least))
+        elif whole is not None:
+            positions, beyond = whole.best(max(self.candidates, least)), None
         else:
-            positions = legs.propose(folded)
-            if not pooled and self.depth > self.candidates:
-                past = None if recalled is None else self.memory.best(recalled, self.depth)
-                positions, beyond = legs.deeper(folded, positions, self.depth, past)
+            positions, beyond = self._proposed(folded, parts, deeper=not pooled)
+
+        # Scores of the first stage, times the temperature: dense + keyword + memory.
         scored = None if pooled else scoring.scores_of_legs(folded, legs, positions)
         if scored is None:
             scored = scoring.scored(queries, folded, positions)
@@ -364,16 +369,15 @@ class Ranker:
         if recalled is not None:
             remembered = as_like(self.memory.scores(recalled, positions), raw)
             raw = raw + remembered[:, None]
-        present, mask = positions != NONE, None
-        if not (self._reaches_all and present.all()):
-            mask = on_device_of(present, raw)
-        if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
-            mask = mask & (raw != -math.inf).any(1)
-            positions = np.where(numbers_of(mask), positions, NONE)
+        all_reached = self.mode == "keyword" or ranks_by_inner_product(self.score)
+        positions, mask = within_reach(positions, raw, all_reached=all_reached)
+
+        # Weights and the scores that order the hits; documents beyond the candidates share no attention.
         weighing, outside, sharing = self.weighing_of(folded), None, positions != NONE
         if beyond is not None:
             outside, sharing = on_device_of(beyond, raw), sharing & ~beyond
             weighing = weighing._replace(beyond=outside)
+        second = whole_output = None
         if whole is None:
             scores, first = weighing.scores(raw, mask), raw
             if tokens is not None and self.stages == 2:
@@ -388,26 +392,16 @@ class Ranker:
                 scores = weighing.scores(raw, mask)
             weighed = weighing.weighed(raw, mask, first)
         else:
-            everything = whole.attended(values)
-            weighed = whole.weighed(raw, mask, everything)
-            scores = whole.scores(raw, mask, everything)
+            whole_output = whole.attended(values)
+            weighed = whole.weighed(raw, mask, whole_output)
+            scores = whole.scores(raw, mask, whole_output)
+
+        context = zeros((len(folded), 0), folded)
+        if pooled:
+            context = context_of(head, scored, weighed, positions, values, whole_output)
         order = by_score_then_position(scores, second)
-        along = order[:, None]
+        along = order[:, None]  # for arrays with an axis of heads
         keys = scored.keys(positions)
-        if keys is not None:
-            keys = np.take_along_axis(keys, numbers_of(along), 2)
-        if not pooled:
-            context = zeros((len(folded), 0), folded)
-        elif everything is not None and everything.context is not None:
-            context = everything.context if values is not None else head.values(everything.context)
-            if weighed.nothing is not None:
-                context = context * (1 - weighed.nothing)[:, None]
-        elif values is not None:
-            rows = rows_at(values, positions).to(weighed.mixed)
-            context = (weighed.mixed[:, None] @ rows)[:, 0]
-        else:
-            # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
-            context = head.values(scored.pooled(weighed))
         return SearchOutput(
             context=context,
             weights=gather(weighed.mixed, order, 1),
@@ -419,20 +413,38 @@ class Ranker:
             folded=folded,
             memory=None if remembered is None else gather(remembered, order, 1),
             recalled=recalled,
-            keys=keys,
+            keys=None if keys is None else np.take_along_axis(keys, numbers_of(along), 2),
             null_weight=weighed.nothing,
             output=None if not pooled or values is not None or head.output is None else head.output(context),
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
-            documents=everything.documents if everything is not None else sharing.sum(1),
-            covered_mass=None if everything is None else zeros((len(scores),), scores) + 1,
+            documents=sharing.sum(1) if whole_output is None else whole_output.documents,
+            covered_mass=None if whole is None else zeros((len(scores),), scores) + 1,
             second=None if second is None else gather(second.values, order, 1),
             near_evidence=None if second is None else second.evidence,
             reranked=None if second is None or second.reranked is None else gather(second.reranked, order, 1),
             beyond=None if beyond is None else np.take_along_axis(beyond, numbers_of(order), 1),
         )
 
-    @property
-    def _reaches_all(self) -> bool:
-        """True if every document has a finite score."""
-        return self.mode == "keyword" or ranks_by_inner_product(self.score)
+    def _whole(
+        self,
+        queries: Float[Array, "batch heads key_dim"],
+        folded: Float[Array, "batch heads encoder_dim"],
+        parts: QueryParts,
+    ) -> Whole:
+        """Every document as a candidate."""
+        from dsearch.engine.ranking.whole import Whole
+
+        remembered = None if parts.recalled is None else partial(self.memory.scores, parts.recalled)
+        return Whole(parts.scoring, self.weighing_of(folded), parts.legs, queries, folded, remembered)
+
+    def _proposed(
+        self, folded: Float[Array, "batch heads encoder_dim"], parts: QueryParts, *, deeper: bool
+    ) -> tuple[Int64[np.ndarray, "batch candidates"], Bool[np.ndarray, "batch candidates"] | None]:
+        """Positions of the candidates; with `deeper` further ones behind them, and True for those."""
+        legs, _, recalled = parts
+        positions = legs.propose(folded)
+        if not deeper or self.depth <= self.candidates:
+            return positions, None
+        past = None if recalled is None else self.memory.best(recalled, self.depth)
+        return legs.deeper(folded, positions, self.depth, past)

@@ -107,43 +107,43 @@ def resolve_queries(
         state = narrow(state)
     mode: Mode = options.get("mode", "hybrid")
     if vectors is not None and isinstance(queries, Sequence) and not any(map(str.strip, queries)):
-        queries = cast("Array", vectors)
+        queries = cast("Array", vectors)  # no words: as embeddings alone
     if not isinstance(queries, Sequence):
         mode = "dense" if mode == "hybrid" else mode
         layer = collection.layers.over(state, head, _with_mode(options, mode))
-        states = states_for(head, queries)
-        states = states if turn is None else turn(states)
+        states = _turned(states_for(head, queries), turn)
         return [QueryBatch([*range(len(states))], layer, states, None)], pinned
+
     groups = group_queries(queries, mode, state.keyword.tokenizer, operators=operators)
-    own = vectors is not None or turn is not None
-    of_tokens = None
-    tokened = not own and (state.tokens is not None or options.get("stages") == 2)
-    if tokened and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2:
-        of_tokens = token_encoder_of(collection, pinned.model)
+    # Tokens belong to the embedding of a text: a second stage has none for vectors or turned embeddings.
+    of_texts = vectors is None and turn is None
+    with_tokens = of_texts and (state.tokens is not None or options.get("stages") == 2)
     if vectors is not None:
         states = vectors
     else:
+        token_encoder = None
+        if with_tokens and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2:
+            token_encoder = token_encoder_of(collection, pinned.model)  # encodes both in one pass, if it can
         states = states_of(
             groups,
-            lambda texts: collection.query_embeddings(texts, mode, pinned.model, tokens=of_tokens),
+            lambda texts: collection.query_embeddings(texts, mode, pinned.model, tokens=token_encoder),
             collection.store.dimension,
         )
         if mode != "keyword" and pinned.model == live:
             collection.drift.note(live, states)
-    states = states_for(head, states)
-    states = states if turn is None else turn(states)
-    parsed: list[QueryBatch] = []
+    states = _turned(states_for(head, states), turn)
+
+    batches: list[QueryBatch] = []
     for group in groups:
         layer = collection.layers.over(state.holding(group.phrases), head, _with_mode(options, group.mode))
         of_group = states if len(groups) == 1 else states[group.numbers]
-        tokens = None
-        if not own and layer.stages == 2 and group.texts is not None:
-            tokens = tokens_of(collection, group.texts, layer.snapshot, pinned.model)
-        texts = group.texts
+        texts, tokens = group.texts, None
+        if with_tokens and layer.stages == 2 and texts is not None:
+            tokens = tokens_of(collection, texts, layer.snapshot, pinned.model)
         if typos and texts is not None:
             texts = [state.keyword.respelt(text, state.fresh.texts) for text in texts]
-        parsed.append(QueryBatch(group.numbers, layer, of_group, texts, tokens))
-    return parsed, pinned
+        batches.append(QueryBatch(group.numbers, layer, of_group, texts, tokens))
+    return batches, pinned
 
 
 def states_for(head: HeadFormulas, states: Any) -> Array:
@@ -155,10 +155,17 @@ def states_for(head: HeadFormulas, states: Any) -> Array:
     return torch.as_tensor(states)
 
 
+def _turned(states: Array, turn: Turn | None) -> Array:
+    return states if turn is None else turn(states)
+
+
 def checked_questions(
     queries: Sequence[str], chosen: SearchOptions, vectors: Vectors | None, dimension: int
 ) -> tuple[Float32[np.ndarray, "batch encoder_dim"] | None, Sequence[object]]:
-    """Check a batch; return the vectors as states, and the key of each query in a cursor.
+    """Check a batch of texts, with a vector each unless `vectors` is None.
+
+    Returns:
+        The vectors as states; and of each query the identity by which a cursor recognises it.
 
     Raises:
         DimensionMismatch: vectors of another length.

@@ -92,6 +92,19 @@ def unanswerable_queries(
     return {query: text for query, text in unanswerable.items() if text}
 
 
+def enough_unanswerable(
+    queries: Mapping[str, str] | None, qrels: Mapping[str, Mapping[str, float]] | None, answerable: int
+) -> list[str]:
+    """Texts of `unanswerable_queries`.
+
+    Raises:
+        InvalidRequest: as `require_both`.
+    """
+    unanswerable = [*unanswerable_queries(queries or {}, qrels or {}).values()]
+    require_both(len(unanswerable), answerable)
+    return unanswerable
+
+
 def require_both(unanswerable: int, answerable: int) -> None:
     """Refuse too few queries of one of the two kinds, before anything is trained.
 

@@ -110,7 +110,7 @@ def sign_flip_p_value(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> float:
-    """The share of random sign patterns under which the mean difference is at least as high as it is.
+    """The share of random sign patterns under which the mean difference is at least as high as observed.
 
     Queries that did not change have no part; (count + 1) / (samples + 1), as in the bootstrap.
 
@@ -159,13 +159,14 @@ def step_down_p_values(
     flipped = np.round(_flipped(sizes.T, queries, samples, seed), 4)  # equal patterns, equal values
     ranked = np.sort(flipped, axis=0)
     lower = [np.searchsorted(*columns) for columns in zip(ranked.T, flipped.T, strict=True)]
+    # p-value of each candidate under each sign pattern: the share of patterns with a sum at least as high.
     null = (samples - np.stack(lower, axis=1)) / samples / shares
     observed = np.asarray(p_values, float) / shares
-    adjusted, before, left = np.array(p_values, float), 0.0, list(range(len(shares)))
-    for candidate in np.argsort(observed, kind="stable"):
+    adjusted, largest, left = np.array(p_values, float), 0.0, list(range(len(shares)))
+    for candidate in np.argsort(observed, kind="stable"):  # step down from the most significant one
         as_low = (null[:, left].min(axis=1) <= observed[candidate] + 1e-12).mean()
-        before = max(before, float(as_low), adjusted[candidate])
-        adjusted[candidate] = before
+        largest = max(largest, float(as_low), adjusted[candidate])  # never below that of the step before
+        adjusted[candidate] = largest
         left.remove(int(candidate))
     return [min(1.0, float(p_value)) for p_value in adjusted]
 
@@ -269,9 +270,13 @@ def rounded(queries: float) -> int | None:
 
 
 Outcome = Literal["live", "accepted", "kept", "outdated", "tuned", "recalling", "remembered"]
-"""It answers now, by its merits or by consent; it does not answer; nor does it after a comparison with a
-version that is live no more; the tuned search beside it does, without or with a memory of past queries; it
-answers by what users and agents did."""
+"""Outcome for a version.
+
+`live`: it answers, since the gate passed; `accepted`: it answers by the user's consent; `kept`: it does not
+answer; `outdated`: it does not, since another version went live after the comparison; `tuned`: the tuned
+search beside it answers; `recalling`: the tuned search with a memory of past queries answers; `remembered`:
+rows of past queries answer, from what users and agents did.
+"""
 _NAMES: dict[Outcome, str] = {
     "tuned": "The tuned search",
     "recalling": "The tuned search with a memory of past queries",
@@ -305,11 +310,6 @@ def sentence_of(gate: Mapping[str, Any], outcome: Outcome) -> str:
         return f"{named} answers {count} as well as before ({figures}): {_end(gate, outcome)}"
     counts = f"answers {wins} of {count} better and {losses} worse"
     return f"{named} {counts} ({figures}): {_end(gate, outcome)}"
-
-
-def missing_queries(judged: int) -> int:
-    """Return the number of further judged queries that reliable training needs."""
-    return max(0, FEW_QUERIES - judged)
 
 
 def _end(gate: Mapping[str, Any], outcome: Outcome) -> str:
@@ -380,3 +380,8 @@ def _short(number: float) -> str:
 def _signed(number: float) -> str:
     """The same with its sign; 0 has none."""
     return _short(number) if round(number, 3) <= 0 else f"+{_short(number)}"
+
+
+def missing_queries(judged: int) -> int:
+    """Return the number of further judged queries that reliable training needs."""
+    return max(0, FEW_QUERIES - judged)

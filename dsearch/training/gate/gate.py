@@ -252,12 +252,13 @@ def judge(
         _slice("seen", before.all[before.seen], after.all[before.seen], prior, samples, seed),
         _slice("unseen", before.unseen[unseen], after.unseen[unseen], prior, samples, seed),
     ]
-    # The seen slice is empty where no two queries share a document; then the other one is the whole.
+    # A slice that is the whole does not bound the verdict: where no two queries share a document, none is
+    # seen and the unseen slice is the whole. An empty unseen slice bounds by its prior.
     seen = int(before.seen.sum())
     bounding = [seen not in (0, len(before)), seen > 0 and (need_slices or bool(unseen.any()))]
     if measure == MEASURE:
         slices[1:] = [
-            _bounding(part, gate) if bounds else part
+            _with_harm(part, gate) if bounds else part
             for part, bounds in zip(slices[1:], bounding, strict=True)
         ]
     assert whole.difference is not None
@@ -285,12 +286,12 @@ def _slice(
     return Slice(name, len(before), float(before.mean()), float(after.mean()), difference, deviation)
 
 
-def _bounding(part: Slice, gate: Gate) -> Slice:
-    """The slice with its probability of harm."""
-    mean = SLICE_PRIOR
+def _with_harm(part: Slice, gate: Gate) -> Slice:
+    """The slice with its probability of harm; that of the prior where it has no query."""
+    true_change = SLICE_PRIOR
     if part.difference is not None and part.deviation is not None:
-        mean = posterior(part.difference.mean, part.deviation, part.queries, SLICE_PRIOR)
-    return replace(part, harm=mean.below(-gate.margin))
+        true_change = posterior(part.difference.mean, part.deviation, part.queries, SLICE_PRIOR)
+    return replace(part, harm=true_change.below(-gate.margin))
 
 
 def _decided(report: GateReport) -> GateReport:
@@ -355,35 +356,6 @@ def _further_of_slice(part: Slice, queries: int, gate: Gate) -> int | None:
     return None if further is None else rounded(further * queries / part.queries)
 
 
-@torch.inference_mode()
-def overlap_of_canaries(
-    snapshot: Snapshot, before: Head, after: Head, *, count: int = CANARIES, seed: int = 0
-) -> float | None:
-    """Mean share of a stored document's ten nearest others that the new head keeps; None without others."""
-    visible = snapshot.visible()
-    if len(visible) < 2:
-        return None
-    every, some = corpus_embeddings(snapshot), torch.as_tensor(visible)
-    corpus, further = every[some], FurtherPassages.of(snapshot, every)
-    further = None if further is None else further.among(some)
-    depth = min(DEPTH, len(visible) - 1)
-    drawn = np.random.default_rng(seed).choice(len(visible), min(count, len(visible)), replace=False)
-    canaries = torch.as_tensor(np.sort(drawn))
-
-    def nearest(head: Head) -> list[set[int]]:
-        folded = head.fold(head.queries(corpus[canaries]))
-        scores = product(folded, corpus)
-        if further is not None:
-            scores, _ = further.taken(folded, scores)
-        logits = scores / head.temperature
-        mixed = (head.mixture_of(folded).log()[..., None] + logits.log_softmax(-1)).logsumexp(1)
-        mixed[torch.arange(len(canaries)), canaries] = -torch.inf
-        return [set(row) for row in mixed.topk(depth, dim=1).indices.tolist()]
-
-    shares = [len(a & b) / depth for a, b in zip(nearest(before), nearest(after), strict=True)]
-    return float(np.mean(shares))
-
-
 def judge_candidates(
     of_tuned: GateReport,
     now: Answers | None,
@@ -433,17 +405,46 @@ def judge_candidates(
 def _side_by_side(
     of_tuned: GateReport, of_head: GateReport, now: Answers | None, tuned: Answers | None
 ) -> tuple[Float[np.ndarray, "candidates queries"], Int64[np.ndarray, " queries"]]:
-    """QueryChanges by both candidates, a column for each query, and its index.
+    """Changes by both candidates, one row each with a column for each query, and the queries' indices.
 
-    Columns that are not shared count as independent, which is the stricter of the two.
+    NaN: not judged on that query. Queries not known to be the same count as different, which is stricter.
     """
     first, second = of_tuned.changes, of_head.changes
     assert first is not None
     assert second is not None
     if first.queries is not None and second.queries is not None:
         return on_common_queries([(first.values, first.queries), (second.values, second.queries)])
-    places = np.arange(len(first.values) + len(second.values))
+    indices = np.arange(len(first.values) + len(second.values))
     if now is not None and tuned is not None and len(first.values) == len(second.values):
-        return np.stack([tuned.all - now.all, second.values]), places[: len(second.values)]
-    of_second, of_first = np.split(places, [len(second.values)])
+        return np.stack([tuned.all - now.all, second.values]), indices[: len(second.values)]
+    of_second, of_first = np.split(indices, [len(second.values)])
     return on_common_queries([(first.values, of_first), (second.values, of_second)])
+
+
+@torch.inference_mode()
+def overlap_of_canaries(
+    snapshot: Snapshot, before: Head, after: Head, *, count: int = CANARIES, seed: int = 0
+) -> float | None:
+    """Mean share of a stored document's ten nearest others that the new head keeps; None without others."""
+    visible = snapshot.visible()
+    if len(visible) < 2:
+        return None
+    every, rows = corpus_embeddings(snapshot), torch.as_tensor(visible)
+    corpus, further = every[rows], FurtherPassages.of(snapshot, every)
+    further = None if further is None else further.among(rows)
+    depth = min(DEPTH, len(visible) - 1)
+    drawn = np.random.default_rng(seed).choice(len(visible), min(count, len(visible)), replace=False)
+    canaries = torch.as_tensor(np.sort(drawn))
+
+    def nearest(head: Head) -> list[set[int]]:
+        folded = head.fold(head.queries(corpus[canaries]))
+        scores = product(folded, corpus)
+        if further is not None:
+            scores, _ = further.taken(folded, scores)
+        logits = scores / head.temperature
+        mixed = (head.mixture_of(folded).log()[..., None] + logits.log_softmax(-1)).logsumexp(1)
+        mixed[torch.arange(len(canaries)), canaries] = -torch.inf
+        return [set(row) for row in mixed.topk(depth, dim=1).indices.tolist()]
+
+    shares = [len(a & b) / depth for a, b in zip(nearest(before), nearest(after), strict=True)]
+    return float(np.mean(shares))

@@ -253,8 +253,8 @@ def headroom(examples: Examples, head: Head | None = None, *, keywords: bool = T
     )
 
 
-AGREEMENT = 0.8  # at .5, a memory is held to know no related question either (guide decisions)
-FEWEST = 3
+AGREEMENT = 0.8  # Jaccard index from which two sets are of one episode (guide `decisions`)
+FEWEST = 3  # documents of a set that is compared
 
 
 def episodes_of(

@@ -10,6 +10,7 @@ import torch
 from support.service.service_fakes import WordEncoder, documents
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.types import Document
@@ -53,7 +54,7 @@ def _heads(papers: Collection) -> dict[str, Head]:
     heads["excitation and output"].open_output(3)
     for score in ("additive", "general", "gaussian"):
         heads[f"learned {score}"] = Head(32)
-        heads[f"learned {score}"].learn_score(score, 5)
+        heads[f"learned {score}"].score = new_score(score, 32, 5)
     heads["null slot"] = Head(32)
     heads["null slot"].open_null_slot(2.0, 0.5)
     heads["hops"] = Head(32)
