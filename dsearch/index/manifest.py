@@ -84,7 +84,7 @@ class Manifest:
             intact = raw == _canonical(content)
             digest = content.pop("digest")
             intact = intact and digest == hashlib.sha256(_canonical(content)).hexdigest()
-        except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
             raise CorruptData(f"{path}: cannot be read ({error}); {_REBUILD}") from error
         # Checked before the format number: a flipped bit in that is damage, not a newer release.
         if not intact:

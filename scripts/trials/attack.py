@@ -17,6 +17,14 @@ project's own tests. It prints one table and exits with 1 if a promise was broke
             promoted model no ranking changes; events that cannot be true are refused.
 - overload  many clients beside slow ones: answers are 200, 503 or 504; afterwards the server is ready and the
             answer is the one of before.
+- slow      a thousand connections that send almost nothing, beside uploads: these come through.
+- full      no file of the home can grow, at several sizes: writes are refused in words, what was acknowledged
+            is there after a restart.
+- home      a second server and a second writer of one home are refused.
+- restore   backups of other formats, with hostile FAISS files or links are refused in words.
+- bomb      models and files that stand for terabytes are refused, and the server's memory stays bounded.
+- site      hosts and origins of other sites, and their page in a browser: nothing is read or changed.
+- scope     each cell of the guide's table of routes and keys. The last round: the home has keys then.
 """
 
 from __future__ import annotations
@@ -29,141 +37,19 @@ import random
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-COLLECTION = "attacked"
-URL = f"/v1/collections/{COLLECTION}"
-WORDS = (
-    *("apple", "bread", "cheese", "honey", "red", "green"),
-    *("blue", "colour", "question", "answer", "thing", "filler"),
-)
-QUERIES = ("red apple", "honey bread", "blue cheese question")
-STARTS_WITHIN_S = 180.0
-SHED = (503, 504, 507)
+import break_ins
+from attacked import COLLECTION, QUERIES, SHED, URL, WORDS, Outcome, Server, documents, filled
+
 SPLICED = (b"null", b"1e999", b'"\\ud800"', b"[[[[", b"-1", b"\0", b"9" * 400)
-
-
-@dataclass
-class Outcome:
-    """Counts of one round; `broken` has a line for each promise that was not kept."""
-
-    name: str
-    trials: int = 0
-    seen: Counter[str] = field(default_factory=Counter[str])
-    broken: list[str] = field(default_factory=list[str])
-
-    def row(self) -> str:
-        """The line of the table."""
-        seen = ", ".join(f"{count} {what}" for what, count in sorted(self.seen.items()))
-        return f"{self.name:<9} {self.trials:>7} {len(self.broken):>7}  {seen}"
-
-
-class Server:
-    """`dsearch serve` of a home, as a process of its own; started anew after each kill."""
-
-    def __init__(self, home: Path, encoder: str | None):
-        self.home, self.port = home, free_port()
-        self.process: subprocess.Popen[bytes] | None = None
-        self._encoder = encoder
-
-    def start(self) -> None:
-        """Start, and return when it is ready."""
-        given = [] if self._encoder is None else ["--encoder", self._encoder]
-        command = [
-            sys.executable,
-            "-m",
-            "dsearch",
-            "serve",
-            "--home",
-            str(self.home),
-            "--port",
-            str(self.port),
-        ]
-        log = (self.home.parent / "server.log").open("ab")
-        self.process = subprocess.Popen([*command, "--port", str(self.port), *given], stdout=log, stderr=log)
-        until = time.monotonic() + STARTS_WITHIN_S
-        while time.monotonic() < until and self.process.poll() is None:
-            with suppress(OSError, http.client.HTTPException):
-                if self.ask("GET", "/readyz")[0] == 200:
-                    return
-            time.sleep(0.05)
-        raise SystemExit(f"the server did not start; see {self.home.parent / 'server.log'}")
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Status and JSON of one request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request(method, path, content, {"Content-Type": "application/json", **headers})
-            answer = connection.getresponse()
-            text = answer.read()
-            with suppress(ValueError):
-                return answer.status, json.loads(text)
-            return answer.status, text.decode("latin-1")
-        finally:
-            connection.close()
-
-    def raw(self, sent: bytes) -> bytes:
-        """What comes back for these bytes, up to the end of the connection."""
-        parts: list[bytes] = []
-        # A request whose end was cut off would be waited for much longer.
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=3) as connection:
-            connection.sendall(sent)
-            while part := connection.recv(65536):
-                parts.append(part)
-        return b"".join(parts)
-
-    def rankings(self) -> list[list[str]]:
-        """The ids that each query finds."""
-        return [
-            [hit["id"] for hit in self.ask("POST", f"{URL}/search", {"query": query})[1]["hits"]]
-            for query in QUERIES
-        ]
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.send_signal(how)
-            self.process.wait()
-            self.process = None
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def documents(count: int, prefix: str, generator: random.Random) -> list[dict[str, Any]]:
-    """Documents of a few words each."""
-    return [
-        {
-            "id": f"{prefix}-{number}",
-            "title": generator.choice(WORDS),
-            "text": " ".join(generator.choices(WORDS, k=12)) + f" {number % 64}",
-            "metadata": {"number": number},
-        }
-        for number in range(count)
-    ]
-
-
-def filled(server: Server, generator: random.Random) -> None:
-    """Make the collection that everything below attacks."""
-    server.start()
-    assert server.ask("PUT", URL, {})[0] in (200, 201)
-    body = documents(60, "first", generator)
-    assert server.ask("PUT", f"{URL}/documents", body)[0] in (200, 201), "documents were refused"
 
 
 # ---- rounds
@@ -305,9 +191,7 @@ def fuzz(server: Server, options: argparse.Namespace, generator: random.Random) 
             elif change == "double":
                 sent[at:at] = sent[at : at + 32]
             else:
-                sent[at:at] = generator.choice(
-                    (b"null", b"1e999", b'"\\ud800"', b"[[[[", b"-1", b"\0", b"9" * 400)
-                )
+                sent[at:at] = generator.choice(SPLICED)
         line = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
         if number % 4 == 0:
             broken = bytearray(line)
@@ -400,6 +284,13 @@ ROUNDS: dict[str, Callable[[Server, argparse.Namespace, random.Random], Outcome]
     "fuzz": fuzz,
     "poison": poison,
     "overload": overload,
+    "slow": break_ins.slow,
+    "full": break_ins.full,
+    "home": break_ins.home,
+    "restore": break_ins.restore,
+    "bomb": break_ins.bomb,
+    "site": break_ins.site,
+    "scope": break_ins.scope,
 }
 
 
@@ -413,6 +304,9 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=200)
     parser.add_argument("--clients", type=int, default=48)
     parser.add_argument("--seconds", type=float, default=15.0, help="of overload")
+    parser.add_argument("--slow", type=int, default=1000, help="connections that send almost nothing")
+    parser.add_argument("--uploads", type=int, default=20, help="beside them")
+    parser.add_argument("--limits", type=int, default=4, help="sizes beyond which no file grows")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--encoder", help="a sentence-transformers model or folder; the default one when left out"

@@ -160,3 +160,9 @@ def test_a_cancelled_verification_ends_without_a_verdict(small: tuple[Path, Mani
 def test_a_manifest_against_its_schema_is_not_written(folder: Path) -> None:
     with pytest.raises(CorruptData, match=r"manifest\.json: \$\.rows -1 is less than the minimum of 0"):
         replace(Manifest.read(folder), rows=-1).to_bytes()
+
+
+def test_brackets_without_end_are_damage(folder: Path) -> None:
+    (folder / MANIFEST_NAME).write_bytes(b"[" * 200_000)
+    with pytest.raises(CorruptData):
+        Manifest.read(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import IO
 
 import pytest
 from support.paths import ROOT
+from support.sizes import by_size
 from support.tiny_encoder import write_tiny_encoder
 from support.warm.processes import WarmProcess, warm_start
 
@@ -18,17 +19,18 @@ SCRIPT = ROOT / "scripts" / "trials" / "attack.py"
 
 pytestmark = [pytest.mark.server, pytest.mark.crash]
 
+# Disk, backups and bombs start a dozen processes: nightly.
+EVERY_TIME = ["kill", "flip", "fuzz", "poison", "overload", "slow", "home", "site", "scope"]
+
 
 @pytest.fixture(scope="module")
 def attack() -> Iterator[ModuleType]:
     """The program as a module; it is no part of a package."""
-    spec = importlib.util.spec_from_file_location("attack_tool", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    sys.path.insert(0, str(SCRIPT.parent))
+    yield importlib.import_module("attack")
+    sys.path.remove(str(SCRIPT.parent))
+    for name in ("attack", "attacked", "break_ins"):
+        del sys.modules[name]
 
 
 class WarmServers:
@@ -44,15 +46,20 @@ def test_a_small_attack_breaks_no_promise(
 ) -> None:
     encoder = write_tiny_encoder(tmp_path)
     sizes = "--kills 1 --flips 8 --fuzz 60 --events 8 --clients 4 --seconds 0.5"
-    monkeypatch.setattr(attack, "subprocess", WarmServers)
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--encoder", str(encoder), *sizes.split()])
+    sizes += " --slow 40 --uploads 2 --limits 1"
+    rounds = by_size(EVERY_TIME, [*attack.ROUNDS])
+    for name in ("attacked", "break_ins"):
+        monkeypatch.setattr(sys.modules[name], "subprocess", WarmServers)
+    monkeypatch.setattr(
+        sys, "argv", [str(SCRIPT), "--encoder", str(encoder), *sizes.split(), "--rounds", ",".join(rounds)]
+    )
     monkeypatch.delenv("DSEARCH_HOME", raising=False)
     code = attack.main()
     output, errors = capsys.readouterr()
     assert code == 0, output + errors
     header, *rows = output.splitlines()
     assert header.split() == ["round", "trials", "broken", "seen"]
-    assert [row.split()[0] for row in rows] == ["kill", "flip", "fuzz", "poison", "overload"]
+    assert [row.split()[0] for row in rows] == rounds
     assert all(int(row.split()[1]) > 0 and row.split()[2] == "0" for row in rows)
 
 
@@ -79,4 +86,7 @@ def test_a_server_that_answers_500_is_found(attack: ModuleType) -> None:
 def test_an_unknown_round_is_refused(attack: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         attack.parsed(["--rounds", "kill,bribe"])
-    assert "no round 'bribe'; use some of kill, flip, fuzz, poison, overload" in capsys.readouterr().err
+    assert (
+        "no round 'bribe'; use some of kill, flip, fuzz, poison, overload, slow, full"
+        in capsys.readouterr().err
+    )
