@@ -165,7 +165,7 @@ class SearchLegs:
         """The dense leg, for the queries of all heads."""
         snapshot, k = self._snapshot, self._candidates
         flat = folded.reshape(-1, folded.shape[2])
-        asking: Bool[np.ndarray, " queries"] = flat.any(axis=1)
+        asking = np.any(flat, axis=1)
         every = _few(snapshot, len(flat)) and bool(asking.all())
         if self._same_scores is not None:
             return snapshot.best_of(self._same_scores.reshape(len(flat), -1), k)
