@@ -21,6 +21,7 @@ from dsearch.service.compat import (
     store_files,
     vector_stores,
 )
+from dsearch.service.error_texts import hide_folder
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
@@ -135,6 +136,7 @@ def create_app(
     )
     app.state.service = service
     problems.install(app)
+    hide_folder(engine.home.path)
     declared = (  # matched in this order: the most frequent routes first
         search,
         attend,

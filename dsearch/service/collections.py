@@ -13,6 +13,7 @@ from dsearch.engine.home import is_given
 from dsearch.engine.maintenance.migrate import Migration, PreparedMigration
 from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
 from dsearch.results import AliasSet, CollectionDamaged, CollectionInfo
+from dsearch.service.error_texts import without_home
 
 Opened = TypeVar("Opened", bound=Searchable)
 P = ParamSpec("P")
@@ -136,7 +137,8 @@ class Catalogue:
             except CollectionNotFound:
                 continue  # deleted since it was listed
             except DsearchError as error:
-                described.append(CollectionDamaged.of(name, error))
+                problem = {"code": error.code, "detail": without_home(str(error))}
+                described.append(CollectionDamaged(name, problem))
         return described
 
     def create(

@@ -16,6 +16,7 @@ from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument
 from dsearch.results import RefusedDocument
 from dsearch.service.collections import Catalogue
+from dsearch.service.error_texts import without_home
 from dsearch.service.errors import BodyTooLarge
 from dsearch.service.schemas.search import DocumentGiven
 from dsearch.service.wire import json as strict_json
@@ -55,7 +56,7 @@ class StreamCounts:
             except ValidationError as error:
                 self._refuse(number, "invalid_document", field_errors(in_body(error))[0]["detail"])
             except DsearchError as error:
-                self._refuse(number, error.code, str(error))
+                self._refuse(number, error.code, without_home(str(error)))
         with self.catalogue.writing(self.collection, encoder=bool(documents)) as collection:
             problems = embedding_problems(collection.store, documents)
             for place, problem in problems.items():

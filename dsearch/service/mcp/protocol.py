@@ -20,6 +20,7 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from dsearch.errors import DsearchError, InvalidRequest, ScopeTooNarrow
+from dsearch.service.error_texts import without_home
 from dsearch.service.mcp.tools import TOOLS, AgentTool, ToolCaller
 from dsearch.service.state import Service
 from dsearch.service.wire.problems import field_errors
@@ -56,7 +57,7 @@ def protocol_server(service: Service, caller_of: CallerOf) -> Server[Any]:
         try:
             answer = await _call(service, call.name, call.arguments or {}, caller_of(context))
         except DsearchError as error:
-            return _refusal(str(error))
+            return _refusal(without_home(str(error)))
         except Exception:
             _log.exception("tool %s failed", repr_of(call.name))
             return _refusal("an unexpected error; the server's log has it")

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from dsearch.engine import statistics
 from dsearch.errors import CollectionNotFound, InvalidRequest
+from dsearch.service.error_texts import without_home
 from dsearch.service.schemas.answers import StatisticsAnswer
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
@@ -18,4 +19,8 @@ router = APIRouter(prefix="/v1/collections/{collection}/stats", tags=["collectio
 @router.get("", response_model=StatisticsAnswer, responses=documented(CollectionNotFound, InvalidRequest))
 async def get_statistics(collection: str, service: TheService) -> Response:
     """Return statistics: generations, writes since the last, storage of keys and their recall, bytes."""
-    return json_answer(await service.read(service.catalogue.call(statistics, collection)))
+    described = await service.read(service.catalogue.call(statistics, collection))
+    for part in ("rebuild", "verification"):
+        if described[part]["problem"] is not None:
+            described[part]["problem"] = without_home(described[part]["problem"])
+    return json_answer(described)

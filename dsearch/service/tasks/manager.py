@@ -34,6 +34,7 @@ from dsearch.errors import (
 )
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
+from dsearch.service.error_texts import problem_members
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.tasks.jobs import (
     TaskNote,
@@ -213,7 +214,7 @@ class Tasks:
                 return
             self.store.end(task, "cancelled")
         except DsearchError as error:
-            self.store.end(task, "failed", problem=error.to_dict())
+            self.store.end(task, "failed", problem=problem_members(error))
         except Exception:
             reference = uuid.uuid4().hex
             _log.exception("task %s failed (%s)", task.id, reference)

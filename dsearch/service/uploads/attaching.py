@@ -23,6 +23,7 @@ from dsearch.engine import Collection
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, MissingExtra, NotFound, amount
 from dsearch.service.batching.worker import Worker
 from dsearch.service.collections import Catalogue
+from dsearch.service.error_texts import without_home
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.uploads.files import Uploads
 from dsearch.service.uploads.reading import FIELD, MAX_DOCUMENTS, Attributes, documents_of, part_id
@@ -214,7 +215,8 @@ class Attachments:
         except Cancelled:
             attachment.status = "cancelled"
         except DsearchError as error:
-            attachment.status, attachment.code, attachment.problem = "failed", _code_of(error), str(error)
+            attachment.status, attachment.code = "failed", _code_of(error)
+            attachment.problem = without_home(str(error))
         except Exception:
             _log.exception("file %s could not be attached to %s", attachment.file, attachment.collection)
             attachment.status, attachment.code = "failed", "server_error"

@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 from dsearch.declared import suggestion
 from dsearch.errors import Command, DsearchError, KeyMissing, NotFound
 from dsearch.service import errors as service_errors
+from dsearch.service.error_texts import without_home
 from dsearch.service.errors import RetryLater
 from dsearch.service.wire.error_shapes import Shape, shape_of
 from dsearch.service.wire.requests import repr_of
@@ -129,7 +130,8 @@ def problem(
     """A problem document as an answer; members of `more` that are None are left out."""
     known_status, title = _kind(code)
     content = {"type": f"/problems/{code}", "title": title, "status": status or known_status, "code": code}
-    content |= {"detail": detail} | {name: value for name, value in more.items() if value is not None}
+    content["detail"] = without_home(detail)
+    content |= {name: value for name, value in more.items() if value is not None}
     return ProblemAnswer(content, status or known_status, headers)
 
 

@@ -1,0 +1,61 @@
+"""No answer says where the home lies, whatever is damaged in it (SECURITY, promise 7)."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from dsearch.engine import Collection
+from dsearch.service.error_texts import hide_folder, without_home
+
+URL = "/v1/collections/papers"
+
+
+def test_errors_name_files_by_their_place_in_the_home(
+    client: TestClient, papers: Collection, tmp_path: Path
+) -> None:
+    papers.close()
+    for path in papers.store.path.glob("generations/*/manifest.json"):
+        path.write_bytes(b"nonsense" * 1000)
+    answers = [
+        client.post(f"{URL}/search", json={"query": "cat"}),
+        client.put(f"{URL}/documents", json=[{"id": "a", "text": "cat"}]),
+        client.get("/v1/collections"),
+        client.get(URL),
+        client.get("/readyz"),
+        client.post(
+            "/mcp",
+            json={
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {"name": "search", "arguments": {"collection": "papers", "query": "cat"}},
+            },
+            headers={"Accept": "application/json, text/event-stream"},
+        ),
+    ]
+    assert [answer.status_code for answer in answers[:2]] == [503, 503]
+    assert answers[0].json()["detail"].startswith("papers was closed")
+    for answer in answers:
+        assert str(tmp_path) not in answer.text, answer.text
+
+
+def test_a_task_that_failed_names_no_place_of_the_machine(
+    client: TestClient, papers: Collection, tmp_path: Path
+) -> None:
+    (papers.store.path / "feedback.db").write_bytes(b"nonsense" * 1000)
+    task = client.post(f"{URL}/train", json={"feedback": True}).json()
+    until = time.monotonic() + 60
+    while task.get("state") in ("queued", "running") and time.monotonic() < until:
+        time.sleep(0.05)
+        task = client.get(f"/v1/tasks/{task['id']}").json()
+    assert str(tmp_path) not in json.dumps(task), task
+
+
+def test_the_folder_itself_is_the_home(tmp_path: Path) -> None:
+    hide_folder(tmp_path)
+    assert without_home(f"{tmp_path}/a/b.db: damaged; see {tmp_path}") == "a/b.db: damaged; see the home"
+    assert without_home("limit=0; use 1") == "limit=0; use 1"
