@@ -265,6 +265,8 @@ def _root(
     ] = False,
 ) -> None:
     """A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval."""
+    from dsearch.cli.interruption import go_on_with
     from dsearch.cli.session import remember_home
 
     remember_home(None)  # of an earlier command in this process
+    go_on_with()

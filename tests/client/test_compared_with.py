@@ -56,7 +56,9 @@ def test_a_kept_version_is_judged_against_the_live_one_of_its_scores(
     outdated = result_of(here, here.judge_model("papers", kept, ExampleScores(LOW, HIGH, live="v0")))
     assert (outdated["live"], outdated["gate"]["verdict"]) == (False, "passed")
     assert outdated["reason"].count("not promoted, since v1 became live after the comparison with v0") == 1
-    assert outdated["verdict"].endswith("since another version became live after the comparison.")
+    assert outdated["verdict"].endswith(
+        "since another version became live after the comparison; compare the two."
+    )
     record = collection.store.model(kept).record
     assert (record["compared_with"], record["outdated_by"]) == ("v0", "v1")
     assert "not promoted, since v1 became live" in record["verdict"]
@@ -178,7 +180,9 @@ def test_a_promotion_during_a_task_that_learns(
     assert (result["live"], engine.collection("papers").live_model) == (False, "v1")
     assert "not promoted, since v1 became live during the run, which began with v0" in result["reason"]
     assert f"judge it again by `dsearch compare v1 {trained} -c papers" in result["reason"]
-    assert result["verdict"].endswith("since another version became live after the comparison.")
+    assert result["verdict"].endswith(
+        "since another version became live after the comparison; compare the two."
+    )
     models = {model.version: model.record for model in client.models("papers").models}
     assert models[trained]["outdated_by"] == "v1"
     again = result_of(client, client.judge_model("papers", trained, ExampleScores(LOW, HIGH, live="v1")))

@@ -129,9 +129,9 @@ def pooled_rows(output: SearchOutput, rows: Float[Tensor, "batch candidates valu
 
 
 def rows_of_candidates(
-    rows: Float[Tensor, "batch listed value_dim"], present: Bool[Tensor, "batch candidates"]
+    rows: Float[Tensor, ...], present: Bool[Tensor, "batch candidates"]
 ) -> Float[Tensor, "batch candidates value_dim"]:
-    """Return the caller's rows as wide as the candidates, zeros where there is none.
+    """Return the caller's rows, [batch, listed, value_dim], as wide as the candidates; zeros at padding.
 
     Raises:
         InvalidRequest: not a row for each candidate of each query.

@@ -107,13 +107,17 @@ def wait_interruptibly(times: int) -> None:
 
 def test_ctrl_c_stops_what_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "PATIENCE_S", 0.05)
-    with pytest.raises(KeyboardInterrupt):
-        wait_interruptibly(6000)
-    with interruptible() as pressed:  # what asks is left to stop by itself
-        signal.raise_signal(signal.SIGINT)
-        assert pressed()
-        for _ in range(20):
-            time.sleep(0.01)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where nohup started the tests
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait_interruptibly(6000)
+        with interruptible() as pressed:  # what asks is left to stop by itself
+            signal.raise_signal(signal.SIGINT)
+            assert pressed()
+            for _ in range(20):
+                time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_several_processes_train_in_scope_full_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ def test_a_version_that_became_live_during_the_run_stays(
     monkeypatch.setattr(GateReport, "passed", property(lambda report: True))
     code, out, _ = dsearch(command, "-c", "t", "--data", indexed, *(["--epochs", "1"] * (command == "train")))
     assert code == 3
-    assert "since another version became live after the comparison." in out
+    assert "since another version became live after the comparison; compare the two." in out
     assert "not promoted, since v1 became live during the run, which began with v0" in out
     assert "judge it again by `dsearch compare v1 v2 -c t --data JUDGEMENTS`" in out
     assert "v2 is kept but does not answer" in out
