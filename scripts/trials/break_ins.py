@@ -11,6 +11,7 @@ import gzip
 import http.client
 import io
 import json
+import queue
 import random
 import re
 import resource
@@ -25,10 +26,10 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from subprocess import TimeoutExpired, run
+from subprocess import DEVNULL, Popen, TimeoutExpired, run
 from typing import Any
 
 from attacked import COLLECTION, SHED, URL, Outcome, Server, documents
@@ -327,20 +328,26 @@ def site(server: Server, options: argparse.Namespace, generator: random.Random) 
     if program is None:
         outcome.seen["no browser"] = 1
     else:
-        with _other_site(server.port) as port:
-            for url in (f"http://other.test:{port}/", f"http://rebound.test:{server.port}/v1/collections"):
-                shown = _shown(program, url)
-                outcome.trials += 1
-                outcome.seen["pages in a browser"] += 1
-                if COLLECTION in shown.replace(URL, ""):
-                    outcome.broken.append(f"a page at {url} reads {shown[-300:]}")
-                if "other.test" in url and "attempts ended" not in shown:
-                    outcome.broken.append(f"the page of the other site did not run: {shown[-300:]}")
+        rebound = f"http://rebound.test:{server.port}/v1/collections"
+        read = {
+            "the other site": _read_by_other_site(program, server.port),
+            rebound: _shown(program, rebound),
+        }
+        for page, text in read.items():
+            outcome.trials += 1
+            outcome.seen["pages in a browser"] += 1
+            if text is None:
+                outcome.broken.append(f"the page of {page} did not come to its end")
+            elif COLLECTION in text.replace(URL, ""):
+                outcome.broken.append(f"a page of {page} reads {text[-300:]}")
     if server.rankings() != before or server.ask("GET", "/v1/collections")[1] != there:
         outcome.broken.append("a page of another site changed something")
     return outcome
 
 
+# other.test and rebound.test are this machine.
+_SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run")
+_SWITCHES += ("--host-resolver-rules=MAP *.test 127.0.0.1",)
 _PAGE = """<!doctype html><pre id=read></pre><iframe name=frame></iframe>
 <form id=form method=post target=frame enctype=text/plain action="http://127.0.0.1:%(port)d%(url)s/documents/delete">
 <input name='{"ids": ["first-1", "first-2"], "x": "' value='"}'></form>
@@ -365,15 +372,15 @@ _PAGE = """<!doctype html><pre id=read></pre><iframe name=frame></iframe>
   }
   document.getElementById("form").submit();
   await new Promise((done) => setTimeout(done, 300));
-  read.textContent += " attempts ended";
+  await fetch("/read", { method: "POST", body: read.textContent });
 })();
 </script>"""
 
 
-@contextmanager
-def _other_site(port: int) -> Iterator[int]:
-    """Serve the page of another site; its port."""
+def _read_by_other_site(program: str, port: int) -> str | None:
+    """What the page of another site could read of the server at `port`; None if it did not end."""
     page = (_PAGE % {"port": port, "url": URL}).encode()
+    told: queue.Queue[str] = queue.Queue()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -382,22 +389,37 @@ def _other_site(port: int) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(page)
 
+        def do_POST(self) -> None:
+            told.put(self.rfile.read(int(self.headers["Content-Length"])).decode("utf-8", "replace"))
+            self.send_response(204)
+            self.end_headers()
+
         def log_message(self, format: str, *args: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+    ):
         threading.Thread(target=other.serve_forever, daemon=True).start()
+        # A browser with a port for debuggers stays until it is ended.
+        switches = (*_SWITCHES, f"--user-data-dir={profile}", "--remote-debugging-port=0")
+        address = f"http://other.test:{other.server_port}/"
+        browser = Popen([program, *switches, address], stdout=DEVNULL, stderr=DEVNULL)
         try:
-            yield other.server_port
+            return told.get(timeout=ENDS_WITHIN_S)
+        except queue.Empty:
+            return None
         finally:
+            browser.terminate()
+            browser.wait()
             other.shutdown()
 
 
 def _shown(program: str, url: str) -> str:
-    """What a browser shows of a page, to which other.test and rebound.test are this machine."""
-    switches = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run")
-    named = ["--host-resolver-rules=MAP *.test 127.0.0.1", "--virtual-time-budget=20000"]
-    named += ["--dump-dom", url]
-    ended = run([program, *switches, *named], capture_output=True, timeout=ENDS_WITHIN_S, check=False)
+    """What a browser shows of a page."""
+    ended = run(
+        [program, *_SWITCHES, "--dump-dom", url], capture_output=True, timeout=ENDS_WITHIN_S, check=False
+    )
     return ended.stdout.decode("utf-8", "replace")
 
 
