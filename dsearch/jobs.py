@@ -121,7 +121,8 @@ class LearningJob:
     Attributes:
         queries: query id → text.
         judgements: query id → document id → grade, above 0 for documents that answer the query.
-        exclude: query id → documents that take no part in its ranking.
+        exclude: query id → documents that take no part in its ranking. Scope full and second stages learn
+            nothing from them; the losses of the other scopes take them for documents without a judgement.
         left_out: lines of the data that were left out before, by kind; for the record.
     """
 

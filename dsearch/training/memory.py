@@ -313,7 +313,7 @@ def _require_extensible(collection: Collection, accept: bool) -> str:
     if "memory" not in record and not accept:
         raise Conflict(
             f"{live}, which is live, has no query memory; train one on judged queries, or accept one with "
-            "default settings"
+            "default settings (--accept; accept=true over HTTP)"
         )
     return live
 
