@@ -227,12 +227,14 @@ def _numbers(rows: Rows) -> list[int]:
     return rows.tolist() if isinstance(rows, np.ndarray) else [int(row) for row in rows]
 
 
-def _by_row(connection: sqlite3.Connection, fields: str, rows: list[int]) -> Iterator[tuple[Any, ...]]:
-    unique = sorted({*rows})
+def _by_row(connection: sqlite3.Connection, fields: str, rows: list[int]) -> list[tuple[Any, ...]]:
+    """Read at once: a cursor that damage leaves open would complain when its connection is closed."""
+    unique, found = sorted({*rows}), list[tuple[Any, ...]]()
     for start in range(0, len(unique), _PLACES):
         chunk = unique[start : start + _PLACES]
         places = ",".join("?" * len(chunk))  # for the few of an answer cheaper than an array of JSON
-        yield from connection.execute(f"SELECT {fields} FROM document WHERE row IN ({places})", chunk)
+        found += connection.execute(f"SELECT {fields} FROM document WHERE row IN ({places})", chunk)
+    return found
 
 
 def _in_order(rows: list[int], by_row: dict[int, Stored]) -> list[Stored]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import sqlite3
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from dsearch.errors import DocumentNotFound, InvalidRequest, NotFound
+from dsearch.errors import CorruptData, DocumentNotFound, InvalidRequest, NotFound
 from dsearch.store import Store
 from dsearch.store.documents import read
 from dsearch.types import Document
@@ -131,3 +134,18 @@ def test_the_bounds_of_a_limit_are_inclusive(filled: Store, call: str, most: int
     for limit in (0, most + 1):
         with pytest.raises(InvalidRequest, match=f"limit={limit}; use 1 to {most}"):
             ask(*first, limit=limit)
+
+
+def test_damage_leaves_no_cursor_open(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = filled.rows_of(IDS)
+    with sqlite3.connect(filled.path / "documents.db") as connection:
+        connection.execute("UPDATE document SET text = 'other' WHERE id = ?", (IDS[0],))
+    connection.close()
+    complaints: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    with pytest.raises(CorruptData) as raised:
+        filled.documents([*rows.values()])
+    filled.close()
+    del raised  # with the frames in which a cursor would be
+    gc.collect()
+    assert complaints == []
