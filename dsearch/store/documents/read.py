@@ -229,12 +229,12 @@ def _numbers(rows: Rows) -> list[int]:
 
 def _by_row(connection: sqlite3.Connection, fields: str, rows: list[int]) -> list[tuple[Any, ...]]:
     """Read at once: a cursor that damage leaves open would complain when its connection is closed."""
-    unique, found = sorted({*rows}), list[tuple[Any, ...]]()
+    unique, records = sorted({*rows}), list[tuple[Any, ...]]()
     for start in range(0, len(unique), _PLACES):
         chunk = unique[start : start + _PLACES]
         places = ",".join("?" * len(chunk))  # for the few of an answer cheaper than an array of JSON
-        found += connection.execute(f"SELECT {fields} FROM document WHERE row IN ({places})", chunk)
-    return found
+        records += connection.execute(f"SELECT {fields} FROM document WHERE row IN ({places})", chunk)
+    return records
 
 
 def _in_order(rows: list[int], by_row: dict[int, Stored]) -> list[Stored]:
