@@ -60,9 +60,9 @@ class CollectionDamaged:
     problem: dict[str, str]
 
     @classmethod
-    def of(cls, name: str, error: DsearchError) -> CollectionDamaged:
-        """Describe a collection by the error that opening it raised."""
-        return cls(name, {"code": error.code, "detail": str(error)})
+    def of(cls, name: str, error: DsearchError, detail: str | None = None) -> CollectionDamaged:
+        """Describe a collection by the error that opening it raised; `detail` in place of its text."""
+        return cls(name, {"code": error.code, "detail": str(error) if detail is None else detail})
 
 
 @dataclass(frozen=True, slots=True)

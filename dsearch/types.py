@@ -236,8 +236,8 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         """The members as JSON names them, without those that were not requested; values as they are."""
-        members: dict[str, Any] = {"rank": self.rank, "id": self.id, "weight": self.weight}
-        members.update(score=self.score, title=self.title, text=self.text, metadata=self.metadata)
+        always = ("rank", "id", "weight", "score", "title", "text", "metadata")
+        members: dict[str, Any] = {name: getattr(self, name) for name in always}
         for name in ("explain", "highlights", "passage"):
             if (part := getattr(self, name)) is not None:
                 members[name] = part

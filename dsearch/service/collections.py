@@ -137,8 +137,7 @@ class Catalogue:
             except CollectionNotFound:
                 continue  # deleted since it was listed
             except DsearchError as error:
-                problem = {"code": error.code, "detail": without_home(str(error))}
-                described.append(CollectionDamaged(name, problem))
+                described.append(CollectionDamaged.of(name, error, without_home(str(error))))
         return described
 
     def create(

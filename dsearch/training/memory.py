@@ -186,7 +186,7 @@ def _by_folds(trials: Trials) -> Iterator[Setting]:
 
 REMEMBER = "remember"  # of the record of such a version
 DEFAULT = MemorySetting(0.8, START_TEMPERATURE, 0.6, 0.0)
-"""Of a memory that no gate admitted: a few judged documents would lend their grades to most of the others."""
+"""Setting of a memory that no gate admitted; a few judged documents would lend to most of the others."""
 
 
 def remember(

@@ -92,7 +92,7 @@ class Server:
             connection.close()
 
     def raw(self, sent: bytes) -> bytes:
-        """What comes back for these bytes, up to the end of the connection."""
+        """Send bytes as they are; return the answer up to the end of the connection."""
         parts: list[bytes] = []
         # A request whose end was cut off would be waited for much longer.
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=3) as connection:

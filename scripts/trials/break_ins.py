@@ -378,7 +378,7 @@ _PAGE = """<!doctype html><pre id=read></pre><iframe name=frame></iframe>
 
 
 def _read_by_other_site(program: str, port: int) -> str | None:
-    """What the page of another site could read of the server at `port`; None if it did not end."""
+    """Text that the page of another site could read of the server at `port`; None if it did not end."""
     page = (_PAGE % {"port": port, "url": URL}).encode()
     told: queue.Queue[str] = queue.Queue()
 
@@ -416,7 +416,7 @@ def _read_by_other_site(program: str, port: int) -> str | None:
 
 
 def _shown(program: str, url: str) -> str:
-    """What a browser shows of a page."""
+    """Return a page as a browser has it in the end."""
     ended = run(
         [program, *_SWITCHES, "--dump-dom", url], capture_output=True, timeout=ENDS_WITHIN_S, check=False
     )

@@ -165,7 +165,7 @@ def answer_of(layer: Any, row: Row, positions: int) -> dict[str, Any]:
 
 
 def difference(name: str, one: Any, other: Any, dtype: torch.dtype) -> str | None:
-    """What is different, in words."""
+    """Return the differences in words."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             return f"{name}: {one.dtype} {[*one.shape]}, {other.dtype} {[*other.shape]}"

@@ -65,7 +65,7 @@ def test_token_states_leave_a_prompt_out(home: TinyHome, monkeypatch: pytest.Mon
 def test_what_is_encoded_and_counted_begins_with_the_prompt(
     home: TinyHome, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    """Of the role alone; passages are cut by counts of documents."""
+    """Each role has its own prefix; passages are cut by counts of documents."""
     plain = Encoder.load(home.encoder)
     prompts = {"query": "question: ", "document": "number text: "}
     if which == "torch":

@@ -31,12 +31,6 @@ def encoder() -> WordEncoder:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, encoder: WordEncoder) -> Iterator[SearchEngine]:
-    with SearchEngine(tmp_path / "home", encoder=lambda: encoder) as opened:
-        yield opened
-
-
-@pytest.fixture
 def app(engine: SearchEngine) -> FastAPI:
     # A busy machine is no reason for a test to fail.
     return create_app(engine, query_timeout_s=30, open_engine=partial(open_words, engine.home.path))

@@ -15,7 +15,7 @@ SIZE, SPEAKERS, RECORDINGS = 12, 4, 60
 
 
 def test_a_layer_over_vectors_learns_from_their_metadata_and_goes_live(tmp_path: Path) -> None:
-    """Who speaks is in three numbers of twelve; the rest is noise, which a trained head leaves out."""
+    """Three numbers of twelve tell the speaker; the rest is noise, which a trained head leaves out."""
     generator = torch.Generator().manual_seed(0)
     speaker = torch.arange(RECORDINGS) % SPEAKERS
     voices = torch.eye(SPEAKERS)[:, :3]

@@ -16,7 +16,7 @@ KINDS = pytest.mark.parametrize("kind", [torch.tensor, np.array])
 
 @KINDS
 def test_the_best_passage_by_hand(kind: Callable[[Any], Any]) -> None:
-    """Of equal ones the first."""
+    """The first of equal ones counts."""
     scores = kind([[[0.1, 0.5, 0.9, 0.5, 0.2]], [[0.3, -1.0, -2.0, 7.0, 7.0]]])
     owners = kind([[[0, 1, 0, 1, 2]], [[0, 1, 1, 2, 2]]])  # 2 is padding
     assert best_passages(scores, owners, 2).tolist() == [[[2, 1]], [[0, 1]]]

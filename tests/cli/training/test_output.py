@@ -41,7 +41,7 @@ def test_a_kept_version_says_how_to_use_it() -> None:
 
 
 def test_a_version_that_came_too_late_is_named_with_the_reason() -> None:
-    """What passed may be another one than what was trained: the tuned search, or one with a memory."""
+    """The tuned search, or one with a memory, may pass in place of the version that was trained."""
     kept = Registration("v2", None, "v1", "no gain")
     assert kept_lines("papers", kept) == [is_kept("papers", "v2")]
     late = replace(kept, reason="v4 became live meanwhile", passed="v3", outdated_by="v4")

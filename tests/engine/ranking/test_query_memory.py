@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.engine.judged_memory import memory_of_judged
 from support.fakes import HashingEncoder
 
 from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS, Recalled
@@ -45,16 +46,7 @@ def papers(engine: SearchEngine) -> Collection:
 
 
 def memory_over(papers: Collection, strength: float = 0.6, lending: float = 1.0) -> QueryMemory:
-    ids = sorted({id for judged in JUDGED for id in judged})
-    rows = papers.store.rows_of(ids)
-    of_row = np.array([rows[id] for id in ids])
-    positions = papers.snapshot.positions_of(of_row)
-    pairs = [(n, ids.index(id), grade) for n, judged in enumerate(JUDGED) for id, grade in judged.items()]
-    of_query, of_document, grades = (np.array(column) for column in zip(*pairs, strict=True))
-    states = papers.query_states(PAST, "hybrid").numpy()
-    embeddings = papers.snapshot.embeddings(positions[None])[0]
-    memory = QueryMemory(states, embeddings, of_row, of_query, of_document, grades, texts=PAST)
-    return memory.with_setting(strength, 0.05, 0.5, lending)
+    return memory_of_judged(papers, PAST, JUDGED, strength=strength, lending=lending)
 
 
 def remembering(papers: Collection, heads: int = 1, lending: float = 1.0) -> Head:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
+from support.engine.judged_memory import memory_of_judged
 from support.service.service_fakes import WordEncoder, documents
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
-from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.types import Document
 
@@ -60,7 +59,7 @@ def _heads(papers: Collection) -> dict[str, Head]:
     heads["hops"] = Head(32)
     heads["hidden layer"] = Head(32, heads=2, rank=3, query_side="mlp")
     heads["memory"] = Head(32)
-    heads["memory"].memory = _memory_over(papers)
+    heads["memory"].memory = memory_of_judged(papers, PAST, JUDGED)
     for kind, head in heads.items():
         _moved(head, 0.5 if kind == "hops" else 0.0)
     return heads
@@ -78,16 +77,3 @@ def _moved(head: Head, hop_strength: float = 0.0) -> Head:
                 parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
         head.hop_strength.fill_(hop_strength)
     return head.eval()
-
-
-def _memory_over(papers: Collection) -> QueryMemory:
-    ids = sorted({id for judged in JUDGED for id in judged})
-    rows = papers.store.rows_of(ids)
-    of_row = np.array([rows[id] for id in ids])
-    positions = papers.snapshot.positions_of(of_row)
-    pairs = [(n, ids.index(id), grade) for n, judged in enumerate(JUDGED) for id, grade in judged.items()]
-    of_query, of_document, grades = (np.array(column) for column in zip(*pairs, strict=True))
-    states = papers.query_states(PAST, "hybrid").numpy()
-    embeddings = papers.snapshot.embeddings(positions[None])[0]
-    memory = QueryMemory(states, embeddings, of_row, of_query, of_document, grades, texts=PAST)
-    return memory.with_setting(0.6, 0.05, 0.5, 1.0)
