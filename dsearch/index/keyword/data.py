@@ -37,6 +37,7 @@ from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64
 
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.keyword.tokenizer import Tokenizer
+from dsearch.index.keyword.without_jax import import_bm25s
 
 
 def idf_of(document_frequency: int, documents: int) -> float:
@@ -76,10 +77,8 @@ def columns_of_corpus(
     """
     if terms == 0:  # bm25s would average no lengths
         return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
-    import bm25s  # brings scipy, for building only
-
     # float64: with float32 the last bit would depend on NumPy's promotion rules.
-    scorer = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64", int_dtype="int32")
+    scorer = import_bm25s().BM25(method="lucene", k1=k1, b=b, dtype="float64", int_dtype="int32")
     matrix = scorer.build_index_from_ids(list(range(terms)), documents, show_progress=False)
     return (
         np.asarray(matrix["indptr"], np.int64),

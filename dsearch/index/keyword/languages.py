@@ -18,6 +18,7 @@ from typing import Any
 import Stemmer
 
 from dsearch.errors import InvalidRequest, MissingExtra
+from dsearch.index.keyword.without_jax import import_bm25s
 
 # Lucene's 33 (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`), which bm25s has as well.
 ENGLISH_STOP_WORDS = (
@@ -81,9 +82,7 @@ def stemmer_and_stop_words(language: str) -> tuple[str | None, tuple[str, ...]]:
 def _stop_words(language: str) -> tuple[str, ...]:
     if language == "english":
         return ENGLISH_STOP_WORDS
-    import bm25s.stopwords  # brings scipy, which a search needs for nothing else
-
-    return tuple(getattr(bm25s.stopwords, f"STOPWORDS_{language.upper()}", ()))
+    return tuple(getattr(import_bm25s(".stopwords"), f"STOPWORDS_{language.upper()}", ()))
 
 
 def named_languages(language: str) -> tuple[str, ...]:
