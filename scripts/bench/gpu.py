@@ -43,6 +43,7 @@ import torch
 
 from dsearch.attention import exact_attention, top_k
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
+from dsearch.encoder.weights import DEFAULT_ENCODER
 from dsearch.training.losses.objectives import listwise_cross_entropy, retention
 
 TOP = 100
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="queries; default: 1,024, on a CPU 16")
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--texts", type=int, help="documents to encode; default: 8,192, on a CPU 32")
+    parser.add_argument("--encoder", default=DEFAULT_ENCODER, help="name or folder of a model")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -260,14 +262,14 @@ def encoder(options: argparse.Namespace, peaks: Peaks) -> Iterator[Line]:
     texts = [document.text for document in python_corpus().documents]
     texts = (texts * -(-options.texts // len(texts)))[: options.texts]
     batch_size = 256 if options.device == "cuda" else 32
-    loaded = Encoder.load(device=options.device, batch_size=batch_size)
+    loaded = Encoder.load(options.encoder, device=options.device, batch_size=batch_size)
     rates: list[tuple[str, Callable[[], object]]] = [
         ("encoder, float32", lambda: loaded.encode_documents(texts)),
     ]
     if options.device == "cuda":
-        half = Encoder.load(device=options.device, dtype="bfloat16", batch_size=batch_size)
+        half = Encoder.load(options.encoder, device=options.device, dtype="bfloat16", batch_size=batch_size)
         rates.append(("encoder, bfloat16", lambda: half.encode_documents(texts)))
-    plain = Encoder.load(device=options.device).model
+    plain = Encoder.load(options.encoder, device=options.device).model
     name = "sentence-transformers, float32"
     if options.device == "cuda":
         plain, name = plain.half(), "sentence-transformers, float16"

@@ -98,7 +98,9 @@ def test_a_memory_ranks_and_is_trained_beside_on_a_gpu(topics: Collection, examp
     assert layer(torch.as_tensor(held_out.states).cuda()).positions[0, 0] == here[0, 0]
     texts, judged = queries_of()
     job = TrainingJob(queries=texts, judgements=judged)
-    assert run_training(topics, job, device="cuda").register(topics, job).live == "v1"
+    live = run_training(topics, job, device="cuda").register(topics, job).live
+    assert live is not None
+    assert "memory" in topics.store.model(live).record
 
 
 def test_every_judged_document_is_hidden_in_exactly_one_round(examples: Examples) -> None:

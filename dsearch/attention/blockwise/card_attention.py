@@ -66,7 +66,7 @@ def attend(
         wide = _wide(keys)
         if sums is None or reference is None or context is None:
             reference, unknown = _reference(wide[:_FIRST], queries, factors, bias)
-            sums = kernels.Sums.room(queries, bias)
+            sums = kernels.AttentionSums.room(queries, bias)
             context = reference.new_zeros(len(queries), corpus.value_dim)
         weights = kernels.weigh(queries, wide, factors, reference * _LOG2_E, bias, sums)
         context += _product(weights, values)

@@ -7,9 +7,11 @@ Interpreted they run in float32, with whole numbers as inputs, whose sums no ord
 
 from __future__ import annotations
 
+import ast
 import importlib
 import math
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -167,6 +169,20 @@ class TestInterpretedAttention:
             total = attend(sign, 6.0, hidden)
             torch.testing.assert_close(total.finish().log_partition, torch.tensor([sign * 40 + math.log(9)]))
             assert attend(sign, 2.0, hidden) is None
+
+
+@pytest.mark.parametrize("task", ["search", "attention"])
+def test_what_is_asked_of_the_kernels_is_in_their_module(task):
+    """Read, not imported: that takes Triton, and their module is chosen where the card is known."""
+    here = Path(card_search.__file__).parent
+    asked = {
+        node.attr
+        for node in ast.walk(ast.parse((here / f"card_{task}.py").read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "kernels"
+    }
+    there = ast.parse((here / f"triton_{task}.py").read_text("utf-8")).body
+    assert asked
+    assert asked <= {node.name for node in there if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def test_without_such_a_card_they_decline():

@@ -117,7 +117,8 @@ def test_a_run_with_an_encoder_goes_on_on_another_device(
     expected = train_encoder(numbers, tiny_folder, scope, "cpu")
     for name, tensor in expected.items():
         assert found[name].device.type == "cpu"
-        torch.testing.assert_close(found[name], tensor, rtol=1e-2, atol=1e-4)
+        if not name.endswith("key.bias"):  # it cancels in the softmax: its gradient is rounding alone
+            torch.testing.assert_close(found[name], tensor, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("scope", ["head", "query", "full"])
