@@ -16,7 +16,7 @@ from jaxtyping import Float, Float32, Int64
 
 from dsearch.encoder.backends import CLOSE
 from dsearch.encoder.exported.runtimes import Run, Tokens
-from dsearch.encoder.text_encoder import EncoderIdentity, length_sorted_batches
+from dsearch.encoder.text_encoder import CPU_BATCH, EncoderIdentity, length_sorted_batches
 from dsearch.encoder.token_states import TextTokens, inside_text
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.threads import thread_budget
@@ -65,7 +65,7 @@ class CompiledEncoder:
         prompts: Mapping[str, str],
         identity: EncoderIdentity,
         reference: Callable[[], Encoder],
-        batch_size: int = 32,
+        batch_size: int = CPU_BATCH,
         few_shapes: bool = False,
         states_problem: str | None = None,
     ):
