@@ -20,6 +20,7 @@ from dsearch.encoder.token_batch import TokenBatch, token_batch
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.encoder.weights import DEFAULT_ENCODER, Weights, find_weights
+from dsearch.encoder.word_tokens import WordTokens, whole_tokenizer, word_tokenizer
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.products import in_full_precision, quicken
 
@@ -41,6 +42,8 @@ class Encoder(nn.Module):
         self._identity = identity
         # A fast tokenizer changes its padding during a call, so it is not reentrant.
         self._tokenizing = threading.Lock()
+        # The tokenizer with its size, and its copy that cuts nothing off.
+        self._whole: tuple[tuple[Any, int], Any] | None = None
 
     @classmethod
     def load(
@@ -203,6 +206,19 @@ class Encoder(nn.Module):
                 [prompt + text for text in texts], truncation=False, padding=False, verbose=False
             )
         return [len(ids) for ids in tokens["input_ids"]]
+
+    def word_tokens(self, texts: Sequence[str]) -> list[WordTokens] | None:
+        """As `WordEncoder`."""
+        tokenizer = self.model.tokenizer
+        if not getattr(tokenizer, "is_fast", False) or getattr(tokenizer, "split_special_tokens", False):
+            return None
+        with self._tokenizing:
+            version = tokenizer, len(tokenizer)
+            if self._whole is None or self._whole[0] != version:
+                self._whole = version, whole_tokenizer(tokenizer.backend_tokenizer.to_str())
+            whole = self._whole[1]
+        tokenize = word_tokenizer(whole, (self.model.prompts or {}).get("document", ""))
+        return None if tokenize is None else tokenize(texts)
 
     @torch.inference_mode()
     def _encode(self, texts: Sequence[str], role: Role) -> Float32[np.ndarray, "texts encoder_dim"]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.encoder import Encoder, EncoderIdentity, weights
+from dsearch.encoder import Encoder, EncoderIdentity, EncoderTraining, LearningEncoder, weights
 from dsearch.encoder.text_encoder import Role, length_sorted_batches
 from dsearch.encoder.token_batch import TokenBatch
 from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
@@ -173,6 +173,21 @@ def test_out_of_memory_halves_the_batch_of_token_states(
     for whole, part in zip(tokens, tokens_in_parts, strict=True):
         assert part.states == pytest.approx(whole.states, abs=1e-5)
         assert (part.spans == whole.spans).all()
+
+
+def test_tokens_of_words_follow_the_tokenizer(encoder: Encoder) -> None:
+    texts = ["Grüße, 世界", "the quick brown fox " * 100, ""]
+    words = encoder.word_tokens(texts)
+    assert words is not None
+    assert [len(tokens) + 2 for tokens in words] == encoder.token_counts(texts)
+    assert LearningEncoder(encoder, EncoderTraining("all")).word_tokens(texts) is not None
+    tokenizer = copy.deepcopy(encoder.model.tokenizer)
+    other = Encoder(SimpleNamespace(tokenizer=tokenizer, prompts=None), encoder.identity)
+    assert other.word_tokens(texts) is not None
+    tokenizer.add_tokens(["fox brown"])
+    assert other.word_tokens(texts) is None  # a token of two words
+    other.model.tokenizer = SimpleNamespace(is_fast=False)
+    assert other.word_tokens(texts) is None
 
 
 def test_a_gpu_encodes_more_texts_at_a_time(encoder: Encoder) -> None:
