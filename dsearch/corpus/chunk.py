@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 CountTokens = Callable[[Sequence[str]], list[int]]
+CountParts = Callable[[Sequence[tuple[int, int]]], list[int]]
 
 _PIECES = 8  # minimum pieces of a passage, for balance and overlap
 # Characters of a token, to search boundaries: counting tokens at each takes ten times as long.
@@ -22,7 +23,13 @@ _CHARACTERS = 4
 
 
 def cut(
-    text: str, size: int, overlap: int, count: CountTokens, seams: Sequence[int] = ()
+    text: str,
+    size: int,
+    overlap: int,
+    count: CountTokens,
+    seams: Sequence[int] = (),
+    *,
+    count_parts: CountParts | None = None,
 ) -> list[tuple[int, int]]:
     """Split a text into passages: [start, end) in characters, in order.
 
@@ -33,12 +40,15 @@ def cut(
         text: text to split; one passage if it has at most `size` tokens.
         size: maximum tokens of a passage.
         overlap: maximum tokens shared with the previous passage; less than half of `size`.
-        count: counts the tokens of parts of the text.
+        count: counts the tokens of texts.
         seams: ascending offsets at which a passage begins if it would have at least half of the length there.
+        count_parts: counts the tokens of parts [start, end) of the text; by `count` when None.
     """
-    if count([text])[0] <= size:
+    if count_parts is None:
+        count_parts = lambda parts: count([text[start:end] for start, end in parts])  # noqa: E731
+    if count_parts([(0, len(text))])[0] <= size:
         return [(0, len(text))]
-    pieces, lengths = _pieces(text, size, count, seams)
+    pieces, lengths = _pieces(text, size, count, count_parts, seams)
     if not pieces:
         return [(0, len(text))]
     at = np.searchsorted([start for start, _ in pieces], seams)
@@ -56,13 +66,13 @@ def cut(
 
 
 def _pieces(
-    text: str, size: int, count: CountTokens, seams: Sequence[int]
+    text: str, size: int, count: CountTokens, count_parts: CountParts, seams: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """Split into small stripped parts, none across a seam, in order; also return their lengths in tokens."""
     ends = [0, *(seam for seam in seams if 0 < seam < len(text)), len(text)]
     most = max(1, size // _PIECES) * _CHARACTERS
     pieces = [piece for a, b in pairwise(ends) for piece in _seams(text[a:b], a, most, len)]
-    lengths = count([text[start:end] for start, end in pieces])
+    lengths = count_parts(pieces)
     if max(lengths, default=0) > size:  # a script with several tokens a character
         pieces = [
             smaller
@@ -73,7 +83,7 @@ def _pieces(
                 else _seams(text[start:end], start, size, lambda part: count([part])[0])
             )
         ]
-        lengths = count([text[start:end] for start, end in pieces])
+        lengths = count_parts(pieces)
     return pieces, [max(1, length) for length in lengths]
 
 

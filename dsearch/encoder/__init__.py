@@ -12,6 +12,7 @@ from dsearch.encoder.text_encoder import EncoderIdentity, QueryCache, TextEncode
 from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import TokenCounter
 from dsearch.encoder.weights import DEFAULT_ENCODER
+from dsearch.encoder.word_tokens import WordEncoder, WordTokens
 from dsearch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ __all__ = [
     "TokenCounter",
     "TokenEncoder",
     "TunedEncoder",
+    "WordEncoder",
+    "WordTokens",
     "choice_of",
     "encoder_cache",
     "encoder_in_use",

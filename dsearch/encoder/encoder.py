@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,15 +15,17 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from dsearch.encoder.packed import load_packed
-from dsearch.encoder.text_encoder import EncoderIdentity, Role, length_sorted_batches
+from dsearch.encoder.text_encoder import EncoderIdentity, Role, default_batch_size, length_sorted_batches
 from dsearch.encoder.token_batch import TokenBatch, token_batch
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.encoder.weights import DEFAULT_ENCODER, Weights, find_weights
+from dsearch.encoder.word_tokens import WordTokens, whole_tokenizer, word_tokenizer
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.products import in_full_precision, quicken
 
 _log = logging.getLogger(__name__)
+_Part = TypeVar("_Part")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -34,13 +36,15 @@ class Encoder(nn.Module):
     Texts longer than `max_tokens` are truncated. Embeddings have length 1.
     """
 
-    def __init__(self, model: Any, identity: EncoderIdentity, *, batch_size: int = 32):
+    def __init__(self, model: Any, identity: EncoderIdentity, *, batch_size: int | None = None):
         super().__init__()
         self.model = model
-        self.batch_size = batch_size
+        self._batch_size = batch_size
         self._identity = identity
         # A fast tokenizer changes its padding during a call, so it is not reentrant.
         self._tokenizing = threading.Lock()
+        # The tokenizer with its size, and its copy that cuts nothing off.
+        self._whole: tuple[tuple[Any, int], Any] | None = None
 
     @classmethod
     def load(
@@ -50,7 +54,7 @@ class Encoder(nn.Module):
         device: str = "cpu",
         dtype: str = "float32",
         max_tokens: int | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
     ) -> Encoder:
         """Load the model `name` (see weights.py) from disk, without network access.
 
@@ -60,7 +64,8 @@ class Encoder(nn.Module):
             dtype: "float32", whatever the model was saved in; or "bfloat16" for autocast: faster, embeddings
                 with a cosine above .9999.
             max_tokens: limit above which texts are truncated; the model's own when None.
-            batch_size: texts encoded at a time.
+            batch_size: texts encoded at a time; 256 on a CUDA GPU and 32 elsewhere when None. It is halved
+                while they do not fit into the memory of the GPU.
 
         Raises:
             EncoderUnavailable: no weights, or not a sentence-transformers model.
@@ -92,6 +97,17 @@ class Encoder(nn.Module):
     def identity(self) -> EncoderIdentity:
         """Identity of the encoder, by which embeddings are comparable."""
         return self._identity
+
+    @property
+    def batch_size(self) -> int:
+        """Texts encoded at a time, by default those of the present device."""
+        if self._batch_size is None:
+            return default_batch_size(self.model.device.type)
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, texts: int) -> None:
+        self._batch_size = texts
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -163,11 +179,13 @@ class Encoder(nn.Module):
         tokens: dict[int, TextTokens] = {}
         lengths = np.array([len(text) for text in texts], np.int64)
         for batch in length_sorted_batches(lengths, self.batch_size):
-            with in_full_precision(self.model.device.type):
-                encoded = self.embed_tokens([texts[int(i)] for i in batch], role)
-            out[batch] = encoded.embeddings.cpu().numpy()
-            for at, states, spans in zip(batch.tolist(), encoded.states, encoded.spans, strict=True):
-                tokens[at] = TextTokens(states.cpu().numpy(), spans)
+            some = [texts[int(i)] for i in batch]
+            encoded = self._within_memory(some, lambda part: self.embed_tokens(part, role))
+            out[batch] = torch.cat([part.embeddings for part in encoded]).cpu().numpy()
+            at = iter(batch.tolist())
+            for part in encoded:
+                for states, spans in zip(part.states, part.spans, strict=True):
+                    tokens[next(at)] = TextTokens(states.cpu().numpy(), spans)
         return out, [tokens[at] for at in range(len(texts))]
 
     def _prepared(self, texts: Sequence[str], role: Role) -> dict[str, Any]:
@@ -191,22 +209,37 @@ class Encoder(nn.Module):
             )
         return [len(ids) for ids in tokens["input_ids"]]
 
+    def word_tokens(self, texts: Sequence[str]) -> list[WordTokens] | None:
+        """As `WordEncoder`."""
+        tokenizer = self.model.tokenizer
+        if not getattr(tokenizer, "is_fast", False) or getattr(tokenizer, "split_special_tokens", False):
+            return None
+        with self._tokenizing:
+            version = tokenizer, len(tokenizer)
+            if self._whole is None or self._whole[0] != version:
+                self._whole = version, whole_tokenizer(tokenizer.backend_tokenizer.to_str())
+            whole = self._whole[1]
+        tokenize = word_tokenizer(whole, (self.model.prompts or {}).get("document", ""))
+        return None if tokenize is None else tokenize(texts)
+
     @torch.inference_mode()
     def _encode(self, texts: Sequence[str], role: Role) -> Float32[np.ndarray, "texts encoder_dim"]:
         out = np.empty((len(texts), self.identity.dimension), np.float32)
         lengths = np.array([len(text) for text in texts], np.int64)
         for batch in length_sorted_batches(lengths, self.batch_size):
-            out[batch] = self._within_memory([texts[int(i)] for i in batch], role)
+            some = [texts[int(i)] for i in batch]
+            encoded = self._within_memory(some, lambda part: self.embed(part, role).cpu())
+            out[batch] = torch.cat(encoded).numpy()
         return out
 
-    def _within_memory(self, texts: Sequence[str], role: Role) -> Float32[np.ndarray, "texts encoder_dim"]:
+    def _within_memory(self, texts: Sequence[str], embed: Callable[[Sequence[str]], _Part]) -> list[_Part]:
         """Encode a batch; halve the batch size for good if the device runs out of memory."""
-        parts: list[np.ndarray] = []
+        parts: list[_Part] = []
         while texts:
             some = texts[: self.batch_size]
             try:
                 with in_full_precision(self.model.device.type):  # embeddings are the identity's anywhere
-                    parts.append(self.embed(some, role).cpu().numpy())
+                    parts.append(embed(some))
             except torch.OutOfMemoryError:
                 if len(some) == 1:
                     raise
@@ -214,11 +247,11 @@ class Encoder(nn.Module):
                 _log.warning("out of memory: %d texts are encoded at a time from now on", self.batch_size)
             else:
                 texts = texts[len(some) :]
-        return np.concatenate(parts)
+        return parts
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Encoder:
         """Copy the weights; the lock is not shared."""
-        copied = Encoder(copy.deepcopy(self.model, memo), self._identity, batch_size=self.batch_size)
+        copied = Encoder(copy.deepcopy(self.model, memo), self._identity, batch_size=self._batch_size)
         return copied.train(self.training)
 
     def _precision(self) -> Any:

@@ -26,6 +26,7 @@ from dsearch.encoder.text_encoder import EncoderIdentity, Role, TextEncoder
 from dsearch.encoder.token_batch import TokenBatch
 from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import Vocabulary
+from dsearch.encoder.word_tokens import WordEncoder, WordTokens
 from dsearch.errors import CorruptData, EncoderUnavailable, InvalidRequest, MissingExtra
 
 METHODS = ("lora", "all")
@@ -103,6 +104,10 @@ class _Wrapped(nn.Module):
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """As `TokenCounter`; of an encoder that is one."""
         return self.encoder.token_counts(texts)
+
+    def word_tokens(self, texts: Sequence[str]) -> list[WordTokens] | None:
+        """As `WordEncoder`; None of an encoder that is none."""
+        return self.encoder.word_tokens(texts) if isinstance(self.encoder, WordEncoder) else None
 
 
 class LearningEncoder(_Wrapped):

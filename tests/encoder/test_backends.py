@@ -64,12 +64,19 @@ def test_it_agrees_with_torch(home: TinyHome, which: str) -> None:
     assert other.encode_documents([]).shape == (0, 16)
 
 
+def word_counts(encoder: Encoder | CompiledEncoder) -> list[int]:
+    """The counts of `TEXTS` by the tokens of words, and the marks."""
+    (marks,), words = encoder.token_counts([""]), encoder.word_tokens(TEXTS)
+    assert words is not None
+    return [len(tokens) + marks for tokens in words]
+
+
 def test_it_counts_tokens_and_batches_as_torch_does(home: TinyHome) -> None:
     needs("onnx")
     exact, other = home.load("torch", batch_size=2), home.load("onnx", batch_size=2)
     assert isinstance(exact, Encoder)
     assert isinstance(other, CompiledEncoder)
-    assert other.token_counts(TEXTS) == exact.token_counts(TEXTS)
+    assert other.token_counts(TEXTS) == exact.token_counts(TEXTS) == word_counts(exact) == word_counts(other)
     many = [f"{text} {number}" for number, text in enumerate(TEXTS * 5)]
     alone = np.concatenate([other.encode_documents([text]) for text in many])
     np.testing.assert_allclose(other.encode_documents(many), alone, atol=1e-5)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from dsearch.encoder import Encoder, EncoderIdentity, weights
+from dsearch.encoder import Encoder, EncoderIdentity, EncoderTraining, LearningEncoder, weights
 from dsearch.encoder.text_encoder import Role, length_sorted_batches
+from dsearch.encoder.token_batch import TokenBatch
 from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("offline_encoder")
@@ -148,6 +151,54 @@ def test_unknown_encoder_says_what_is_allowed(tmp_path: Path, monkeypatch: pytes
         Encoder.load("no/such-model")
     with pytest.raises(EncoderUnavailable, match="no weights"):
         Encoder.load(str(tmp_path))
+
+
+def test_out_of_memory_halves_the_batch_of_token_states(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text {'word ' * n}" for n in (3, 1, 2, 5, 4)]
+    embeddings, tokens = encoder.encode_tokens(texts)
+    embed_tokens = encoder.embed_tokens
+
+    def small(some: list[str], role: Role) -> TokenBatch:
+        if len(some) > 3:
+            raise torch.OutOfMemoryError("does not fit")
+        return embed_tokens(some, role)
+
+    monkeypatch.setattr(encoder, "embed_tokens", small)
+    monkeypatch.setattr(encoder, "batch_size", 8)
+    in_parts, tokens_in_parts = encoder.encode_tokens(texts)
+    assert encoder.batch_size == 2
+    assert in_parts == pytest.approx(embeddings, abs=1e-5)
+    for whole, part in zip(tokens, tokens_in_parts, strict=True):
+        assert part.states == pytest.approx(whole.states, abs=1e-5)
+        assert (part.spans == whole.spans).all()
+
+
+def test_tokens_of_words_follow_the_tokenizer(encoder: Encoder) -> None:
+    texts = ["Grüße, 世界", "the quick brown fox " * 100, ""]
+    words = encoder.word_tokens(texts)
+    assert words is not None
+    assert [len(tokens) + 2 for tokens in words] == encoder.token_counts(texts)
+    assert LearningEncoder(encoder, EncoderTraining("all")).word_tokens(texts) is not None
+    tokenizer = copy.deepcopy(encoder.model.tokenizer)
+    other = Encoder(SimpleNamespace(tokenizer=tokenizer, prompts=None), encoder.identity)
+    assert other.word_tokens(texts) is not None
+    tokenizer.add_tokens(["fox brown"])
+    assert other.word_tokens(texts) is None  # a token of two words
+    other.model.tokenizer = SimpleNamespace(is_fast=False)
+    assert other.word_tokens(texts) is None
+
+
+def test_a_gpu_encodes_more_texts_at_a_time(encoder: Encoder) -> None:
+    def on(device: str, **options: int) -> int:
+        return Encoder(SimpleNamespace(device=torch.device(device)), encoder.identity, **options).batch_size
+
+    assert (on("cpu"), on("mps"), on("meta"), on("cuda:1")) == (32, 32, 32, 256)
+    assert on("cuda", batch_size=8) == 8
+    moved = Encoder(SimpleNamespace(device=torch.device("cpu")), encoder.identity)
+    moved.model.device = torch.device("cuda")
+    assert moved.batch_size == copy.deepcopy(moved).batch_size == 256
 
 
 @pytest.mark.parametrize(

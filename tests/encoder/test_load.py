@@ -54,6 +54,8 @@ def test_torch_in_single_precision_is_the_default(loaders: SimpleNamespace) -> N
     given: dict[str, Any] = {"device": "cuda", "max_tokens": 64, "batch_size": 8}
     assert load_encoder("some", dtype="bfloat16", **given) == "torch bfloat16"
     assert loaders.steps[-1] == ("torch", "some", {"dtype": "bfloat16", **given})
+    load_encoder("some", device="cuda:0")
+    assert loaders.steps[-1] == ("torch", "some", {**options, "device": "cuda:0", "batch_size": 256})
 
 
 def test_a_back_end_is_taken_with_all_options(loaders: SimpleNamespace) -> None:

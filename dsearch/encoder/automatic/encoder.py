@@ -20,6 +20,7 @@ from dsearch.encoder.exported.request import Exporting, ExportOrigin
 from dsearch.encoder.text_encoder import EncoderIdentity, TextEncoder
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
+from dsearch.encoder.word_tokens import WordTokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -141,6 +142,10 @@ class AutomaticEncoder:
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Token counts of documents, with special tokens and prompt, before truncation."""
         return self._current.token_counts(texts)
+
+    def word_tokens(self, texts: Sequence[str]) -> list[WordTokens] | None:
+        """As `WordEncoder`."""
+        return self._current.word_tokens(texts)
 
 
 def load_automatic(

@@ -26,7 +26,7 @@ from dsearch.encoder.backends import HALF, INT8, ONNX, OPENVINO, Backend
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting, ExportOrigin
 from dsearch.encoder.exported.runtimes import Run, onnx_session, openvino_session
-from dsearch.encoder.text_encoder import EncoderIdentity
+from dsearch.encoder.text_encoder import CPU_BATCH, EncoderIdentity
 from dsearch.errors import CorruptData, InvalidRequest
 
 FORMAT = 2  # 1: without token states
@@ -37,7 +37,9 @@ _TOOLS = {ONNX: ("onnx", "onnxscript", "onnxruntime"), OPENVINO: ("openvino", "n
 _log = logging.getLogger(__name__)
 
 
-def cached_encoder(request: Exporting, backend: Backend, *, batch_size: int = 32) -> CompiledEncoder | None:
+def cached_encoder(
+    request: Exporting, backend: Backend, *, batch_size: int = CPU_BATCH
+) -> CompiledEncoder | None:
     """The encoder as `backend` runs it; None if the cache does not have it whole. Nothing is exported."""
     folder = export_folder(request, backend)
     record = checked_record(folder)
@@ -104,7 +106,7 @@ def checked_record(folder: Path) -> dict[str, Any] | None:
 
 
 def open_export(
-    request: Exporting, backend: Backend, folder: Path, record: dict[str, Any], batch_size: int = 32
+    request: Exporting, backend: Backend, folder: Path, record: dict[str, Any], batch_size: int = CPU_BATCH
 ) -> CompiledEncoder:
     """The exported encoder in a folder.
 

@@ -16,9 +16,10 @@ from jaxtyping import Float, Float32, Int64
 
 from dsearch.encoder.backends import CLOSE
 from dsearch.encoder.exported.runtimes import Run, Tokens
-from dsearch.encoder.text_encoder import EncoderIdentity, length_sorted_batches
+from dsearch.encoder.text_encoder import CPU_BATCH, EncoderIdentity, length_sorted_batches
 from dsearch.encoder.token_states import TextTokens, inside_text
 from dsearch.encoder.tokens import Vocabulary
+from dsearch.encoder.word_tokens import WordTokens, whole_tokenizer, word_tokenizer
 from dsearch.threads import thread_budget
 
 if TYPE_CHECKING:
@@ -65,14 +66,14 @@ class CompiledEncoder:
         prompts: Mapping[str, str],
         identity: EncoderIdentity,
         reference: Callable[[], Encoder],
-        batch_size: int = 32,
+        batch_size: int = CPU_BATCH,
         few_shapes: bool = False,
         states_problem: str | None = None,
     ):
         self.states_problem = states_problem
         self.origin: ExportOrigin | None = None  # set by who opens an export
         self._run = run
-        self._cut, self._whole = _tokenizer(tokenizer), _tokenizer(tokenizer)
+        self._cut, self._whole = whole_tokenizer(tokenizer), whole_tokenizer(tokenizer)
         self._cut.enable_truncation(identity.max_tokens)
         self._inputs, self._padding, self._prompts = tuple(inputs), padding, dict(prompts)
         self._identity, self.batch_size, self._few_shapes = identity, batch_size, few_shapes
@@ -150,6 +151,11 @@ class CompiledEncoder:
             len(encoding) for encoding in self._whole.encode_batch_fast([prompt + text for text in texts])
         ]
 
+    def word_tokens(self, texts: Sequence[str]) -> list[WordTokens] | None:
+        """As `WordEncoder`."""
+        tokenize = word_tokenizer(self._whole, self._prompts.get("document", ""))
+        return None if tokenize is None else tokenize(texts)
+
     def _encode(self, texts: Sequence[str], role: str) -> Float32[np.ndarray, "texts encoder_dim"]:
         out = np.empty((len(texts), self._identity.dimension), np.float32)
         prompt = self._prompts.get(role, "")
@@ -188,12 +194,3 @@ def _units(rows: Float32[np.ndarray, "rows encoder_dim"]) -> Float32[np.ndarray,
 
 def _next_width(width: int) -> int:
     return max(_LEAST_WIDTH, 1 << (width - 1).bit_length())
-
-
-def _tokenizer(content: str) -> Any:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_str(content)
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer

@@ -11,10 +11,11 @@ from dsearch.encoder.backends import FLOAT, INT8, ONNX, Backend
 from dsearch.encoder.exported.cache import checked_record, export_folder, open_export
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting
+from dsearch.encoder.text_encoder import CPU_BATCH
 from dsearch.errors import EncoderUnavailable
 
 
-def exported(request: Exporting, backend: Backend, *, batch_size: int = 32) -> CompiledEncoder:
+def exported(request: Exporting, backend: Backend, *, batch_size: int = CPU_BATCH) -> CompiledEncoder:
     """The encoder as `backend` runs it: from the cache, or exported into it first.
 
     Raises:

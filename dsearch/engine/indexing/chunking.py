@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from jaxtyping import Float32
 from dsearch.corpus.chunk import CountTokens, cut
 from dsearch.corpus.definitions import definition_starts
 from dsearch.corpus.files import CODE
-from dsearch.encoder import TextEncoder, TokenCounter
+from dsearch.encoder import TextEncoder, TokenCounter, WordEncoder, WordTokens
 from dsearch.errors import Command, Conflict, InvalidRequest, amount
 from dsearch.index import PassageTable
+from dsearch.index.tokens.table import content_of
 from dsearch.store import Passages, Store
 from dsearch.types import Document
 
@@ -198,33 +200,58 @@ def spans_of(
     maybe = [place for place, content in enumerate(contents) if len(content) + marks > cutting.tokens]
     if not maybe:
         return {}
-    counts = encoder.token_counts([documents[place].content for place in maybe])
+    whole = [documents[place].content for place in maybe]
+    words = encoder.word_tokens(whole) if isinstance(encoder, WordEncoder) else None
+    counts = encoder.token_counts(whole) if words is None else [len(tokens) + marks for tokens in words]
     cut: dict[int, tuple[str, list[Span]]] = {}
-    for place, count in zip(maybe, counts, strict=True):
+    for number, (place, count) in enumerate(zip(maybe, counts, strict=True)):
         if count > cutting.tokens:
-            title, spans = _cut(encoder, documents[place], cutting, marks)
+            tokens = None if words is None else words[number]
+            title, spans = _cut(encoder, documents[place], cutting, marks, tokens)
             if len(spans) > 1:
                 cut[place] = title, spans
     return cut
 
 
 def _cut(
-    counter: TokenCounter, document: Document, cutting: PassageLengths, marks: int
+    counter: TokenCounter,
+    document: Document,
+    cutting: PassageLengths,
+    marks: int,
+    words: WordTokens | None,
 ) -> tuple[str, list[Span]]:
+    """Cut a document; `words` are the tokens of its content, if parts can be counted by them."""
+    raw = content_of(document.title, document.text)
+    lead = len(raw) - len(raw.lstrip())
+
     def count(texts: Sequence[str]) -> list[int]:
         return [tokens - marks for tokens in counter.token_counts(texts)]
 
-    title = _shortened(document.title, (cutting.tokens - marks) // _TITLE_SHARE, count)
-    size = cutting.tokens - marks - count([title])[0]
+    def count_at(offset: int, spans: Sequence[Span]) -> list[int]:
+        spans_in_raw = np.array(spans, np.int64).reshape(-1, 2) + offset
+        if words is None:
+            return count([raw[start:end] for start, end in spans_in_raw])
+        counts = words.counts(spans_in_raw - lead)
+        crossed = np.flatnonzero(counts < 0)
+        if len(crossed):
+            counts[crossed] = count([raw[start:end] for start, end in spans_in_raw[crossed]])
+        return counts.tolist()
+
+    title, most = document.title, (cutting.tokens - marks) // _TITLE_SHARE
+    title_tokens = count_at(0, [(0, len(title))])[0]
+    if title_tokens > most:
+        title = _shortened(title, most, count)
+        title_tokens = count([title])[0]
+    size = cutting.tokens - marks - title_tokens
     kind = document.metadata.get("type")
     seams = definition_starts(document.text, kind) if isinstance(kind, str) and kind in CODE else ()
-    return title, cut(document.text, size, min(cutting.overlap, (size - 1) // 2), count, seams)
+    overlap = min(cutting.overlap, (size - 1) // 2)
+    in_text = partial(count_at, len(document.title) + 1)
+    return title, cut(document.text, size, overlap, count, seams, count_parts=in_text)
 
 
 def _shortened(title: str, most: int, count: CountTokens) -> str:
-    """Return the first words of a title that fit."""
-    if count([title])[0] <= most:
-        return title
+    """Return the first words that fit, of a title that does not."""
     words, low = title.split(), 0
     high = len(words)
     while low < high:

@@ -144,6 +144,7 @@ def test_it_runs_by_the_export_and_is_torch_to_collections(machine: Machine) -> 
         near = (getattr(exact, encode)(TEXTS) * getattr(fast, encode)(TEXTS)).sum(1)
         assert near.min() >= 0.9999
     assert fast.token_counts(TEXTS) == exact.token_counts(TEXTS)
+    assert [len(tokens) + 2 for tokens in fast.word_tokens(TEXTS) or ()] == exact.token_counts(TEXTS)
     assert fast.embed(TEXTS[:2], "query").requires_grad
 
 
