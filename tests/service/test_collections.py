@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
@@ -157,7 +158,7 @@ def test_a_deletion_waits_for_those_that_hold_and_keeps_new_ones_out(
         assert not refused.is_set()
         assert not dropped.is_set()
     for thread in (dropping, reading):
-        thread.join(30)
+        thread.join(LATEST_S)
     assert dropped.is_set()
     assert refused.is_set()
     assert catalogue._leaving == set()
