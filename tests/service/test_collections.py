@@ -49,6 +49,18 @@ def test_a_collection_is_made_as_wanted(catalogue: Catalogue) -> None:
         catalogue.create("notes", kind="Flat")
 
 
+@pytest.mark.parametrize("way", ["using", "writing", "whole"])
+def test_the_encoder_is_loaded_for_what_encodes_texts_before_it_begins(
+    catalogue: Catalogue, papers: Collection, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(SearchEngine, "load_encoder", lambda self: loaded.append("once"))
+    with getattr(catalogue, way)("papers") as collection:
+        assert (collection.name, loaded) == ("papers", [])
+    with getattr(catalogue, way)("papers", encoder=True) as collection:
+        assert (collection.name, loaded) == ("papers", ["once"])
+
+
 def test_a_collection_of_given_embeddings_needs_no_encoder(tmp_path: Path) -> None:
     loaded: list[None] = []
 
