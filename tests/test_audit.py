@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import SCRIPTS
+from support.patience import LATEST_S
 
 SCRIPT = SCRIPTS / "tools" / "audit"
 CLEAN = {"name": "numpy", "version": "2.0", "vulns": []}
@@ -26,7 +27,7 @@ def audited(folder: Path, output: str | None, code: int = 0) -> subprocess.Compl
     python.symlink_to(sys.executable)
     environment = {"PATH": str(folder)}
     command = [str(python), str(SCRIPT), "constraints.txt"]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LATEST_S)
 
 
 def test_a_vulnerable_version_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import process_targets as targets
+from support.patience import LATEST_S
 
 from dsearch import processes
 from dsearch.errors import Cancelled, InvalidRequest, ProcessDied
@@ -79,7 +80,8 @@ def gone(pid: int) -> bool:
 
 
 def gone_soon(pid: int) -> bool:
-    for _ in range(300):
+    until = time.monotonic() + LATEST_S
+    while time.monotonic() < until:
         if gone(pid):
             return True
         time.sleep(0.05)

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.patience import LATEST_S
 from support.warm.processes import WarmProcess, WarmStart, warm_start
 
 PARENT = [sys.executable, "-c", "import os; print(os.getppid())"]
@@ -18,7 +21,7 @@ PARENT = [sys.executable, "-c", "import os; print(os.getppid())"]
 def origin(start: WarmStart) -> int:
     """The process that forks."""
     process = start(PARENT, stdout=subprocess.PIPE, text=True)
-    output, _ = process.communicate(60)
+    output, _ = process.communicate(LATEST_S)
     assert process.returncode == 0
     return int(output)
 
@@ -39,7 +42,7 @@ def test_the_process_that_forks_is_shared_and_ends_with_its_last_user(tmp_path: 
     assert origin(second) == forking
     waiting = second([sys.executable, "-c", "import time; time.sleep(600)"])
     second.close()
-    until = time.monotonic() + 60
+    until = time.monotonic() + LATEST_S
     while is_there(forking) or is_there(waiting.pid):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -61,17 +64,45 @@ assert second.model is not first.model and len(loads) == 1, loads
 assert (first.encode_queries(["a word"]) == second.encode_queries(["a word"])).all()
 """
     process = warm_start()([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-    _, errors = process.communicate(60)
+    _, errors = process.communicate(LATEST_S)
     assert process.returncode == 0, errors
 
 
 def test_a_process_may_end_before_its_number_is_read(tmp_path: Path) -> None:
     """On a busy machine the number and the status come together."""
+    with answering(tmp_path, lambda channel: channel.sendall(b"123\n7\n")) as address:
+        process = WarmProcess(address, PARENT)
+    assert (process.pid, process.wait(LATEST_S), process.poll()) == (123, 7, 7)
+
+
+def test_a_process_may_have_ended_when_it_is_killed(tmp_path: Path) -> None:
+    """On a busy machine its status is told some time after nobody has its number any more."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    killed = threading.Event()
+
+    def answer(channel: socket.socket) -> None:
+        channel.sendall(b"%d\n" % gone.pid)
+        assert killed.wait(LATEST_S)
+        channel.sendall(b"0\n")
+
+    with answering(tmp_path, answer) as address:
+        process = WarmProcess(address, PARENT)
+        try:
+            process.kill()
+        finally:
+            killed.set()
+        assert process.wait(LATEST_S) == 0
+
+
+@contextmanager
+def answering(folder: Path, answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The address of a stand-in for the process that forks; `answer` is given the channel of a request."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(tmp_path / "socket"))
+    listener.bind(str(folder / "socket"))
     listener.listen(1)
 
-    def answer() -> None:
+    def serve() -> None:
         channel, _ = listener.accept()
         size, descriptors, _, _ = socket.recv_fds(channel, 4, 16)
         left = int.from_bytes(size, "big")
@@ -79,12 +110,11 @@ def test_a_process_may_end_before_its_number_is_read(tmp_path: Path) -> None:
             left -= len(channel.recv(left))
         for descriptor in descriptors:
             socket.close(descriptor)
-        channel.sendall(b"123\n7\n")
+        answer(channel)
         channel.close()
 
-    thread = threading.Thread(target=answer)
+    thread = threading.Thread(target=serve)
     thread.start()
-    process = WarmProcess(str(tmp_path / "socket"), PARENT)
+    yield str(folder / "socket")
     thread.join()
     listener.close()
-    assert (process.pid, process.wait(60), process.poll()) == (123, 7, 7)

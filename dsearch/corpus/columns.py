@@ -42,7 +42,7 @@ def parse_types(texts: Iterable[str]) -> dict[str, ColumnType]:
 def typed(value: Any, kind: ColumnType) -> Any:
     """Convert a value to a declared type; one that does not fit is returned unchanged."""
     if kind == "text":
-        return value if isinstance(value, str) or value is None else _text(value)
+        return _text(value)
     if not isinstance(value, str):
         return value
     cell = value.strip()

@@ -28,6 +28,7 @@ from dsearch.products import in_full_precision, quicken
 _log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 class Encoder(nn.Module):
@@ -61,7 +62,8 @@ class Encoder(nn.Module):
         Args:
             name: name or folder of a sentence-transformers model.
             device: "cpu", "cuda", "cuda:1", "mps".
-            dtype: "float32", or "bfloat16" for autocast: faster, embeddings with a cosine above .9999.
+            dtype: "float32", whatever the model was saved in; or "bfloat16" for autocast: faster, embeddings
+                with a cosine above .9999.
             max_tokens: limit above which texts are truncated; the model's own when None.
             batch_size: texts encoded at a time; 256 on a CUDA GPU and 32 elsewhere when None. It is halved
                 while they do not fit into the memory of the GPU.
@@ -291,6 +293,8 @@ def _load_model(weights: Weights, device: str, name: str) -> Any:
                 f"encoder {name!r}: {weights.folder} does not load as a sentence-transformers model "
                 f"({type(error).__name__}: {error})"
             ) from error
+    if any(parameter.dtype in _HALVES for parameter in model.parameters()):
+        model.float()  # many are published in half precision, which overflows in training
     quicken(model)
     return model
 

@@ -64,7 +64,7 @@ def mean_values(values: Values) -> dict[str, float]:
     return {name: float(np.mean(list(by.values()))) if by else 0.0 for name, by in values.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JudgedQuery:
     """Rankings of some queries as numbers, padded with zeros."""
 

@@ -4,6 +4,7 @@
     python scripts/bench/gpu.py                                 10 M × 384, 1,024 queries; needs CUDA
     python scripts/bench/gpu.py --device cpu                    the same code, small: to see that it runs
     python scripts/bench/gpu.py --only attention --json gpu.json
+    python scripts/bench/gpu.py --record gpu.json encoder.json  reports of such runs, as the table below
 
 | part | lines |
 |---|---|
@@ -18,7 +19,7 @@ A line that does not fit into memory says so. *× others* is how often the searc
 lines below, by torch, and by faiss and cuvs where they are installed for the device. Timings are medians
 after one round that is not counted.
 
-`results/gpu-h100.json` is a run of it.
+`results/gpu-h100.json` has the runs of one day.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dsearch.threads import set_threads
 
 set_threads()
 
 import torch
+from records import Record, present_commit, write_record
 
 from dsearch.attention import exact_attention, top_k
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
@@ -91,7 +94,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--record", type=Path, nargs="+", help="measure nothing: record these reports")
     options = parser.parse_args()
+    if options.record:
+        record([json.loads(path.read_text()) for path in options.record])
+        return
     if options.device != "cpu" and not torch.cuda.is_available():
         print(
             "no CUDA GPU that torch can see, so nothing was measured. `--device cpu` runs the same code,\n"
@@ -127,6 +134,44 @@ def main() -> None:
     if options.json:
         report = {"environment": facts, "lines": [asdict(line) for line in lines]}
         options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def record(reports: list[dict[str, Any]]) -> None:
+    """Write the lines of several runs on one card as a table; each run's shares are of its own peaks."""
+    facts = reports[0]["environment"]
+    card = facts["device"]
+    if others := {report["environment"]["device"] for report in reports} - {card}:
+        sys.exit(f"reports of several devices: {card}, {', '.join(others)}; record one device at a time")
+    share = lambda value: "" if value is None else f"{value:.1%}".replace("%", " %")  # noqa: E731
+    figure = lambda value, spec: "" if value is None else f"{value:{spec}}"  # noqa: E731
+    rows = [
+        [
+            line["name"],
+            figure(line["seconds"] and line["seconds"] * 1e3, ",.3f"),
+            figure(line["tflops_per_s"], ".1f"),
+            share(line["of_product_rate"]),
+            share(line["of_copy_bandwidth"]),
+            figure(line["documents_per_s"], ",.0f"),
+            ", ".join(f"{name} {times:.2f}" for name, times in (line["times"] or {}).items()),
+        ]
+        for report in reports
+        for line in report["lines"]
+    ]
+    rates = ", ".join(f"{rate:,.1f} in {name}" for name, rate in facts["product_tflops_per_s"].items())
+    note = (
+        f"Attention and head: {facts['batch']:,} queries, {facts['documents']:,} documents; bfloat16, but "
+        f'"written out" and "head" float32. Product rate in TFLOP/s: {rates}; copy bandwidth '
+        f"{facts['copy_gb_per_s']:,.1f} GB/s; TF32 is compared with the float32 rate. × others: how often "
+        "the search runs in the time of another's."
+    )
+    columns = ["measurement", "ms", "TFLOP/s", "of the product rate", "of the copy bandwidth"]
+    columns += ["documents/s", "× others"]
+    title = f"Exact search and attention on one GPU, keys of {facts['dim']} numbers"
+    command = ["python scripts/bench/gpu.py"]
+    machine = f"{card}, torch {facts['torch']}"
+    table = Record("GPU", title, command, facts["date"], present_commit(), machine, columns, rows, [note])
+    model = next(word for word in card.split() if any(map(str.isdigit, word)))
+    write_record(f"gpu-{model.lower()}", table)
 
 
 def measure_peaks(options: argparse.Namespace) -> Peaks:

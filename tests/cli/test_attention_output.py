@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dsearch.cli.attention_output import draw_weights, show_attention, show_prediction
+from dsearch.cli.output import draw
 from dsearch.errors import InvalidRequest
 from dsearch.results import Attention, Evidence, FieldPrediction, Predictions, Proof
-from dsearch.types import Stamp
+from dsearch.types import AttentionSummary, Explanation, Hit, SearchResult, Stamp
 
 STAMP = Stamp(3, "v2", 9)
 ATTENTION = Attention(
@@ -96,3 +99,28 @@ def test_a_prediction_and_its_evidence(
 def test_nothing_in_reach_is_not_drawn(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no document is in reach"):
         draw_weights(["river"], [{}], tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(("documents", "queries"), [(1, 1), (2, 3), (40, 9)])
+def test_a_picture_grows_with_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: int, queries: int
+) -> None:
+    """A column and a row take the same, so that names stay legible however many there are."""
+    drawn: list[dict[str, Any]] = []
+
+    def heatmap(weights: Any, **how: Any) -> Any:
+        drawn.append({"weights": weights, **how})
+        return SimpleNamespace(savefig=lambda path: None)
+
+    monkeypatch.setattr("dsearch.plot.heatmap", heatmap)
+    row = {f"d{i}": [0.75, 0.25] for i in range(documents)}
+    draw_weights([f"q{i}" for i in range(queries)], [row] * queries, tmp_path / "a.png")
+    explained = Explanation([0.5, 0.5], [0.1, 0.1], [0.75, 0.25], {}, [0.5, 0.5], 0.0)
+    hits = [Hit(i + 1, f"d{i}", 0.5, 0.9, "", "x", explain=explained) for i in range(documents)]
+    draw(SearchResult("river", hits, STAMP, AttentionSummary(20, 1.5), 7.6), tmp_path / "b.png")
+    weights, result = drawn
+    assert weights["panel_size"] == pytest.approx((1.5 + 0.35 * documents, 2.6 + 0.35 * queries))
+    assert result["panel_size"] == pytest.approx((1.5 + 0.35 * documents, 2.6 + 0.35 * 2))
+    assert weights["weights"] == [[[of] * documents] * queries for of in (0.75, 0.25)]
+    assert result["weights"] == [[of] * documents for of in (0.75, 0.25)]
+    assert (weights["titles"], result["titles"]) == (["head 0", "head 1"], ["river"])

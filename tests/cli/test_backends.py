@@ -43,7 +43,8 @@ def test_what_is_found_once_runs_later_commands(
     code, out, err = dsearch("backends")
     assert code == 0
     assert "onnx      float32" in out
-    assert out.count("runs the encoder") == 1
+    chosen = [line.split()[:2] for line in out.splitlines() if line.endswith("  ← runs the encoder")]
+    assert chosen == [["onnx", "float32"]]
     assert "the encoder runs by onnx float32 from now on" in err
     assert by().startswith("onnx float32")
     monkeypatch.setattr("dsearch.cli.commands.system.say", _refuse)  # known: not measured again

@@ -255,6 +255,46 @@ def test_each_option_reaches_every_way_of_its_command(recorder: Recorder, name: 
     assert not lost, "\n".join(lost)
 
 
+READING = {
+    "search",
+    "similar",
+    "attend",
+    "predict",
+    "facets",
+    "synthesize",
+    "evaluate",
+    "compare",
+    "run",
+    "backup",
+    "export",
+    "show",
+    "stats",
+    "verify",
+    "mcp",
+    "models",
+    "judgements",
+    "judgements export",
+    "judgements next",
+    "judgements import",
+    "judge",
+    "cluster start",
+}
+"""Commands that open the home for reading: they work beside a server; judgements are kept beside it."""
+
+
+@pytest.mark.parametrize("recorder", ["here"], indirect=True)
+def test_commands_that_change_nothing_open_the_home_for_reading(recorder: Recorder) -> None:
+    def readonly(name: str, arguments: str) -> list[bool]:
+        calls = recorder.calls(*name.split(), *shlex.split(arguments))
+        return [dict(options)["readonly"] for called, _, options in calls if called == "opened_engine"]
+
+    modes = {name: readonly(name, arguments) for name, arguments in COMMANDS.items()}
+    assert {name for name, opened in modes.items() if True in opened} == READING
+    assert not any(False in modes[name] for name in READING)
+    assert readonly("alias", "") == [True]
+    assert readonly("mcp", "--write") == [False]
+
+
 def test_no_command_is_forgotten() -> None:
     def names(group: Any, path: str = "") -> Iterator[str]:
         for name, command in group.commands.items():

@@ -76,6 +76,24 @@ def test_a_declared_type_holds_whatever_the_cells_say() -> None:
     assert cells_of(["1", "true"], c="boolean") == ["1", True]
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("7", "7"),
+        (" ", " "),
+        (7, "7"),
+        (-0.5, "-0.5"),
+        (True, True),
+        (None, None),
+        ([1], [1]),
+        ({"a": 1}, {"a": 1}),
+    ],
+)
+def test_a_text_is_made_of_numbers_alone(value: Any, text: Any) -> None:
+    assert typed(value, "text") == text
+    assert type(typed(value, "text")) is type(text)
+
+
 def test_columns_that_stay_text_are_left_alone() -> None:
     rows = [(1, {"id": "7", "n": "7"})]
     assert list(typed_rows(rows, {"id": "number"}, {"id", None})) == [(1, {"id": "7", "n": 7})]

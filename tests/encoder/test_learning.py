@@ -128,3 +128,17 @@ def test_a_tiny_encoder_is_a_whole_one(tiny: Encoder, tmp_path: Path) -> None:
     assert tiny.identity.dimension == 16
     again = Encoder.load(str(write_tiny_encoder(tmp_path)))
     assert again.identity.weights_sha256 == tiny.identity.weights_sha256
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_published_in_half_precision_is_loaded_in_single(tmp_path: Path, dtype: torch.dtype) -> None:
+    folder = str(write_tiny_encoder(tmp_path))
+    Encoder.load(folder).model.to(dtype).save(str(tmp_path / "half"))
+    loaded = Encoder.load(str(tmp_path / "half"))
+    assert loaded.identity.dtype == "float32"
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    texts = ["question red", "answer blue 3"]
+    expected = torch.as_tensor(Encoder.load(folder).encode_queries(texts))
+    assert torch.cosine_similarity(torch.as_tensor(loaded.encode_queries(texts)), expected).min() > 0.999
+    learning = LearningEncoder(loaded, EncoderTraining("all"))
+    assert {parameter.dtype for parameter in learning.learning()} == {torch.float32}

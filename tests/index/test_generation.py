@@ -363,3 +363,24 @@ def test_what_a_crash_left_is_cleared_and_nothing_else(build: Build) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["000012"]
     Generation.open(folder)
     assert remove_unfinished(folder.parent / "absent") == []
+
+
+def test_what_a_builder_still_holds_is_cleared_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was ended may be exiting, so that its files come and go while they are deleted."""
+    left = [tmp_path / f".00001{number}.building-1-abc" for number in (3, 4)]
+    for folder in left:
+        folder.mkdir()
+        (folder / "rows.npy").write_bytes(b"half")
+    names = [folder.name for folder in left]
+
+    def refuse(path: object, **how: object) -> None:
+        raise PermissionError(path)
+
+    with monkeypatch.context() as busy:
+        busy.setattr(os, "unlink", refuse)
+        assert remove_unfinished(tmp_path) == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert remove_unfinished(tmp_path) == names
+    assert list(tmp_path.iterdir()) == []

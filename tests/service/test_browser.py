@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -99,6 +100,79 @@ def test_a_late_answer_does_not_replace_a_newer_one(page: Any) -> None:
     late[0].continue_()
     page.settle()
     assert page.locator("#hits").inner_text() == newer
+
+
+@pytest.mark.parametrize(
+    ("collection", "change"),
+    [
+        ("papers", lambda page: page.goto("/#c=papers&q=music")),
+        ("nasty", lambda page: page.select_option("#collection", "nasty")),
+    ],
+    ids=["query", "collection"],
+)
+def test_an_answer_to_what_is_not_asked_any_more_is_not_shown(
+    page: Any, collection: str, change: Callable[[Any], None]
+) -> None:
+    """Whether it comes before the next question could be asked; until that is answered the page is busy."""
+    page.goto("/#c=papers&q=cat")
+    page.settle()
+    held: list[Any] = []
+    page.route(re.compile("/search$"), lambda route: held.append(route))
+    with page.expect_request("**/search"):
+        page.goto("/#c=papers&q=river")
+    described = re.compile(f"/v1/collections/{collection}$")  # is asked for before the next question
+    page.route(described, lambda route: held.append(route))
+    with (
+        page.expect_request(described),
+        page.expect_event("requestfailed", lambda request: request.url.endswith("/search")),
+    ):
+        change(page)
+    assert page.locator("body.busy").count() == 1
+    page.unroute(re.compile("/search$"))
+    held.pop().continue_()
+    page.settle()
+    asked = page.request.post(
+        f"/v1/collections/{collection}/search", data={"query": page.locator("#query").input_value()}
+    )
+    assert page.locator("#hits .hit, #less .hit").count() == len(asked.json()["hits"])
+    assert page.locator("#collection").input_value() == collection
+
+
+def test_a_comparison_shows_the_answers_to_the_latest_query(page: Any) -> None:
+    page.goto("/#c=papers&v=compare&q=cat")
+    page.settle()
+    held: list[Any] = []
+    page.route("**/search", lambda route: held.append(route) if len(held) < 2 else route.continue_())
+    asked = page.get_by_label("Query")
+    for query in ("river", "music"):
+        asked.fill(query)
+        with page.expect_response("**/search") if query == "music" else page.expect_request("**/search"):
+            page.get_by_role("button", name="Compare").click()
+    page.locator(".columns:not(.busy)").wait_for()
+    shown = page.locator(".columns").inner_text()
+    for late in held:
+        with page.expect_response("**/search"):
+            late.continue_()
+    page.settle()
+    assert page.locator(".columns").inner_text() == shown
+
+
+def test_a_page_has_settled_when_it_shows_what_it_was_asked(page: Any) -> None:
+    """Though nothing changes and nothing is asked for, while an answer has come and is not shown."""
+    page.add_init_script(
+        """const ask = window.fetch;
+        window.fetch = async (...all) => {
+          const answer = await ask(...all);
+          await new Promise((resolve) => setTimeout(resolve, 1000));
+          return answer;
+        };"""
+    )
+    page.goto("/#c=papers&q=river")
+    page.settle()
+    page.goto("/#c=papers&q=music")
+    page.settle()
+    found = page.request.post("/v1/collections/papers/search", data={"query": "music", "limit": 10}).json()
+    assert page.locator(".hit").first.get_by_text(found["hits"][0]["id"], exact=True).count() == 1
 
 
 def test_the_keyboard_is_enough(page: Any) -> None:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
@@ -46,6 +47,18 @@ def test_a_collection_is_made_as_wanted(catalogue: Catalogue) -> None:
         catalogue.create("notes", language="english")
     with pytest.raises(Conflict):
         catalogue.create("notes", kind="Flat")
+
+
+@pytest.mark.parametrize("way", ["using", "writing", "whole"])
+def test_the_encoder_is_loaded_for_what_encodes_texts_before_it_begins(
+    catalogue: Catalogue, papers: Collection, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(SearchEngine, "load_encoder", lambda self: loaded.append("once"))
+    with getattr(catalogue, way)("papers") as collection:
+        assert (collection.name, loaded) == ("papers", [])
+    with getattr(catalogue, way)("papers", encoder=True) as collection:
+        assert (collection.name, loaded) == ("papers", ["once"])
 
 
 def test_a_collection_of_given_embeddings_needs_no_encoder(tmp_path: Path) -> None:
@@ -157,7 +170,7 @@ def test_a_deletion_waits_for_those_that_hold_and_keeps_new_ones_out(
         assert not refused.is_set()
         assert not dropped.is_set()
     for thread in (dropping, reading):
-        thread.join(30)
+        thread.join(LATEST_S)
     assert dropped.is_set()
     assert refused.is_set()
     assert catalogue._leaving == set()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.patience import LATEST_S
 
 from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
 from dsearch.store import Store, backup, folders
@@ -77,7 +78,7 @@ def test_a_backup_while_writes_go_on_is_of_one_operation(store, tmp_path, embed)
         """After a write that began when the backup before had ended."""
         with written:
             later = number + 2
-            assert written.wait_for(lambda: number >= later, timeout=60)
+            assert written.wait_for(lambda: number >= later, timeout=LATEST_S)
         return store.backup(tmp_path / name)
 
     writer = threading.Thread(target=write)

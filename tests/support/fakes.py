@@ -75,7 +75,7 @@ class HashingEncoder(torch.nn.Module):
         for row, text in enumerate(texts):
             for word in text.lower().split() or [""]:
                 vectors[row] += _direction(word.strip(".,;:!?"), self.identity.dimension)
-        stored = torch.as_tensor(vectors).to(self.weight.dtype)
+        stored = torch.as_tensor(vectors).to(self.weight)
         return torch.nn.functional.normalize(stored @ self.weight, dim=-1)
 
 

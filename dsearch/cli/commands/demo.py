@@ -97,7 +97,7 @@ def _show_demo(
     serve_engine(engine, settings)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Ranking:
     place: int | None  # of the right document; None if it is not among the first `DEPTH`
     first: str  # the first hits, with their shares of attention

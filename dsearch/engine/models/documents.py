@@ -267,7 +267,7 @@ class ModelDocuments:
         return encode_rounded(encoder, documents, cutting, codec, stop_words_of(self._store))
 
 
-@dataclass
+@dataclass(slots=True)
 class _State:
     """In-memory state of a version: generation, later embeddings and tokens by row, the last snapshots."""
 

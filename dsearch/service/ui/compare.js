@@ -35,19 +35,23 @@ export async function show(view, { collection, signal }) {
   });
   view.append(element("h1", "", "Compare"), form, columns);
 
+  let running = null; // what the latest answers are for: a late one replaces no newer one
+
   // Both answers to the query; `grades` of documents where it is a judged one.
   async function run(grades = {}) {
     remember({ a: left.value, b: right.value, q: query.value.trim() || null });
     if (!query.value.trim()) return;
+    const mine = (running = {});
     columns.classList.add("busy"); // what stood there stays until it is replaced: nothing jumps
     try {
       const [a, b] = await Promise.all([left.value, right.value].map((system) =>
         search(collection, { query: query.value, ...systemOf(system), limit: LIMIT }, signal)));
+      if (running !== mine) return;
       columns.replaceChildren(column(left, a, b, false, grades, collection), column(right, b, a, true, grades, collection));
     } catch (error) {
-      if (error.name !== "AbortError") columns.replaceChildren(problemElement(error));
+      if (running === mine && error.name !== "AbortError") columns.replaceChildren(problemElement(error));
     } finally {
-      columns.classList.remove("busy");
+      if (running === mine) columns.classList.remove("busy");
     }
   }
 

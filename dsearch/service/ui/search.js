@@ -42,17 +42,25 @@ export function startSearch() {
 }
 
 export async function showSearch() {
-  document.body.classList.add("busy"); // hits of before are replaced soon: nobody judges them meanwhile
+  replaceSoon();
   readAddress();
   await Promise.all([offerModels(), offerLook()]);
   await searchNow();
 }
 
 export async function changedCollection() {
+  replaceSoon();
   remember({ f: null, m: null });
   at("filters").hidden = true;
   await Promise.all([offerModels(), offerLook()]);
   await searchNow();
+}
+
+// The hits of before, and the answer that is under way, are of another question: nobody judges them meanwhile.
+function replaceSoon() {
+  running?.abort();
+  running = null;
+  document.body.classList.add("busy");
 }
 
 export async function noCollection() {

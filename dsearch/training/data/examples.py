@@ -340,7 +340,7 @@ def examples_from_corpus(
     return replace(examples, source="documents")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CorpusSentences:
     """Sentences and titles of documents, and the positions of their documents, not encoded."""
 

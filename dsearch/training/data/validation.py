@@ -25,7 +25,7 @@ SHOWN = 20
 _UNREADABLE = "unreadable queries"
 
 
-@dataclass
+@dataclass(slots=True)
 class DataReport:
     """Problems of training data: counts by kind, and the first places, as "file:line: what"."""
 

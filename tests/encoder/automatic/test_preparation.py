@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.patience import LATEST_S
 
 from dsearch.encoder.automatic import preparation as module
 from dsearch.encoder.automatic.outcome import ExportOutcome
@@ -60,7 +61,7 @@ def prepared(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> A
         request = Exporting("some/model", weights, None, tmp_path / "cache", lambda: None, trained)  # type: ignore[arg-type, return-value]
         one = Preparation(request, "openvino", "bfloat16", 7, heard.ready.append, heard.problems.append)
         one.start(again=again)
-        assert one.wait(60)
+        assert one.wait(LATEST_S)
         return started[0]
 
     return prepare

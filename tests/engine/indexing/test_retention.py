@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine, open_layer
@@ -348,7 +349,7 @@ def follow_swaps(engine: SearchEngine, collection: Collection, swaps: int, *, br
         note()
     written.append(collection.upsert([Document(id="end", text="apple apple apple", title="apple")]).sequence)
     note()
-    out, _ = reader.communicate(timeout=60)
+    out, _ = reader.communicate(timeout=LATEST_S)
     assert reader.returncode == 0
     answers = [line.split() for line in out.splitlines()]
     for generation, sequence, *ids in answers:

@@ -11,6 +11,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.client.local.client import LocalEngine
 from dsearch.engine import SearchEngine
+from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.errors import InvalidRequest
 from dsearch.service import create_app
 from dsearch.types import Document
@@ -46,6 +47,7 @@ ALLOWED: list[tuple[dict[str, Any], int]] = [
     ({"filter": {"prise": {"ne": 3}}}, 21),  # holds without the field
     ({"filter": {"prise": {"exists": True}}}, 0),  # asks whether it is there
     ({"filter": {"oven": {"eq": "wood"}}}, 0),  # of one document alone
+    ({"filter": {"or": [{"prise": {"eq": 3}}, {"price": {"gte": 12}}]}}, 8),  # the other part matches
     ({"group_by": "colour"}, 21),
     ({"fields": "title,text,metadata,colour"}, 21),
     ({"fields": "oven", "filter": {"price": {"lt": 5}}}, 5),  # other documents have it
@@ -72,6 +74,14 @@ def test_a_field_that_may_be_absent_is_no_error(
 ) -> None:
     assert len(engine.collection("food").search("bread", limit=30, **options).hits) == hits
     assert engine.collection("empty").search("bread", **options).hits == []
+
+
+def test_a_shard_suggests_nothing_as_others_may_have_the_field(engine: SearchEngine) -> None:
+    collection = engine.collection("food")
+    filter = {"prise": {"gte": 3}}
+    assert NarrowedStates(collection.store).narrowed(collection.snapshot, filter).documents == 0
+    with pytest.raises(InvalidRequest, match=r"did you mean price\?"):
+        NarrowedStates(collection.store, suggest=True).narrowed(collection.snapshot, filter)
 
 
 def test_attention_and_facets_say_it_too(engine: SearchEngine) -> None:

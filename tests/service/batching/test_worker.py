@@ -266,7 +266,11 @@ def test_a_collection_is_deleted_when_its_searches_are_done(
         searching = pool.submit(client.post, f"{URL}/search", json={"query": "cat"})
         assert entered.wait(LATEST_S)
         deleting = pool.submit(client.delete, URL)
-        time.sleep(0.05)
+        leaving = client.app.state.service.catalogue._leaving  # type: ignore[attr-defined]
+        until = time.monotonic() + LATEST_S
+        while "papers" not in leaving:  # the deletion has begun, and waits
+            assert time.monotonic() < until
+            time.sleep(0.001)
         assert not deleting.done()
         release.set()
         assert searching.result().status_code == 200

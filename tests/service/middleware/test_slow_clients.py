@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from support.service.sockets import ask
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
+from dsearch.service.middleware import slow_clients
 from dsearch.service.middleware.slow_clients import SlowClientLimits, patient_protocol
 
 pytestmark = pytest.mark.server
@@ -238,19 +240,29 @@ def test_a_large_honest_stream_goes_through(impatient: str) -> None:
     assert (status, json.loads(body)["inserted"]) == (200, 1500)
 
 
-def test_a_slow_stream_above_the_least_rate_goes_through(impatient: str) -> None:
-    with connected(impatient) as connection:
-        connection.sendall(STREAM)
-        for i in range(12):
-            line = json.dumps({"id": f"slow{i}", "text": "cat " * 250}).encode() + b"\n"
-            connection.sendall(f"{len(line):x}\r\n".encode() + line + b"\r\n")
-            time.sleep(0.25)
-        connection.sendall(b"0\r\n\r\n")
-        answer = b""
-        while part := connection.recv(65536):
-            answer += part
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert b'"inserted":12' in answer
+@pytest.mark.parametrize(("bytes_per_s", "is_slow"), [(1000, False), (996, True)])
+def test_a_body_is_slow_below_the_least_rate(
+    monkeypatch: pytest.MonkeyPatch, bytes_per_s: int, is_slow: bool
+) -> None:
+    """By a clock of its own: a part in each quarter of a second, looked at after each."""
+    now_s = [0.0]
+    monkeypatch.setattr(slow_clients, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    limits = SlowClientLimits(body_bytes_per_s=1000, window_s=1)
+    request = slow_clients._Request()
+
+    async def part() -> dict[str, Any]:
+        now_s[0] += 0.25
+        request.bytes += bytes_per_s // 4
+        return {"type": "http.request", "more_body": True}
+
+    async def received() -> list[bool]:
+        found = list[bool]()
+        for _ in range(12):
+            await request.receive(part)
+            found.append(request.too_slow(limits, now_s[0]))
+        return found
+
+    assert asyncio.run(received()) == 3 * [False, False, False, is_slow]
 
 
 def test_one_connection_too_many_costs_the_idlest(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from support.patience import LATEST_S
 from support.service.overload import SEARCH, fill, nothing
 from support.service.service_fakes import WordEncoder
 
@@ -183,7 +184,7 @@ def test_twice_what_it_can_answer(
 
     def slowly(texts: Sequence[str]) -> np.ndarray:
         for _ in texts:
-            assert free.acquire(timeout=60)
+            assert free.acquire(timeout=LATEST_S)
         waiting.append(app.state.service.admission.searches)
         return encode(texts)
 

@@ -93,7 +93,7 @@ def test_a_connection_is_refused_again_and_again_and_then_answered(
 
 def test_many_requests_in_one_piece_are_all_answered(app: FastAPI, address: tuple[str, int]) -> None:
     """As deep as Python's stack is: behind the first, which is answered, they wait for each other."""
-    with socket.create_connection(address, timeout=60) as connection:
+    with socket.create_connection(address, timeout=LATEST_S) as connection:
         connection.sendall(REQUEST)
         assert read_answers(connection, 1) == [200]
         fill(app.state.service.admission)

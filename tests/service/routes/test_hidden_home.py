@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
+from support.service.tasks import ended
 
 from dsearch.engine import Collection
+from dsearch.errors import CorruptData
 from dsearch.service.error_texts import hide_folder, without_home
+from dsearch.service.tasks.manager import TaskWork
 
 URL = "/v1/collections/papers"
 
@@ -43,16 +46,24 @@ def test_errors_name_files_by_their_place_in_the_home(
         assert str(tmp_path) not in answer.text, answer.text
 
 
-def test_a_task_that_failed_names_no_place_of_the_machine(
+def test_a_training_that_cannot_begin_names_no_place_of_the_machine(
     client: TestClient, papers: Collection, tmp_path: Path
 ) -> None:
     (papers.store.path / "feedback.db").write_bytes(b"nonsense" * 1000)
-    task = client.post(f"{URL}/train", json={"feedback": True}).json()
-    until = time.monotonic() + 60
-    while task.get("state") in ("queued", "running") and time.monotonic() < until:
-        time.sleep(0.05)
-        task = client.get(f"/v1/tasks/{task['id']}").json()
-    assert str(tmp_path) not in json.dumps(task), task
+    answer = client.post(f"{URL}/train", json={"feedback": True})
+    assert answer.status_code >= 400
+    assert str(tmp_path) not in answer.text, answer.text
+
+
+def test_a_task_that_failed_names_no_place_of_the_machine(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise CorruptData(f"{papers.store.path}/documents.db is damaged")
+
+    monkeypatch.setattr(TaskWork, "_refresh", fail)
+    task = ended(client, client.post(f"{URL}/refresh", json={}).json()["id"])
+    assert (task["state"], task["problem"]["detail"]) == ("failed", "papers/documents.db is damaged")
 
 
 def test_the_folder_itself_is_the_home(tmp_path: Path) -> None:

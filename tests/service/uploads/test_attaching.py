@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service.compat import files as file_routes
@@ -25,7 +26,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     original = attaching.documents_of
 
     def waits(*args: Any, **options: Any) -> Any:
-        gate.wait(60)
+        gate.wait(LATEST_S)
         return original(*args, **options)
 
     monkeypatch.setattr(attaching, "documents_of", waits)

@@ -25,6 +25,8 @@ def executable() -> str | None:
 needs_chromium = pytest.mark.skipif(executable() is None, reason="no chromium on this machine")
 QUIET_MS = 150
 LATEST_MS = 1000 * LATEST_S
+# The class of what still waits for an answer; what stands there is that of an earlier question.
+BUSY = ".busy"
 # Resolves when nothing of the document has changed for so long.
 _UNCHANGED = """(quiet) => new Promise((resolve) => {
   let timer;
@@ -51,7 +53,11 @@ def chromium() -> Iterator[Any]:
 
 
 class Settling:
-    """Waits until a page has asked for everything, has every answer, and changes no more."""
+    """Waits until a page has asked for everything, shows every answer, and changes no more.
+
+    A page may neither ask nor change for longer than `QUIET_MS` while it works: on a busy machine between an
+    answer and what it shows, and before it repeats a request that a server refused. It says that it is busy.
+    """
 
     def __init__(self, page: Any):
         self._page = page
@@ -63,7 +69,10 @@ class Settling:
     def __call__(self) -> None:
         for _ in range(200):
             self._page.evaluate(_UNCHANGED, QUIET_MS)
-            if not self._waiting:
+            busy = self._page.locator(BUSY)
+            if busy.count():
+                busy.first.wait_for(state="detached")  # the class is gone, or the element
+            elif not self._waiting:
                 return
         raise AssertionError(f"the page still waits for {[one.url for one in self._waiting]}")
 

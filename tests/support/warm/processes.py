@@ -10,6 +10,7 @@ environment, the folder and the streams of the request, and ends as an interpret
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import functools
 import json
@@ -235,7 +236,8 @@ class WarmProcess:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its status is on the way
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)

@@ -72,11 +72,13 @@ def test_examples_are_graded_and_weighted(synonyms: Collection) -> None:
 
 
 def test_what_agents_saw_and_left_is_in_the_softmax(synonyms: Collection) -> None:
-    """A page of query i shows documents i, i + 5, …: the first is read, the others are left."""
-    clicked(synonyms, "agent", list(range(10)), action="read")
+    """A page of answer i shows documents i, i + 5, …: the first is read, the others are left."""
+    answers = list(range(10, 20))
+    clicked(synonyms, "agent", answers, action="read")
     examples = examples_from_feedback(synonyms, propensities=even_propensities()).examples
     assert examples.negatives is not None
-    left = {f"d{(i + 5 * k) % COUNT}" for i in range(10) for k in range(1, 10)}
+    left = {f"d{(i + 5 * k) % COUNT}" for i in answers for k in range(1, 10)}
+    assert "d0" in left  # at the first position of all
     assert set(synonyms.ids_at(examples.snapshot, examples.negatives[None])[0]) == left
     corpus, which = torch.zeros(COUNT, examples.states.shape[1]), torch.arange(len(examples))
     batch = _Batches(examples, "cpu").of(Head(examples.states.shape[1]), corpus, which, None)
@@ -84,7 +86,7 @@ def test_what_agents_saw_and_left_is_in_the_softmax(synonyms: Collection) -> Non
     assert set(batch.judged.tolist()) == relevant | set(examples.negatives.tolist())
     assert examples.subset([0]).negatives is examples.negatives
 
-    clicked(synonyms, "user", list(range(10)))
+    clicked(synonyms, "user", answers)
     alone = examples_from_feedback(synonyms, propensities=even_propensities(), only={"user"}).examples
     assert alone.negatives is None  # a click says nothing of the rest of its page
 

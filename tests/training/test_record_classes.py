@@ -1,0 +1,17 @@
+"""Records of training are frozen and have slots, but for those named here."""
+
+from __future__ import annotations
+
+from support.record_classes import unlike_the_others
+
+
+def test_records_are_declared_alike() -> None:
+    assert unlike_the_others("training") == {
+        "Reaction": "-frozen",
+        "DataReport": "-frozen",
+        "CandidateLists": "+eq=False",
+        "QueryChanges": "+eq=False",
+        "HeadOptions": "+kw_only",
+        "TrainingOptions": "+kw_only",
+        "ValueOptions": "+kw_only",
+    }
