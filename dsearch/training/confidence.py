@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -71,23 +71,32 @@ def ranked_examples(examples: Examples, head: Head) -> AnsweredQueries:
     return ranked(examples.snapshot, head, examples.texts, examples.states, relevant)
 
 
-def calibration_of(
-    collection: Collection,
-    head: Head,
-    judged: AnsweredQueries | None = None,
-    *,
-    version: str | None = None,
-    seed: int = 0,
-) -> Calibration | None:
-    """Calibrate a head; None for a collection of too few documents to make queries from.
+class MadeQueries(NamedTuple):
+    """Queries made from documents, and queries that nothing answers, encoded: the same for every head.
+
+    Attributes:
+        snapshot: documents that they are made from.
+        texts: first those of documents, then those that nothing answers.
+        states: embeddings of all.
+        relevant: positions that answer each of the first.
+    """
+
+    snapshot: Snapshot
+    texts: list[str]
+    states: Float32[np.ndarray, "queries encoder_dim"]
+    relevant: list[Int64[np.ndarray, " _"]]
+
+
+def made_queries(collection: Collection, *, version: str | None = None, seed: int = 0) -> MadeQueries | None:
+    """Make and encode queries to calibrate heads by; None without an encoder, or of too few documents.
 
     Args:
-        collection: collection that it answers for.
-        head: the head.
-        judged: judged queries ranked by it, which it has not learned from.
+        collection: collection that heads answer for.
         version: version with the encoder and the documents; the collection's own when None.
-        seed: random seed of the queries that are made.
+        seed: random seed.
     """
+    if not collection.has_encoder:
+        return None
     snapshot = collection.snapshot if version is None else collection.snapshot_for(version)
     encoder = collection.encoder if version is None else collection.encoder_of(version)
     visible = snapshot.visible()
@@ -99,17 +108,44 @@ def calibration_of(
     if len(present) < FEWEST_MADE:
         return None
     texts = [text for text, _ in present]
-    nothing = [*nonsense_queries(NONSENSE, seed), *EVERYDAY]
-    states = encoder.encode_queries([*texts, *nothing])
-    drawn = ranked(snapshot, head, texts, states[: len(texts)], [np.array([at[id]]) for _, id in present])
-    none = [np.empty(0, np.int64)] * len(nothing)
-    unanswered = ranked(snapshot, head, nothing, states[len(texts) :], none).rows
+    texts += [*nonsense_queries(NONSENSE, seed), *EVERYDAY]
+    states = encoder.encode_queries(texts)
+    return MadeQueries(snapshot, texts, states, [np.array([at[id]]) for _, id in present])
+
+
+def calibration_of(
+    collection: Collection,
+    head: Head,
+    judged: AnsweredQueries | None = None,
+    *,
+    version: str | None = None,
+    seed: int = 0,
+    by: MadeQueries | None = None,
+) -> Calibration | None:
+    """Calibrate a head; None for a collection of too few documents to make queries from.
+
+    Args:
+        collection: collection that it answers for.
+        head: the head.
+        judged: judged queries ranked by it, which it has not learned from.
+        version: version with the encoder and the documents; the collection's own when None.
+        seed: random seed of the queries that are made.
+        by: queries that were made for another head of that version.
+    """
+    queries = by or made_queries(collection, version=version, seed=seed)
+    if queries is None:
+        return None
+    snapshot, texts, states, relevant = queries
+    answered = len(relevant)
+    drawn = ranked(snapshot, head, texts[:answered], states[:answered], relevant)
+    none = [np.empty(0, np.int64)] * (len(texts) - answered)
+    unanswered = ranked(snapshot, head, texts[answered:], states[answered:], none).rows
     if len(drawn.right_scores):
         high = float(np.quantile(drawn.right_scores, _SCORES_AS_RIGHT))
         apart = (unanswered[:, 0] < high) | (np.arange(len(unanswered)) < NONSENSE)
         unanswered = unanswered[apart]
     try:
-        return calibrate(drawn, unanswered, judged, documents=len(visible))
+        return calibrate(drawn, unanswered, judged, documents=len(snapshot.visible()))
     except InvalidRequest:  # no query was answered
         return None
 
@@ -120,15 +156,17 @@ def with_calibration(
     head: Head,
     judged: AnsweredQueries | None,
     change: EncoderChange | None = None,
+    *,
+    by: MadeQueries | None = None,
 ) -> dict[str, Any]:
     """Return a record with the calibration of its head; as it is where there is none.
 
     `change`: what training changed of the encoder; made queries cannot be encoded by it before it is
-    registered, so the calibration follows when the version is evaluated.
+    registered, so the calibration follows when the version is evaluated. `by`: as for `calibration_of`.
     """
     if change is not None or not collection.has_encoder:
         return dict(record)
-    calibration = calibration_of(collection, head, judged)
+    calibration = calibration_of(collection, head, judged, by=by)
     return dict(record) if calibration is None else {**record, RECORDED: calibration.to_dict()}
 
 

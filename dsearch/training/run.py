@@ -18,7 +18,7 @@ from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest, amount
 from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
-from dsearch.training.confidence import ranked_examples, with_calibration
+from dsearch.training.confidence import made_queries, ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.rewards import RewardCallback
 from dsearch.training.data.user_queries import with_judging_queries
@@ -305,13 +305,14 @@ class _TrainingRun:
 
     def _calibrated(self, trained: TrainingResult, examples: Examples) -> TrainingResult:
         """Record with the head and with the tuned search how likely their first hits are right."""
+        collection, change = self.collection, trained.encoder
         judged = trained.held_out if examples.source == "judgements" else None
-        record = with_calibration(trained.record, self.collection, trained.head, judged, trained.encoder)
-        tuned = trained.tuned
-        if tuned is not None:
+        queries = made_queries(collection) if change is None else None  # encoded once for both heads
+        record = with_calibration(trained.record, collection, trained.head, judged, change, by=queries)
+        if (tuned := trained.tuned) is not None:
             unlearned = None if tuned.head.memory is not None else ranked_examples(examples, tuned.head)
             tuned = replace(
-                tuned, record=with_calibration(tuned.record, self.collection, tuned.head, unlearned)
+                tuned, record=with_calibration(tuned.record, collection, tuned.head, unlearned, by=queries)
             )
         return replace(trained, record=record, tuned=tuned)
 

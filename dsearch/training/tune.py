@@ -167,16 +167,19 @@ class Trials:
 
     def choose(self, without: Sequence[int] = ()) -> ChosenSetting:
         """The best setting by all queries but those `without`; the start where too few are left."""
-        rows = np.flatnonzero(~np.isin(self.drawn, np.asarray(without, np.int64)))
-        values = {setting: of[rows] for setting, of in self.values.items()}
-        if len(rows) < MIN_QUERIES:
+        left = ~np.isin(self.drawn, np.asarray(without, np.int64))
+        table = np.compress(left, np.stack(list(self.values.values())), axis=1)
+        values = dict(zip(self.values, table, strict=True))
+        queries = table.shape[1]
+        if queries < MIN_QUERIES:
             return ChosenSetting(self.start, values[self.start])
-        fold = np.random.default_rng([self.seed, 1]).permutation(len(rows)) % min(_FOLDS, len(rows))
-        crossed = np.zeros(len(rows))
+        fold = np.random.default_rng([self.seed, 1]).permutation(queries) % min(_FOLDS, queries)
+        crossed = np.zeros(queries)
         for number in range(fold.max() + 1):
-            others = {setting: of[fold != number] for setting, of in values.items()}
-            crossed[fold == number] = values[_best(others)][fold == number]
-        setting = _best(values)
+            others = np.compress(fold != number, table, axis=1)
+            best = _best(dict(zip(values, others, strict=True)), others)
+            crossed[fold == number] = values[best][fold == number]
+        setting = _best(values, table)
         legs = [DENSE, *(setting for setting in values if setting[:2] == KEYWORD[:2])]
         leg = max(legs, key=lambda setting: values[setting].mean())
         for other in (leg, self.start):
@@ -272,12 +275,16 @@ def _values(
     return values
 
 
-def _best(values: Values) -> Setting:
+def _best(values: Values, table: Float[np.ndarray, "settings queries"]) -> Setting:
     """The setting with the highest mean; hops, and other k1 and b, only where they add more than their error.
 
     A hop costs a second search, and other k1 and b memory; and among many settings some look better by luck.
+
+    Args:
+        values: nDCG@10 of each setting.
+        table: the same, stacked.
     """
-    means = dict(zip(values, np.stack(list(values.values())).mean(axis=1).tolist(), strict=True))
+    means = dict(zip(values, table.mean(axis=1).tolist(), strict=True))
     own = _best_of([setting for setting in values if setting.bm25 is None], values, means)
     other = [setting for setting in values if setting.bm25 is not None]
     if not other:

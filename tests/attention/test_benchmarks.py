@@ -13,14 +13,12 @@ import faiss
 import pytest
 import torch
 from support.paths import SCRIPTS
-from support.warm.processes import warm_start
+from support.warm.processes import run_warm
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPTS / "bench" / script), *arguments]
-    process = warm_start()(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    output, errors = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+    return run_warm(command, timeout=300)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so it would be measured")

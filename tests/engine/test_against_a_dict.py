@@ -32,7 +32,7 @@ from dsearch.types import Document
 
 pytestmark = pytest.mark.crash
 
-STEPS = by_size(600, 10_000)
+STEPS = by_size(400, 10_000)
 ROUND = settings(
     max_examples=by_size(8, 24),
     stateful_step_count=50,

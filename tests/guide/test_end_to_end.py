@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.paths import SCRIPTS
+from support.sizes import by_size
 
 import dsearch
 
@@ -44,8 +46,9 @@ def test_answers_teach_the_search(
     script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(script, "Reader", WordReader)
-    sizes = ["--seeds", "1", "--towns", "6", "--held-out", "4", "--steps", "15"]
-    monkeypatch.setattr(sys, "argv", ["end_to_end.py", "answers", *sizes])
+    towns, held_out, steps = by_size((4, 3, 10), (6, 4, 15))
+    sizes = ["--seeds", 1, "--towns", towns, "--held-out", held_out, "--steps", steps]
+    monkeypatch.setattr(sys, "argv", ["end_to_end.py", "answers", *map(str, sizes)])
     script.main()
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -108,6 +111,8 @@ def test_questions_train_collections_and_are_kept(
     with dsearch.SearchEngine(tmp_path / "home") as engine:
         engine.create("rivers").ingest(documents)
     monkeypatch.setattr(script, "QuestionWriter", WordWriter)
+    # That trainings run, and are told of; what they learn is the other test's.
+    monkeypatch.setattr(script, "TrainingJob", partial(script.TrainingJob, epochs=by_size(2, None)))
     arguments = ["questions", str(folder), "--home", str(tmp_path / "home"), "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["end_to_end.py", *arguments, "--trainings", "questions", "teacher"])
     script.main()

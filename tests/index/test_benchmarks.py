@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from support.paths import SCRIPTS
+from support.warm.processes import run_warm
 
 SCRIPT = SCRIPTS / "bench" / "approximate.py"
 
@@ -18,13 +18,11 @@ SCRIPT = SCRIPTS / "bench" / "approximate.py"
 @pytest.mark.skipif(find_spec("hnswlib") is not None, reason="hnswlib is installed, so it would be measured")
 def test_approximate_search_is_measured_small(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    done = subprocess.run(
+    done = run_warm(
         [
             *(sys.executable, str(SCRIPT), "--documents", "2000", "--dim", "32", "--rounds", "1"),
             *("--systems", "IVFPQ", "SQ8", "hnswlib", "--json", str(figures)),
         ],
-        capture_output=True,
-        text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr

@@ -55,8 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Leave what the test modules imported out of garbage collections: millions of objects that stay."""
     gc.enable()
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # what is garbage by now is little, and finding it takes more than a second
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

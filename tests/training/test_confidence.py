@@ -14,7 +14,7 @@ from support.fakes import HashingEncoder
 from support.patience import LATEST_S
 
 from dsearch.client import wire
-from dsearch.corpus.made_queries import known_item_query, nonsense_queries
+from dsearch.corpus.made_queries import EVERYDAY, known_item_query, nonsense_queries
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.confidence import FILE_NAME, RECORDED
 from dsearch.jobs import EvaluationJob, TrainingJob
@@ -165,6 +165,26 @@ def test_a_training_keeps_it_with_the_version(collection: Collection) -> None:
         collection.head(registered.model), {"scope": "remember"}, parent=registered.model
     )
     assert collection.calibrations.of(later) == collection.calibrations.of(registered.model)
+
+
+def test_a_training_encodes_made_queries_once(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head and the tuned search are calibrated by the same ones."""
+    calls: list[list[str]] = []
+    encode = HashingEncoder.encode_queries
+
+    def noted(self: HashingEncoder, texts: list[str]) -> np.ndarray:
+        calls.append(list(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(HashingEncoder, "encode_queries", noted)
+    texts, judgements = _judged()
+    learned = run_training(collection, TrainingJob(queries=texts, judgements=judgements, epochs=1))
+    assert learned.result.tuned is not None
+    records = [learned.result.record[RECORDED], learned.result.tuned.record[RECORDED]]
+    assert records[0]["documents"] == records[1]["documents"] == COUNT
+    assert sum(EVERYDAY[0] in call for call in calls) == 1
 
 
 def test_a_backup_has_it(engine: SearchEngine, collection: Collection, tmp_path: Path) -> None:

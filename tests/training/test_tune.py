@@ -103,9 +103,9 @@ def test_a_hop_must_add_more_than_its_standard_error() -> None:
     plain = np.full(50, 0.5)
     noise = np.random.default_rng(0).normal(0, 0.2, 50)
     values = {DENSE: plain, KEYWORD: plain - 0.1, Setting(1.0, 0.5): plain + 0.001 + noise - noise.mean()}
-    assert _best(values) == DENSE
+    assert _best(values, np.stack(list(values.values()))) == DENSE
     values[Setting(1.0, 0.5)] = plain + 0.1 + noise - noise.mean()
-    assert _best(values) == Setting(1.0, 0.5)
+    assert _best(values, np.stack(list(values.values()))) == Setting(1.0, 0.5)
 
 
 def test_the_ranking_of_a_setting_is_the_served_one(collection: Collection) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sizes import by_size
+from support.warm.processes import run_warm
 from torch.autograd import gradcheck
 
 from dsearch.attention import exact_attention, log_partition
@@ -241,7 +241,7 @@ np.testing.assert_allclose(log_z.detach().numpy(), np.log(2 * (rows - 1)), rtol=
 np.testing.assert_allclose(gradient.numpy(), dim / 4, rtol=1e-3)
 """
     command = [sys.executable, "-c", code, str(tmp_path / "keys.bin"), str(fused)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_warm(command)
     assert done.returncode == 0, done.stderr
 
 
@@ -282,7 +282,8 @@ plain, compiled = loss(queries), torch.compile(loss, backend="aot_eager", fullgr
 torch.testing.assert_close(compiled, plain)
 torch.testing.assert_close(torch.autograd.grad(compiled, queries), torch.autograd.grad(plain, queries))
 """
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    done = run_warm([sys.executable, "-c", code])
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_gaussian_kernel_is_an_inner_product_and_a_bias():

@@ -15,6 +15,7 @@ import torch
 from support.fakes import HashingEncoder
 from support.patience import LATEST_S
 from support.sizes import by_size
+from support.warm.processes import warm_start
 
 from dsearch.engine import Collection, SearchEngine, open_layer
 from dsearch.engine.indexing import leases
@@ -328,7 +329,7 @@ def test_a_reader_that_answers_from_the_state_before_is_found_out(
 def follow_swaps(engine: SearchEngine, collection: Collection, swaps: int, *, broken: str = "") -> int:
     """Another process reads while generations are swapped; how many of them its answers were of."""
     code = FOLLOWER.format(path=sys.path, home=str(engine.home.path), mode="keyword", broken=broken)
-    reader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    reader = warm_start()([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert reader.stdout
     assert reader.stdout.readline() == "ready\n"
     written: list[int] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from support.engine.reference import assert_equals_reference, turned_head
 from support.fakes import HashingEncoder
 from support.index import stored_keys
+from support.warm.processes import run_warm
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import (
@@ -206,15 +206,11 @@ def test_one_process_writes(tmp_path: Path, engine: SearchEngine) -> None:
         "try: Home(Path(sys.argv[1])).lock()\n"
         "except HomeLocked as error: print(error)"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=True
-    )
+    answer = run_warm([sys.executable, "-c", code, home])
     assert f"is being written by process {os.getpid()} on {socket.gethostname()} (" in answer.stdout
     engine.close()
-    answer = subprocess.run(
-        [sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=True
-    )
-    assert answer.stdout == ""
+    answer = run_warm([sys.executable, "-c", code, home])
+    assert (answer.returncode, answer.stdout) == (0, "")
 
 
 def test_reading_needs_no_lock(engine: SearchEngine, collection: Collection) -> None:

@@ -6,7 +6,6 @@ import ast
 import copy
 import io
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from support.engine.layers import QUERIES, opened_head
 from support.engine.reference import many_documents
 from support.fakes import HashingEncoder
 from support.sizes import by_size
+from support.warm.processes import run_warm
 from torch import Tensor
 
 import dsearch
@@ -191,9 +191,7 @@ for heads, score in ((1, "dot"), (2, "gaussian")):
     whole = torch.compile(layer, backend="aot_eager")
     assert (whole(states, texts[:1]).positions == layer(states, texts[:1]).positions).all()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(engine.home.path)], capture_output=True, text=True, check=False
-    )
+    done = run_warm([sys.executable, "-c", code, engine.home.path])
     assert done.returncode == 0, done.stderr[-2000:]
 
 

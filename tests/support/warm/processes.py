@@ -246,6 +246,16 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
 
+def run_warm(
+    command: Sequence[str | os.PathLike[str]], timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` with output as text, by a warm process."""
+    process = warm_start()(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    output, errors = process.communicate(timeout)
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
 class WarmSubprocess:
     """In place of the module `subprocess` in `dsearch.processes`: `run_spawned` starts warm processes."""
 
