@@ -47,7 +47,18 @@ from pathlib import Path
 from typing import Any
 
 import break_ins
-from attacked import COLLECTION, QUERIES, SHED, URL, WORDS, Outcome, Server, documents, filled
+from attacked import (
+    ANSWERS_WITHIN_S,
+    BUSY,
+    COLLECTION,
+    QUERIES,
+    URL,
+    WORDS,
+    Outcome,
+    Server,
+    documents,
+    filled,
+)
 
 SPLICED = (b"null", b"1e999", b'"\\ud800"', b"[[[[", b"-1", b"\0", b"9" * 400)
 
@@ -82,12 +93,7 @@ def kill(server: Server, options: argparse.Namespace, generator: random.Random) 
         server.start()
         outcome.trials += 1
         for id, text in acknowledged.items():
-            status, document = server.ask("GET", f"{URL}/documents/{id}")
-            for _ in range(50):
-                if status not in SHED:
-                    break
-                time.sleep(0.2)  # a machine that is busy may shed reads: that is no loss
-                status, document = server.ask("GET", f"{URL}/documents/{id}")
+            status, document = server.patient("GET", f"{URL}/documents/{id}")
             if status != 200 or document["text"] != text:
                 outcome.broken.append(f"kill {number}: {id} was acknowledged; now {status}")
     outcome.seen["documents acknowledged"] = len(acknowledged)
@@ -202,9 +208,9 @@ def fuzz(server: Server, options: argparse.Namespace, generator: random.Random) 
         outcome.trials += 1
         status = answered[9:12].decode("ascii", "replace") or "nothing"
         outcome.seen[f"× {status[0]}xx" if status[0].isdigit() else "× no answer"] += 1
-        if status.startswith("5") and int(status) not in SHED:
+        if status.startswith("5") and int(status) not in BUSY:
             outcome.broken.append(f"{method} {path} {bytes(sent)[:200]!r}: {status}")
-    if server.ask("GET", "/readyz")[0] != 200:
+    if server.patient("GET", "/readyz")[0] != 200:
         outcome.broken.append("the server is not ready after it")
     return outcome
 
@@ -215,7 +221,7 @@ def poison(server: Server, options: argparse.Namespace, generator: random.Random
     before = server.rankings()
     for number in range(options.events):
         query = generator.choice(QUERIES)
-        _, page = server.ask("POST", f"{URL}/search", {"query": query})
+        _, page = server.patient("POST", f"{URL}/search", {"query": query})
         event: dict[str, Any] = {
             "query_id": page["query_id"],
             "action_name": generator.choice(("click", "thumbs_up")),
@@ -225,12 +231,12 @@ def poison(server: Server, options: argparse.Namespace, generator: random.Random
         lie = number % 4 == 0
         if lie:
             event |= {"query_id": f"never-{number}"}
-        status, answer = server.ask("POST", f"{URL}/feedback", [event])
+        status, answer = server.patient("POST", f"{URL}/feedback", [event])
         outcome.trials += 1
         outcome.seen["recorded" if status < 300 else "refused"] += 1
         if lie and status < 300:
             outcome.broken.append(f"an event on a search that never was: {status} {answer}")
-        if status >= 500 and status not in SHED:
+        if status >= 500 and status not in BUSY:
             outcome.broken.append(f"event {number}: {status} {answer}")
     if server.rankings() != before:
         outcome.broken.append("clicks changed a ranking without a model")
@@ -239,7 +245,7 @@ def poison(server: Server, options: argparse.Namespace, generator: random.Random
 
 def overload(server: Server, options: argparse.Namespace, generator: random.Random) -> Outcome:
     """Ask with many clients at once, beside connections that send almost nothing."""
-    outcome, lock, until = Outcome("overload"), threading.Lock(), time.monotonic() + options.seconds
+    outcome, lock, started = Outcome("overload"), threading.Lock(), time.monotonic()
     before = server.rankings()
     slow = []
     for _ in range(options.clients * 2):
@@ -250,7 +256,10 @@ def overload(server: Server, options: argparse.Namespace, generator: random.Rand
 
     def ask(client: int) -> None:
         own = random.Random(f"{options.seed}-{client}")
-        while time.monotonic() < until:
+        # On a busy machine the first answer may come late.
+        while (took_s := time.monotonic() - started) < options.seconds or (
+            not outcome.seen["× 200"] and took_s < ANSWERS_WITHIN_S
+        ):
             try:
                 status, _ = server.ask("POST", f"{URL}/search", {"query": " ".join(own.choices(WORDS, k=3))})
             except (OSError, http.client.HTTPException):
@@ -258,7 +267,7 @@ def overload(server: Server, options: argparse.Namespace, generator: random.Rand
             with lock:
                 outcome.trials += 1
                 outcome.seen[f"× {status or 'no answer'}"] += 1
-                if status not in (200, 0, *SHED):
+                if status not in (200, 0, *BUSY):
                     outcome.broken.append(f"a search got {status}")
 
     clients = [threading.Thread(target=ask, args=(client,)) for client in range(options.clients)]
@@ -270,10 +279,7 @@ def overload(server: Server, options: argparse.Namespace, generator: random.Rand
         connection.close()
     if outcome.seen["× 200"] == 0:
         outcome.broken.append("nobody was answered")
-    ready_by = time.monotonic() + 30
-    while server.ask("GET", "/readyz")[0] != 200 and time.monotonic() < ready_by:
-        time.sleep(0.1)
-    if server.rankings() != before:
+    if server.patient("GET", "/readyz")[0] != 200 or server.rankings() != before:
         outcome.broken.append("another answer after it")
     return outcome
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import http.client
 import io
 import json
 import queue
@@ -32,7 +31,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired, run
 from typing import Any
 
-from attacked import COLLECTION, SHED, URL, Outcome, Server, documents
+from attacked import COLLECTION, URL, Outcome, Server, documents
 
 ENDS_WITHIN_S = 600.0
 MOST_GROWN_BYTES = 1 << 30  # of the server's memory, by any of the bombs
@@ -74,9 +73,10 @@ def slow(server: Server, options: argparse.Namespace, generator: random.Random) 
     outcome.seen["slow connections"] = len(opened)
     try:
         for number in range(options.uploads):
-            status = _patiently(server, "PUT", f"{URL}-slow", {}) if number == 0 else 200
+            status = server.patient("PUT", f"{URL}-slow", {})[0] if number == 0 else 200
             sent = documents(20, f"slow-{number}", generator)
-            status = status if status >= 300 else _patiently(server, "PUT", f"{URL}-slow/documents", sent)
+            if status < 300:
+                status, _ = server.patient("PUT", f"{URL}-slow/documents", sent)
             outcome.trials += 1
             outcome.seen[f"× {status}"] += 1
             if status not in (200, 201):
@@ -84,24 +84,12 @@ def slow(server: Server, options: argparse.Namespace, generator: random.Random) 
     finally:
         for connection in opened:
             connection.close()
-    stored = server.ask("GET", f"{URL}-slow")[1]
+    stored = server.patient("GET", f"{URL}-slow")[1]
     if stored.get("documents") != 20 * options.uploads:
         outcome.broken.append(f"{20 * options.uploads} documents were acknowledged; there are {stored}")
-    if _patiently(server, "DELETE", f"{URL}-slow") >= 300 or server.rankings() != before:
+    if server.patient("DELETE", f"{URL}-slow")[0] >= 300 or server.rankings() != before:
         outcome.broken.append("another answer after it")
     return outcome
-
-
-def _patiently(server: Server, method: str, path: str, body: Any = None) -> int:
-    """Status of a request that is repeated while the server sheds load."""
-    status = 0
-    for _ in range(100):
-        with suppress(OSError, http.client.HTTPException):
-            status, _ = server.ask(method, path, body)
-            if status not in SHED:
-                return status
-        time.sleep(0.1)
-    return status
 
 
 def full(server: Server, options: argparse.Namespace, generator: random.Random) -> Outcome:
@@ -161,7 +149,7 @@ def home(server: Server, options: argparse.Namespace, generator: random.Random) 
     except HomeLocked:
         outcome.seen["writer refused"] += 1
     outcome.trials, outcome.seen["server refused"] = 2, int(code not in (0, -1))
-    if server.ask("GET", "/readyz")[0] != 200 or server.rankings() != before:
+    if server.patient("GET", "/readyz")[0] != 200 or server.rankings() != before:
         outcome.broken.append("the first server answers otherwise")
     return outcome
 
@@ -310,7 +298,7 @@ def _form(name: str, content: bytes) -> tuple[str, bytes]:
 def site(server: Server, options: argparse.Namespace, generator: random.Random) -> Outcome:
     """Ask as pages of other sites do: by headers, and in a browser where there is one."""
     outcome, before = Outcome("site"), server.rankings()
-    there = server.ask("GET", "/v1/collections")[1]
+    there = server.patient("GET", "/v1/collections")[1]
     for headers in (
         {"Host": "rebound.test"},
         {"Host": f"rebound.test:{server.port}"},
@@ -319,7 +307,7 @@ def site(server: Server, options: argparse.Namespace, generator: random.Random) 
         {"Origin": f"http://127.0.0.1:{server.port + 1}"},
     ):
         for method, path in (("GET", "/v1/collections"), ("DELETE", URL), ("PUT", f"{URL}-x")):
-            status, answer = server.ask(method, path, b"{}", **headers)
+            status, answer = server.patient(method, path, b"{}", **headers)
             outcome.trials += 1
             outcome.seen[f"× {status}"] += 1
             if status not in (403, 421):
@@ -340,7 +328,7 @@ def site(server: Server, options: argparse.Namespace, generator: random.Random) 
                 outcome.broken.append(f"the page of {page} did not come to its end")
             elif COLLECTION in text.replace(URL, ""):
                 outcome.broken.append(f"a page of {page} reads {text[-300:]}")
-    if server.rankings() != before or server.ask("GET", "/v1/collections")[1] != there:
+    if server.rankings() != before or server.patient("GET", "/v1/collections")[1] != there:
         outcome.broken.append("a page of another site changed something")
     return outcome
 
@@ -439,7 +427,7 @@ def scope(server: Server, options: argparse.Namespace, generator: random.Random)
         given = re.sub(r"\{[^}]*\}", "x", path)
         for (name, key), cell in zip(keys.items(), cells, strict=True):
             bearer = {"Authorization": f"Bearer {key}"} if key else {}
-            status, _ = server.ask(method, given, **bearer)
+            status, _ = server.patient(method, given, **bearer)
             outcome.trials += 1
             opened = status not in (401, 403)
             outcome.seen["opened" if opened else "refused"] += 1

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.patience import LATEST_S
 from support.service.service_fakes import WORDS, WordEncoder
 
 import dsearch
@@ -72,7 +73,7 @@ def score(layer: RemoteSearch) -> torch.Tensor:
 
 
 def done(client: Client | LocalEngine, task: Task) -> dict[str, Any]:
-    task = client.wait_for_task(task.id, every_s=0.05, timeout_s=120)
+    task = client.wait_for_task(task.id, every_s=0.05, timeout_s=LATEST_S)
     assert (task.kind, task.state) == ("save", "done"), task.problem
     assert task.result is not None
     return task.result

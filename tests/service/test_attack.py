@@ -70,6 +70,8 @@ def test_a_server_that_answers_500_is_found(attack: ModuleType) -> None:
         def ask(self, *_: object, **__: object) -> tuple[int, object]:
             return 500, {"query_id": "q", "hits": [{"id": "a"}]}
 
+        patient = ask
+
         def raw(self, _: bytes) -> bytes:
             return b"HTTP/1.1 500 Internal Server Error\r\n\r\n"
 
@@ -81,6 +83,23 @@ def test_a_server_that_answers_500_is_found(attack: ModuleType) -> None:
         outcome = attack.ROUNDS[name](Broken(), options, attack.random.Random(0))
         assert len(outcome.broken) >= 5
         assert outcome.row().split()[:3] == [name, "5", str(len(outcome.broken))]
+
+
+def test_a_server_that_sheds_load_is_asked_again(
+    attack: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a busy machine a search may be late or refused: no promise is broken, and nothing is to be read."""
+    server = attack.Server(tmp_path, None)
+    answers = iter([(503, {}), OSError("reset"), (504, {}), *(3 * [(200, {"hits": [{"id": "a"}]})])])
+
+    def ask(*_: object, **__: object) -> tuple[int, object]:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(server, "ask", ask)
+    assert server.rankings() == [["a"]] * len(attack.QUERIES)
 
 
 def test_an_unknown_round_is_refused(attack: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

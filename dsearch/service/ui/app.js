@@ -16,9 +16,11 @@ const chosen = at("collection"), search = at("search"), unlock = at("unlock");
 const VIEWS = ["search", "compare", "train", "collection", "attend", "jobs", "console"];
 
 let view = at("view"); // anew for each view: what a former one still draws is seen nowhere
+let asked = false; // what there is: `load` shows then
 let leave = null; // what ends the present view: an AbortController
 
 async function show() {
+  if (!asked) return;
   const given = state();
   const name = VIEWS.includes(given.get("v")) ? given.get("v") : "search";
   if ([...chosen.options].some((one) => one.value === given.get("c"))) chosen.value = given.get("c");
@@ -112,15 +114,17 @@ async function start() {
 }
 
 async function load() {
+  document.body.classList.add("busy");
   try {
-    const found = await collections();
+    const found = await collections().finally(() => {
+      asked = true;
+      document.body.classList.remove("busy");
+    });
     chosen.replaceChildren(...found.map(option));
     if (found.length === 0) {
       chosen.disabled = true;
       chosen.append(element("option", "", "none yet"));
       await noCollection();
-      await show();
-      return;
     }
     await show();
   } catch (error) {

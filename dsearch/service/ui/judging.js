@@ -1,4 +1,4 @@
-// What can be done with a hit: judge it, copy it, find more like it. Opinions are kept once somebody agrees to it.
+// What can be done with a hit. Opinions are kept once somebody agrees to it.
 
 import { feedback } from "./api.js";
 import { button, element } from "./dom.js";

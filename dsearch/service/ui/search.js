@@ -1,4 +1,4 @@
-// Search as attention: ask, see what fits and what the query attends to, say what fitted.
+// Search as attention: ask, see what fits.
 
 import { remember, state, versions } from "./address.js";
 import { describe, models, search, similar } from "./api.js";
@@ -10,7 +10,7 @@ import { attentionInWords, confidenceInWords, count, evidenceInWords, waitingInW
 
 const WAIT_MS = 140; // after the last key, before a search
 const LIMIT = 10;
-const ADDED = "dsearch-added"; // as upload.js leaves it, which is loaded when it is needed
+const ADDED = "dsearch-added"; // as upload.js leaves it
 const WRITTEN_INTO = "select, textarea, input[type=search], input[type=password], input[type=text]";
 
 const at = (id) => document.getElementById(id);
@@ -41,26 +41,24 @@ export function startSearch() {
   sessionStorage.removeItem(ADDED);
 }
 
-export async function showSearch() {
-  replaceSoon();
+export function showSearch() {
   readAddress();
-  await Promise.all([offerModels(), offerLook()]);
-  await searchNow();
+  return searchAnew();
 }
 
-export async function changedCollection() {
-  replaceSoon();
+export function changedCollection() {
   remember({ f: null, m: null });
   at("filters").hidden = true;
-  await Promise.all([offerModels(), offerLook()]);
-  await searchNow();
+  return searchAnew();
 }
 
-// The hits of before, and the answer that is under way, are of another question: nobody judges them meanwhile.
-function replaceSoon() {
+// Nobody judges the hits of before meanwhile, or sees those under way.
+async function searchAnew() {
   running?.abort();
   running = null;
   document.body.classList.add("busy");
+  await Promise.all([offerModels(), offerLook()]);
+  await searchNow();
 }
 
 export async function noCollection() {
@@ -100,7 +98,7 @@ async function offerModels() {
       .map((one) => one.version)
       .filter((version) => version !== live)
       .map((version) => choice(version, version)));
-    model.value = all.some((one) => one.version === state().get("m")) ? state().get("m") : "";
+    model.value = state().get("m") ?? "";
     if (model.selectedIndex < 0) model.value = "";
   } catch {
     // A damaged collection says so where it is searched.
@@ -110,11 +108,8 @@ async function offerModels() {
 // A second look, where the documents have tokens.
 async function offerLook() {
   at("look").hidden = true;
-  try {
-    at("look").hidden = !(await describe(chosen.value)).second_stage;
-  } catch {
-    // A damaged collection says so where it is searched.
-  }
+  const { second_stage } = await describe(chosen.value).catch(() => ({})); // as above
+  at("look").hidden = !second_stage;
 }
 
 // By keywords alone there is none.
@@ -284,7 +279,7 @@ async function showCollection() {
   if (!chosen.value) return;
   try {
     const found = await describe(chosen.value);
-    if (query.value.trim()) return; // somebody typed meanwhile
+    if (query.value.trim()) return; // somebody typed
     hint.replaceChildren(
       element("h2", "", found.documents ? `${count(found.documents - found.pending, "document")} to ask` : "No documents yet"),
       found.documents ? "" : await filler(),
