@@ -54,6 +54,26 @@ def test_recall_is_that_of_the_formula(batch: int, shared: bool, indexed: int) -
     assert served(states).weights.requires_grad  # with gradients the formula itself
 
 
+def test_the_first_row_is_recalled_where_the_index_names_fewer() -> None:
+    """Rows that an index does not find are −1, which is not the row 0."""
+    memory = memory_of(np.random.default_rng(0))
+    states = (memory.keys[:1].float() * memory.key_scales[:1, None]).repeat(2, 1)
+    expected = memory.with_setting(*memory.setting)(states)
+
+    class Fewer(ScannedKeys):
+        def nearest(self, queries: np.ndarray, count: int) -> np.ndarray:
+            found = ScannedKeys.nearest(self, queries, count)
+            found[1, -1] = -1
+            return found
+
+    memory.index = Fewer(memory.keys.numpy(), memory.key_scales.numpy())
+    with torch.no_grad():
+        recalled = memory(states)
+    assert recalled.rows[:, 0].tolist() == [0, 0]
+    assert torch.allclose(recalled.relevance, expected.relevance, atol=1e-6)
+    assert torch.allclose(recalled.weights.sum(1), expected.weights.sum(1), atol=1e-6)
+
+
 def test_a_query_of_zeros_and_an_absent_row_recall_nothing_wrong() -> None:
     memory = memory_of(np.random.default_rng(0))
 

@@ -110,6 +110,16 @@ def test_what_nothing_answers_is_refused_and_what_is_answered_seldom() -> None:
     assert 0.1 < known.floor < 1.0
 
 
+def test_without_unanswered_queries_the_floor_is_what_right_hits_reach() -> None:
+    made, nothing = _answered(100), np.zeros((0, len(EVIDENCE)))
+    with pytest.raises(InvalidRequest, match="give some of both kinds"):
+        calibrate(made, nothing, _answered(FEWEST_JUDGED, seed=1), documents=7)
+    one = _answered(1, seed=2, level=0.1).rows
+    assert calibrate(made, one, documents=7).floor == pytest.approx(
+        min(one[0, 0], np.quantile(made.right_scores, confidence.FLOOR_QUANTILE))
+    )
+
+
 def test_it_is_kept_as_json_and_others_are_refused() -> None:
     known = calibrate(_answered(100), _answered(40, seed=2, level=0.1).rows, documents=100)
     content = json.loads(json.dumps(known.to_dict()))

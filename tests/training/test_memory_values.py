@@ -39,6 +39,7 @@ def test_the_mean_is_over_the_rounds_that_hid_something(unchecked: None) -> None
 def test_a_pool_has_each_position_once_ascending(unchecked: None) -> None:
     assert _distinct(np.array([[5, 2, 5, -1], [7, 7, 7, 7]])).tolist() == [[2, 5], [7, -1]]
     assert _distinct(np.array([[-1, -1]])).tolist() == [[-1]]
+    assert _distinct(np.array([[4, 0, -1, 0], [0, 0, 0, 0]])).tolist() == [[0, 4], [0, -1]]
 
 
 def test_ndcg_by_hand(unchecked: None) -> None:

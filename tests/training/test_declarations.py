@@ -1,8 +1,9 @@
-"""Records of training are frozen and have slots, but for those named here."""
+"""Declarations of training: records are frozen, arguments are read, but for those named."""
 
 from __future__ import annotations
 
 from support.record_classes import unlike_the_others
+from support.unused_arguments import unread
 
 
 def test_records_are_declared_alike() -> None:
@@ -15,3 +16,7 @@ def test_records_are_declared_alike() -> None:
         "TrainingOptions": "+kw_only",
         "ValueOptions": "+kw_only",
     }
+
+
+def test_each_argument_is_read() -> None:
+    assert unread("training") == set()

@@ -1,11 +1,16 @@
-"""Records of the store are frozen and have slots, but for those named here."""
+"""Declarations of the store: records are frozen, arguments are read, but for those named."""
 
 from __future__ import annotations
 
 from support.record_classes import unlike_the_others
+from support.unused_arguments import unread
 
 
 def test_records_are_declared_alike() -> None:
     assert unlike_the_others("store") == {
         "FeedbackTransaction": "-frozen",
     }
+
+
+def test_each_argument_is_read() -> None:
+    assert unread("store") == set()

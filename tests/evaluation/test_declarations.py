@@ -1,0 +1,14 @@
+"""Declarations of evaluations: records are frozen, arguments are read, but for those named."""
+
+from __future__ import annotations
+
+from support.record_classes import unlike_the_others
+from support.unused_arguments import unread
+
+
+def test_records_are_declared_alike() -> None:
+    assert unlike_the_others("evaluation") == {}
+
+
+def test_each_argument_is_read() -> None:
+    assert unread("evaluation") == set()

@@ -1,0 +1,59 @@
+"""Examples as tensors: documents at the first position are documents, and padding is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.training.scopes.head import _Batches
+
+DIM = 4
+
+
+def _pair(positions: list[int], numbers: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(positions, np.int64), np.array(numbers, np.float32)
+
+
+class Given:
+    """Two queries: the first is answered by documents 0 and 2, the second by 1 alone."""
+
+    def __init__(self, **changes: Any):
+        self.states = np.eye(2, DIM, dtype=np.float32)
+        self.relevant = [_pair([0, 2], [1.0, 3.0]), _pair([1], [2.0])]
+        self.teacher: Any = [_pair([0, 1, 3], [0.5, 0.25, 0.125]), _pair([0], [0.75])]
+        self.weights: Any = None
+        self.negatives: Any = np.array([0, 4], np.int64)
+        self.reward = None
+        vars(self).update(changes)
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+def batch_of(given: Given, which: list[int]) -> Any:
+    examples: Any = given
+    return _Batches(examples, "cpu").of(Head(DIM), torch.zeros(5, DIM), torch.tensor(which), None)
+
+
+def test_documents_of_a_batch_are_those_that_were_given() -> None:
+    batch = batch_of(Given(), [0, 1])
+    assert batch.relevant.tolist() == [[0, 2], [1, 0]]
+    assert batch.target.tolist() == [[0.25, 0.75], [1.0, 0.0]]  # the padding has no part
+    assert batch.scored.tolist() == [[0, 1, 3], [0, 0, 0]]
+    assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.teacher[batch.mask].tolist() == [0.5, 0.25, 0.125, 0.75]
+    assert batch.judged.tolist() == [0, 1, 2, 4]
+    assert torch.equal(batch.states, torch.eye(2, DIM))
+    assert batch_of(Given(), [1, 0]).relevant.tolist() == [[1, 0], [0, 2]]
+
+
+@pytest.mark.parametrize("which", [[0], [1, 0]])
+def test_weights_scale_the_target_and_no_teacher_scores_nothing(which: list[int]) -> None:
+    batch = batch_of(Given(weights=np.array([2.0, 0.5], np.float32), teacher=None, negatives=None), which)
+    assert batch.target.tolist() == [[[0.5, 1.5], [0.5, 0.0]][at] for at in which]
+    assert not batch.mask.any()
+    assert batch.judged.tolist() == [0, 1, 2]
