@@ -207,6 +207,7 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     costs = asked.statistics(name)
     assert (costs["documents"], costs["delta"]["documents"]) == (1097, 1097)  # newer than the index
     assert asked.facets(name, ["colour"]).facets["colour"][0].documents == 1
+    assert len(asked.facets(name, ["i"], limit=3).facets["i"]) == 3
     gone = asked.delete_many(name, ids=["d002", "none"])
     assert (gone.deleted, gone.missing) == (1, 1)
     assert asked.delete_many(name, filter={"i": {"gte": 1000}}).deleted == 99

@@ -71,6 +71,7 @@ def test_a_collection_of_given_embeddings_needs_no_encoder(tmp_path: Path) -> No
     with SearchEngine(tmp_path / "home", encoder=encoder) as engine:
         catalogue = Catalogue(engine)
         catalogue.create("given", dimension=4)
+        assert engine.collection("given").store.dimension == 4
         with catalogue.writing("given", encoder=True) as collection:
             collection.upsert([EmbeddedDocument("a", "x", embedding=[1.0, 0.0, 0.0, 0.0])])
         assert loaded == []

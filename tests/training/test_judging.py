@@ -70,6 +70,8 @@ def test_opinions_of_one_person_are_judgements_over_http_and_here(tmp_path: Path
         assert own_judgements(topics, "client:ann").judgements["alpha1 question"]["d1-0"] == 0.0
         assert local.own_judgements("topics", client_id="bob").answered == 1
         assert local.queries_to_judge("topics", limit=2).queries
+        with pytest.raises(InvalidRequest):
+            local.queries_to_judge("topics", version="v0")
 
 
 def test_queries_on_which_versions_differ_come_first(tmp_path: Path) -> None:
