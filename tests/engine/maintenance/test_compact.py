@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +29,24 @@ from dsearch.types import Document, Progress
 SECRET = "zanzibarquux"
 
 
+FIND = """
+import sys
+from pathlib import Path
+
+needles = [sys.argv[2].encode(coding) for coding in ("utf-8", "utf-16-le", "utf-32-le")]
+for path in sorted(Path(sys.argv[1]).rglob("*")):
+    if path.is_file() and any(one in path.read_bytes() for one in needles):
+        print(path.name)
+"""
+
+
 def holding(folder: Path, word: str) -> list[str]:
-    """The files in whose bytes a word stands, in any of the ways a text is stored."""
-    needles = [word.encode(), word.encode("utf-16-le"), word.encode("utf-32-le")]
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return sorted(path.name for path in found if any(one in path.read_bytes() for one in needles))
+    """The files in whose bytes a word stands, in any of the ways a text is stored.
+
+    Another process looks: closing a file of SQLite's here would drop the locks of its connections.
+    """
+    command = [sys.executable, "-S", "-c", FIND, str(folder), word]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_what_is_whole_verifies(engine: SearchEngine, collection: Collection) -> None:
