@@ -151,7 +151,6 @@ def test_a_key_is_forgotten_by_a_click(browser: Any, tmp_path: Path) -> None:
 
 
 def test_steps_of_a_training_are_said_in_words(page: Any) -> None:
-    page.goto("/#c=papers&v=jobs")
     task = {"id": "t1", "kind": "train", "collection": "papers", "created": "2026-01-01T00:00:00+00:00"}
     page.route("**/v1/tasks", lambda route: route.fulfill(json={"tasks": [{**task, "state": "running"}]}))
     page.route("**/v1/tasks/t1", lambda route: route.fulfill(json={**task, "state": "cancelled"}))
@@ -176,7 +175,7 @@ def test_steps_of_a_training_are_said_in_words(page: Any) -> None:
     page.route(
         "**/v1/tasks/t1/events", lambda route: route.fulfill(content_type="text/event-stream", body=events)
     )
-    page.reload()
+    page.goto("/#c=papers&v=jobs")
     page.locator("section.job code", has_text="dsearch tune").wait_for()
     heard = page.evaluate("heard")
     assert any(said in text for text in heard)
