@@ -15,13 +15,12 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from dsearch.encoder.packed import load_packed
-from dsearch.encoder.text_batches import TextBatches, text_batches
 from dsearch.encoder.text_encoder import EncoderIdentity, Role, default_batch_size, length_sorted_batches
 from dsearch.encoder.token_batch import TokenBatch, token_batch
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
 from dsearch.encoder.weights import DEFAULT_ENCODER, Weights, find_weights
-from dsearch.encoder.word_tokens import WordTokens, word_tokenizer
+from dsearch.encoder.word_tokens import WordTokens, whole_tokenizer, word_tokenizer
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.products import in_full_precision, quicken
 
@@ -44,8 +43,8 @@ class Encoder(nn.Module):
         self._identity = identity
         # A fast tokenizer changes its padding during a call, so it is not reentrant.
         self._tokenizing = threading.Lock()
-        # What the features of texts depend on, and the short way to them.
-        self._batches: tuple[tuple[Any, ...], TextBatches | None] | None = None
+        # The tokenizer with its size, and its copy that cuts nothing off.
+        self._whole: tuple[tuple[Any, int], Any] | None = None
 
     @classmethod
     def load(
@@ -133,7 +132,8 @@ class Encoder(nn.Module):
         """Unit embeddings as part of the graph, in one batch: gradients reach the encoder's weights."""
         if not texts:
             return torch.zeros(0, self.identity.dimension, device=self.model.device)
-        prepared = self._prepared(texts, role)
+        with self._tokenizing:
+            prepared = self._prepared(texts, role)
         with self._precision():
             embedding = self.model(self._features(prepared))["sentence_embedding"]
         precise = embedding if embedding.dtype == torch.float64 else embedding.float()
@@ -146,8 +146,8 @@ class Encoder(nn.Module):
             EncoderUnavailable: a model without states, or a tokenizer without places of tokens.
         """
         prompt = (self.model.prompts or {}).get(role, "")
-        prepared = self._prepared(texts, role)
         with self._tokenizing:
+            prepared = self._prepared(texts, role)
             tokenizer = self.model.tokenizer
             if not tokenizer.is_fast:
                 raise EncoderUnavailable(
@@ -190,24 +190,9 @@ class Encoder(nn.Module):
 
     def _prepared(self, texts: Sequence[str], role: Role) -> dict[str, Any]:
         prompt = (self.model.prompts or {}).get(role, "")
-        prompted = [prompt + text for text in texts]
         # `preprocess` since sentence-transformers 6, `tokenize` before.
         prepare = getattr(self.model, "preprocess", None) or self.model.tokenize
-        with self._tokenizing:
-            batches = self._text_batches(prepare)
-            return prepare(prompted) if batches is None else batches(prompted)
-
-    def _text_batches(self, prepare: Callable[[list[str]], Any]) -> TextBatches | None:
-        """Return the short way to the model's features, if there is one for its present tokenizer."""
-        tokenizer, window = self.model.tokenizer, self.model.get_max_seq_length()
-        other = getattr(self.model[0], "processor", tokenizer) is not tokenizer  # takes images too
-        if other or not window or not getattr(tokenizer, "is_fast", False):
-            return None
-        sides = tokenizer.padding_side, tokenizer.truncation_side
-        version = tokenizer, len(tokenizer), window, sides, self.model.device.type
-        if self._batches is None or self._batches[0] != version:
-            self._batches = version, text_batches(tokenizer, window, prepare)
-        return self._batches[1]
+        return prepare([prompt + text for text in texts])
 
     def _features(self, prepared: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -230,13 +215,12 @@ class Encoder(nn.Module):
         if not getattr(tokenizer, "is_fast", False) or getattr(tokenizer, "split_special_tokens", False):
             return None
         with self._tokenizing:
-            whole = tokenizer.backend_tokenizer
-            tokenize = word_tokenizer(whole, (self.model.prompts or {}).get("document", ""))
-            if tokenize is None:
-                return None
-            whole.no_truncation()
-            whole.no_padding()
-            return tokenize(texts)
+            version = tokenizer, len(tokenizer)
+            if self._whole is None or self._whole[0] != version:
+                self._whole = version, whole_tokenizer(tokenizer.backend_tokenizer.to_str())
+            whole = self._whole[1]
+        tokenize = word_tokenizer(whole, (self.model.prompts or {}).get("document", ""))
+        return None if tokenize is None else tokenize(texts)
 
     @torch.inference_mode()
     def _encode(self, texts: Sequence[str], role: Role) -> Float32[np.ndarray, "texts encoder_dim"]:

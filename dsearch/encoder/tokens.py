@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
-from jaxtyping import Int64
-
-# Model input → attribute of a tokenized text.
-FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
@@ -37,15 +31,3 @@ class Vocabulary:
     last: int | None
     size: int
     decode: Callable[[Sequence[int]], str]
-
-
-def padded_arrays(
-    encoded: Sequence[Any], names: Sequence[str], padding: int, width: int
-) -> dict[str, Int64[np.ndarray, "texts tokens"]]:
-    """Arrays of tokenized texts by name, of which shorter ones end in padding."""
-    arrays: dict[str, Int64[np.ndarray, "texts tokens"]] = {}
-    for name in names:
-        arrays[name] = np.full((len(encoded), width), padding if name == "input_ids" else 0, np.int64)
-        for place, encoding in enumerate(encoded):
-            arrays[name][place, : len(encoding)] = getattr(encoding, FIELDS[name])
-    return arrays

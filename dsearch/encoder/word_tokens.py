@@ -109,3 +109,13 @@ def word_tokenizer(tokenizer: Any, prompt: str) -> WordTokenizer | None:
     return lambda texts: [
         WordTokens(encoding) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)
     ]
+
+
+def whole_tokenizer(content: str) -> Any:
+    """Return the `tokenizers.Tokenizer` of a JSON, which cuts no text off and pads none."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(content)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from support.word_tokenizers import PROMPT, TEXTS, of_words
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from dsearch.encoder.word_tokens import WordTokens, word_tokenizer
+from dsearch.encoder.word_tokens import WordTokens, whole_tokenizer, word_tokenizer
 
 TOKENIZER = of_words()
 KEPT = of_words(normalizer=normalizers.BertNormalizer(strip_accents=False, lowercase=False))
@@ -76,3 +76,13 @@ def test_a_tokenizer_of_another_kind_is_refused(tokenizer: Tokenizer) -> None:
 def test_a_prompt_that_a_text_continues_is_refused() -> None:
     assert word_tokenizer(TOKENIZER, "passage") is None
     assert word_tokenizer(TOKENIZER, PROMPT) is not None
+
+
+def test_a_whole_tokenizer_cuts_no_text_off() -> None:
+    short = of_words()
+    short.enable_truncation(4)
+    short.enable_padding(length=9)
+    whole = whole_tokenizer(short.to_str())
+    assert len(whole.encode("foo " * 20)) == 22
+    assert len(whole.encode("foo")) == 3
+    assert len(short.encode("foo " * 20)) == 9

@@ -18,8 +18,8 @@ from dsearch.encoder.backends import CLOSE
 from dsearch.encoder.exported.runtimes import Run, Tokens
 from dsearch.encoder.text_encoder import CPU_BATCH, EncoderIdentity, length_sorted_batches
 from dsearch.encoder.token_states import TextTokens, inside_text
-from dsearch.encoder.tokens import Vocabulary, padded_arrays
-from dsearch.encoder.word_tokens import WordTokens, word_tokenizer
+from dsearch.encoder.tokens import Vocabulary
+from dsearch.encoder.word_tokens import WordTokens, whole_tokenizer, word_tokenizer
 from dsearch.threads import thread_budget
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from dsearch.encoder.encoder import Encoder
     from dsearch.encoder.exported.request import ExportOrigin
     from dsearch.encoder.text_encoder import Role
+
+# Model input → attribute of a tokenised text.
+FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 
 _LEAST_WIDTH = 16  # tokens of a padded query; most have fewer
 # Tokens of a batch for each thread: what is computed from more leaves the cache of a core, and texts a second
@@ -41,7 +44,7 @@ class CompiledEncoder:
     Args:
         run: exported model; see `runtimes`.
         tokenizer: JSON of a `tokenizers.Tokenizer`.
-        inputs: names of the arrays that `run` takes, of `tokens.FIELDS`.
+        inputs: names of the arrays that `run` takes, of `FIELDS`.
         padding: token that pads short texts.
         prompts: prefixes of texts, by role.
         identity: identity of the encoder, including back end and precision.
@@ -70,7 +73,7 @@ class CompiledEncoder:
         self.states_problem = states_problem
         self.origin: ExportOrigin | None = None  # set by who opens an export
         self._run = run
-        self._cut, self._whole = _tokenizer(tokenizer), _tokenizer(tokenizer)
+        self._cut, self._whole = whole_tokenizer(tokenizer), whole_tokenizer(tokenizer)
         self._cut.enable_truncation(identity.max_tokens)
         self._inputs, self._padding, self._prompts = tuple(inputs), padding, dict(prompts)
         self._identity, self.batch_size, self._few_shapes = identity, batch_size, few_shapes
@@ -170,7 +173,13 @@ class CompiledEncoder:
         width = max(1, *(len(encoding) for encoding in encoded))
         if self._few_shapes and len(encoded) == 1:
             width = max(width, min(_next_width(width), self._identity.max_tokens))
-        return padded_arrays(encoded, self._inputs, self._padding, width)
+        arrays: dict[str, Int64[np.ndarray, "texts tokens"]] = {}
+        for name in self._inputs:
+            filler = self._padding if name == "input_ids" else 0
+            arrays[name] = np.full((len(encoded), width), filler, np.int64)
+            for place, encoding in enumerate(encoded):
+                arrays[name][place, : len(encoding)] = getattr(encoding, FIELDS[name])
+        return arrays
 
 
 def _tokens_of(encoding: Any, states: Float32[np.ndarray, "tokens encoder_dim"], prompt: str) -> TextTokens:
@@ -185,12 +194,3 @@ def _units(rows: Float32[np.ndarray, "rows encoder_dim"]) -> Float32[np.ndarray,
 
 def _next_width(width: int) -> int:
     return max(_LEAST_WIDTH, 1 << (width - 1).bit_length())
-
-
-def _tokenizer(content: str) -> Any:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_str(content)
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer

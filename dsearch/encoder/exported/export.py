@@ -34,10 +34,10 @@ from dsearch.encoder.exported.cache import (
     export_folder,
     open_export,
 )
+from dsearch.encoder.exported.compiled import FIELDS
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.exported.runtimes import import_openvino, openvino_knows
 from dsearch.encoder.token_batch import states_of
-from dsearch.encoder.tokens import FIELDS
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 
 _CHATTY = ("torch.onnx", "onnxscript", "nncf", "root", "transformers", "sentence_transformers")
