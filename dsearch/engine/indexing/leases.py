@@ -53,9 +53,9 @@ class Lease:
 
     def release(self) -> None:
         """Release the lock; safe to call twice."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None  # first: closed twice, it could be another's file by then
+        if file is not None:
+            os.close(file)
 
 
 @contextmanager

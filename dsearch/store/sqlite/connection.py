@@ -1,7 +1,9 @@
 """Connections to `documents.db`: setup, sharing between threads, and translation of SQLite's errors.
 
 Never `open()` documents.db by other means in a process that has it open through SQLite. Closing such a file
-drops SQLite's POSIX locks (sqlite.org/howtocorrupt.html, section 2.2).
+drops SQLite's POSIX locks (sqlite.org/howtocorrupt.html, section 2.2). A program that embeds dsearch may do it
+all the same, by copying a home that it has open. So that no acknowledged write is lost then, readers never
+delete the log of a writer (`connect`).
 
 Rows are inserted in blocks, many with one statement. A statement costs as much in Python and in locking as
 its row costs in SQLite, and other threads get Python's lock between two statements.
@@ -22,7 +24,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -39,30 +41,45 @@ _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 def connect(folder: Path, *, writer: bool, create: bool = False, file: str = FILE_NAME) -> sqlite3.Connection:
     """Open a database of a collection folder in autocommit mode; transactions are begun explicitly.
 
-    A reader is opened read-write too, with `query_only` set: after a crash the first connection must recover
-    the write-ahead log, which SQLite denies to a read-only connection.
+    Closing the last connection deletes the write-ahead log. A reader that finds a log may not be the last, even
+    if SQLite finds no lock of the writer's: it is opened read-only, and SQLite deletes nothing then. Without a
+    log it is opened read-write, with `query_only` set, so that it leaves no empty log behind. So it is after a
+    crash that left what a read-only connection cannot recover.
     """
-    mode = "rwc" if create else "rw"
+    place = (folder / file).absolute()
+    if writer:
+        return _opened(place, "rwc" if create else "rw", _WRITER)
+    if place.with_name(f"{place.name}-wal").exists():
+        with suppress(sqlite3.Error):
+            return _opened(place, "ro", (*_READER, "SELECT count(*) FROM sqlite_master"))
+    return _opened(place, "rw", _READER)
+
+
+_BOTH = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
+_WRITER = (
+    *_BOTH,
+    f"PRAGMA page_size = {PAGE_BYTES}",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA fullfsync = ON",
+    "PRAGMA checkpoint_fullfsync = ON",
+    "PRAGMA secure_delete = ON",
+    f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}",
+)
+_READER = (*_BOTH, "PRAGMA query_only = ON")
+
+
+def _opened(place: Path, mode: str, statements: Sequence[str]) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"file:{quote(str((folder / file).absolute()))}?mode={mode}",
+        f"file:{quote(str(place))}?mode={mode}",
         uri=True,
         timeout=_BUSY_TIMEOUT_S,
         isolation_level=None,
         check_same_thread=False,  # the pool gives a connection to one thread at a time
     )
     try:
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA cell_size_check = ON")
-        if writer:
-            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA fullfsync = ON")
-            connection.execute("PRAGMA checkpoint_fullfsync = ON")
-            connection.execute("PRAGMA secure_delete = ON")
-            connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
-        else:
-            connection.execute("PRAGMA query_only = ON")
+        for statement in statements:
+            connection.execute(statement)
     except BaseException:
         connection.close()
         raise
