@@ -10,8 +10,8 @@ import pytest
 from support.warm.processes import run_warm
 
 from dsearch.store import Store
-from dsearch.types import Document
 
+FILES = ("documents.db", "documents.db-wal", "documents.db-shm")
 WRITER = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -32,10 +32,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize(
-    "copied", [["documents.db"], ["documents.db", "documents.db-wal", "documents.db-shm"]]
-)
-def test_a_reader_elsewhere_leaves_the_log(folder: Path, copied: list[str]) -> None:
+@pytest.mark.parametrize("copied", [FILES[:1], FILES])
+def test_a_reader_elsewhere_leaves_the_log(folder: Path, copied: tuple[str, ...]) -> None:
     """A last connection deletes the log as it is closed, and without locks any seems the last."""
     Store.create(folder, name="papers", encoder={}, dimension=8).close()
     done = run_warm([sys.executable, "-c", WRITER, str(folder), *copied])
