@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.confidence import FILE_NAME, RECORDED
 from dsearch.jobs import EvaluationJob, TrainingJob
 from dsearch.service import create_app
+from dsearch.service.middleware import deadline
 from dsearch.training import run_evaluation, run_training
 from dsearch.training.confidence import calibrate_by_documents
 from dsearch.types import Confidence, Document
@@ -216,16 +217,24 @@ def test_http_has_it_and_an_upload_brings_it(home: Path) -> None:
     assert isinstance(wire.search_result("word1", answer).confidence, Confidence)
 
 
-def test_a_calibration_outlasts_the_request_that_wrote(home: Path) -> None:
+def test_a_calibration_outlasts_the_request_that_wrote(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SearchEngine(home, encoder=HashingEncoder) as engine:
         engine.create("t")
         app = create_app(engine)
-        app.state.service.calibrate_after_s = 0.6
+        app.state.service.calibrate_after_s = 0.0
+        encoding = app.state.service.encoding
+        run, deadlines = encoding.run, []
+
+        async def noted(work: Callable[[], object]) -> object:
+            deadlines.append(deadline.present())
+            return await run(work)
+
         with TestClient(app, base_url="http://127.0.0.1") as client:
             body = [{"id": one.id, "text": one.text} for one in _documents()]
-            headers = {"X-Timeout-Ms": "500"}
-            assert client.put("/v1/collections/t/documents", json=body, headers=headers).status_code == 200
+            monkeypatch.setattr(encoding, "run", noted)
+            assert client.put("/v1/collections/t/documents", json=body).status_code == 200
             until_calibrated(client, app)
+        assert deadlines[-1] is None
         assert engine.collection("t").calibrations.of("v0") is not None
 
 
