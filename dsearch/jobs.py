@@ -162,8 +162,9 @@ class LearningJob:
         if (self.queries is None) != (self.judgements is None):
             raise InvalidRequest("queries and judgements belong together; give both or neither")
         for name, (declared, about) in options_of(type(self)).items():
-            value = getattr(self, name)
-            if value != declared.default and not (has_type(value, declared) and about.allows(value)):
+            value, default = getattr(self, name), declared.default
+            given = (type(value), value) != (type(default), default)  # True equals 1
+            if given and not (has_type(value, declared) and about.allows(value)):
                 raise InvalidRequest(f"{spell(name, value)}; use {allowed_values(declared, about)}")
 
 

@@ -81,6 +81,8 @@ def test_lists_are_those_of_the_registries() -> None:
         ({**JUDGED, "scope": "full", "objective": "judged"}, "no objective, one head"),
         ({**JUDGED, "compiled": True}, "compiled=True: of scope='full' alone"),
         ({**JUDGED, "heads": 2, "query_side": "linear"}, "query_side='linear' has one head"),
+        ({**JUDGED, "heads": True}, "heads=True; use"),
+        ({**JUDGED, "seed": False}, "seed=False; use"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], message: str) -> None:
