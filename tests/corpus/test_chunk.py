@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -115,3 +117,27 @@ def test_characters_of_several_tokens_are_cut_by_tokens():
     passages = cut(text, 20, 4, lambda texts: [7 * len(part) for part in texts])
     assert all(7 * (end - start) <= 20 for start, end in passages)
     assert {at for start, end in passages for at in range(start, end)} == set(range(200))
+
+
+def test_nothing_of_a_text_is_kept_when_it_was_cut():
+    """A cache of lengths would grow with every text of a corpus, and keep the tokenizer that counts."""
+    kept = []
+
+    class Part(str):
+        __slots__ = ("__weakref__",)
+
+        def __getitem__(self, at):
+            part = Part(super().__getitem__(at))
+            kept.append(weakref.ref(part))
+            return part
+
+    def in_tokens(texts: Sequence[str]) -> list[int]:
+        return [7 * len(part) for part in texts]
+
+    cut(Part("語" * 200), 20, 4, in_tokens)
+    counter = weakref.ref(in_tokens)
+    del in_tokens
+    gc.collect()
+    assert counter() is None
+    assert len(kept) > 40
+    assert not any(part() for part in kept)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dsearch.corpus import Problems, RecordFields, content_id, read
 from dsearch.errors import InvalidSource
 from dsearch.store import refusal
-from dsearch.types import Document
+from dsearch.types import Document, EmbeddedDocument
 
 
 def read_lines(*lines, problems=None, fields=None):
@@ -103,6 +103,35 @@ def test_a_bad_line_is_told_and_costs_only_itself(line, message):
     assert problems.first[0].line == 3
     with pytest.raises(InvalidSource, match=f"standard input:3: .*{message}"):
         read_lines('{"_id": "first", "text": "a"}', "", line, problems=Problems(strict=True))
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        ("0.5", "v is 0.5; it must be a list of numbers"),
+        ('"0.5"', "v is '0.5'; it must be a list of numbers"),
+        ('"far"', "value 'far' is not a finite number"),
+        ('"[1, 2"', r"value '\[1, 2' is not a list of numbers"),
+        ("{}", "value {} is not a finite number"),
+        ("[]", "value is an empty list"),
+        ("[1, true]", "value True is not a finite number"),
+        ("[[1, 2]]", "value .* is not a finite number"),
+    ],
+)
+def test_a_bad_embedding_is_told_and_costs_only_its_line(embedding, message):
+    lines = (f'{{"_id": "x", "text": "x", "v": {embedding}}}', '{"_id": "last", "text": "z", "v": [1, 2]}')
+    fields, problems = RecordFields(embedding="v"), Problems()
+    (document,) = read_lines(*lines, problems=problems, fields=fields)
+    assert document == EmbeddedDocument("last", "z", embedding=[1.0, 2.0])
+    assert problems.count == 1
+    with pytest.raises(InvalidSource, match=f"standard input:1: {message}"):
+        read_lines(*lines, problems=Problems(strict=True), fields=fields)
+
+
+@pytest.mark.parametrize("absent", ["", ', "v": null', ', "v": ""'])
+def test_a_record_without_an_embedding_leaves_the_stored_one(absent):
+    (document,) = read_lines(f'{{"_id": "x", "text": "x"{absent}}}', fields=RecordFields(embedding="v"))
+    assert document == Document("x", "x")
 
 
 def test_a_long_integer_is_not_rounded():

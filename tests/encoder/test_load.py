@@ -10,6 +10,7 @@ import pytest
 
 from dsearch.encoder import load as module
 from dsearch.encoder.backends import Backend
+from dsearch.encoder.encoder import check_device
 from dsearch.encoder.load import BackendChoice, load_encoder
 from dsearch.encoder.weights import Weights
 from dsearch.errors import EncoderUnavailable, InvalidRequest
@@ -127,3 +128,21 @@ def test_eight_bits_are_measured_when_they_are_asked_for(
         load_encoder("some", dtype="int8", cache=loaders.cache)
     with pytest.raises(InvalidRequest, match="dtype='int3'; use float32, bfloat16 or int8"):
         load_encoder("some", dtype="int3")
+
+
+@pytest.mark.parametrize(
+    ("device", "asks", "message"),
+    [
+        ("cuda", "cuda.is_available", "device='cuda'; torch sees no CUDA GPU here: use cpu, or see dsearch"),
+        ("cuda:1", "cuda.is_available", "device='cuda:1'; torch sees no CUDA GPU here: use cpu"),
+        ("mps", "backends.mps.is_available", "device='mps'; torch sees no Apple GPU here: use cpu"),
+    ],
+)
+def test_a_missing_gpu_is_named_and_one_that_is_there_is_taken(
+    monkeypatch: pytest.MonkeyPatch, device: str, asks: str, message: str
+) -> None:
+    monkeypatch.setattr(f"torch.{asks}", lambda: False)
+    with pytest.raises(InvalidRequest, match=message):
+        check_device(device)
+    monkeypatch.setattr(f"torch.{asks}", lambda: True)
+    check_device(device)

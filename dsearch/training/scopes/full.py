@@ -341,4 +341,5 @@ def _compile(encoder: LearningEncoder) -> None:
         raise InvalidRequest(
             f"encoder {encoder.identity.name!r} has no transformer to compile; leave compiled out"
         )
-    inner.compile(dynamic=True)
+    # Not `inner.compile`: sentence-transformers 6 calls `forward`, which that leaves as it is.
+    inner.forward = torch.compile(inner.forward, dynamic=True)

@@ -6,6 +6,8 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ from dsearch.training.loop.distributed import Processes
 from dsearch.training.loop.gradcache import cached_backward
 from dsearch.training.loop.loop import Epoch
 from dsearch.training.loop.moving_index import Contents, MovingIndex
+from dsearch.training.scopes import full
 from dsearch.training.scopes.full import FullOptions, FullTask, train_full
 
 SCRIPT = SUPPORT / "training" / "process_gradients.py"
@@ -297,6 +300,37 @@ def test_half_precision_trains_too(examples: Examples, contents: Contents, tiny:
     options = FullOptions(epochs=1, precision="bfloat16", encoder_learning_rate=1e-3)
     trained = train_full(examples, contents, options, encoder=tiny)
     assert all(torch.isfinite(parameter).all() for parameter in trained.student.parameters())
+
+
+def test_a_transformer_is_compiled_for_texts_of_any_length_if_wanted(
+    examples: Examples, contents: Contents, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[Any] = []
+
+    def compiled(call: Any, *, dynamic: bool) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
+            runs.append(dynamic)
+            return call(*arguments, **options)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    found = []
+    for wanted in (False, True):
+        task, student = new_task(examples, contents, tiny, FullOptions(compiled=wanted))
+        task.backward(torch.arange(3), task.pool(torch.arange(3), torch.Generator().manual_seed(0)))
+        found.append(gradients(student))
+        assert bool(runs) == wanted
+    assert set(runs) == {True}
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient)
+
+
+def test_an_encoder_without_a_transformer_cannot_be_compiled(tiny: Encoder) -> None:
+    for inside in (SimpleNamespace(), SimpleNamespace(model=[torch.nn.Linear(2, 2)])):
+        encoder: Any = SimpleNamespace(encoder=inside, identity=tiny.identity)
+        with pytest.raises(InvalidRequest, match="has no transformer to compile; leave compiled out"):
+            full._compile(encoder)
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_gradients_are_finite_beside_padding(
 def test_a_version_answers_with_the_tokens_of_its_encoder(judged: tuple[Collection, Examples]) -> None:
     """The stage is fitted to them fold by fold, and the version that has it keeps the encoder."""
     collection, examples = judged
-    queries = {f"q{at}": text for at, text in enumerate(examples.texts)}
-    judgements = {f"q{i}": {f"d{i}": 1.0} for i in range(48)}
+    queries = {f"q{at:02}": text for at, text in enumerate(examples.texts)}  # sorted as `examples`
+    judgements = {f"q{i:02}": {f"d{i}": 1.0} for i in range(48)}
     job = TrainingJob(
         queries=queries, judgements=judgements, scope="query", encoder_training="all", epochs=1,
         encoder_learning_rate=0.01, stage_loss=True, accept=False,
@@ -119,14 +119,17 @@ def test_a_version_answers_with_the_tokens_of_its_encoder(judged: tuple[Collecti
     learned = run_training(collection, job)
     result = learned.result
     assert result.encoder is not None  # type: ignore[union-attr]
+    of_base = tokens_of(collection, examples.texts, examples.snapshot)
     for fold in result.folds:  # type: ignore[union-attr]
         assert fold.own is not None
-        seen, tokens = fold.seen_by(
-            "head", examples, tokens_of(collection, examples.texts, examples.snapshot)
-        )
+        seen, tokens = fold.seen_by("head", examples, of_base)
         changed = np.abs(seen.states - examples.states).max(1) > 1e-6
         assert np.flatnonzero(changed).tolist() == sorted(fold.queries)
-        assert len(tokens) == len(examples)
+        assert np.array_equal(seen.states[fold.queries], fold.own.states)
+        for at, (own, plain) in enumerate(zip(tokens, of_base, strict=True)):
+            assert own.spans.tolist() == plain.spans.tolist()  # of the same text
+            assert np.array_equal(own.states, plain.states) == (at not in fold.queries)
+        assert fold.seen_by("start", examples, of_base) == (examples, of_base)
     registered = register_trained(collection, result, promote=True, accept=True, parent="v0")  # type: ignore[arg-type]
     base = collection.live_model
     assert registered.live == base

@@ -1,0 +1,84 @@
+"""Keyword scores of examples are kept up to a size; beyond it each batch computes its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.training import ranking
+from dsearch.training.ranking import KeywordScores
+from dsearch.training.values import task
+from dsearch.training.values.task import ValueData
+
+
+class Given:
+    """Queries over three documents; `computed` are the texts that were scored, call by call."""
+
+    def __init__(self, texts: Sequence[str], cache: dict[Any, Any] | None = None):
+        self.texts, self.cache = texts, {} if cache is None else cache
+        self.computed: list[list[str]] = []
+        self.snapshot = SimpleNamespace(
+            positions=3, keyword=SimpleNamespace(k1=1.2, b=0.75), all_keyword_scores=self._scores
+        )
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def once(self, name: Any, make: Callable[[], Any]) -> Any:
+        return self.cache.setdefault(name, make())
+
+    def _scores(self, texts: Sequence[str]) -> np.ndarray:
+        self.computed.append(list(texts))
+        return np.array([[len(text), ord(text[0]), 1] for text in texts], np.float32)
+
+
+def scores_of(given: Given, which: Sequence[int], scores: KeywordScores) -> None:
+    found = scores(torch.tensor(which))
+    assert found.tolist() == [[len(given.texts[i]), ord(given.texts[i][0]), 1.0] for i in which]
+
+
+@pytest.mark.parametrize(("most", "kept"), [(24, True), (23, False)])
+def test_scores_of_a_training_are_kept_if_they_fit(
+    monkeypatch: pytest.MonkeyPatch, most: int, kept: bool
+) -> None:
+    """Two different texts times three documents, four bytes each."""
+    monkeypatch.setattr(ranking, "_KEYWORD_CACHE_BYTES", most)
+    given = Given(["a", "bb", "a"])
+    scores = KeywordScores(given)  # type: ignore[arg-type]
+    scores_of(given, [2, 1], scores)
+    scores_of(given, [0], scores)
+    assert given.computed == ([["a", "bb"]] if kept else [["a", "bb"], ["a"]])
+
+
+def test_parts_of_examples_share_what_is_kept_and_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "_KEYWORD_CACHE_BYTES", 36)
+    given = Given(["a", "bb"])
+    KeywordScores(given)  # type: ignore[arg-type]
+    part = Given(["bb", "ccc"], given.cache)
+    scores_of(part, [0, 1], KeywordScores(part))  # type: ignore[arg-type]
+    assert part.computed == [["ccc"]]
+    last = Given(["a", "d"], given.cache)  # the fourth text is one too many
+    scores_of(last, [1, 0], KeywordScores(last))  # type: ignore[arg-type]
+    assert last.computed == [["d", "a"]]
+
+
+@pytest.mark.parametrize(("most", "kept"), [(24, True), (23, False)])
+def test_scores_of_a_predicted_field_are_kept_if_they_fit(
+    monkeypatch: pytest.MonkeyPatch, most: int, kept: bool
+) -> None:
+    monkeypatch.setattr(task, "_KEPT_KEYWORD_BYTES", most)
+    monkeypatch.setattr(task, "corpus_embeddings", lambda snapshot: torch.eye(3))
+    monkeypatch.setattr(task.FurtherPassages, "of", lambda *_: None)
+    given: Any = Given(["a", "bb"])
+    given.positions = np.array([0, 2])
+    given.values = given.states = given.wanted = np.zeros((2, 3), np.float32)
+    data = ValueData(given, keywords=True)
+    for which in ([1], [1, 0]):
+        found = data.keyword(np.array(which))
+        assert found.tolist() == [[len(given.texts[i]), 1.0] for i in which]
+    assert given.computed == ([["a", "bb"]] if kept else [["bb"], ["bb", "a"]])
