@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
@@ -129,37 +131,11 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours makes one span of a request
-        generate_unique_id_function=lambda route: route.name,
-        responses=problems.documented(
-            InvalidRequest, HostNotAllowed, OriginNotAllowed, KeyMissing, ScopeTooNarrow, DeadlinePassed
-        ),
     )
     app.state.service = service
     problems.install(app)
     hide_folder(engine.home.path)
-    declared = (  # matched in this order: the most frequent routes first
-        search,
-        attend,
-        health,
-        collections,
-        aliases,
-        documents,
-        facets,
-        statistics,
-        feedback,
-        heads,
-        models,
-        tasks,
-        embeddings,
-        rerank,
-        retrieve,
-        vector_stores,
-        files,
-        store_files,
-        store_batches,
-    )
-    for routes in declared:
-        app.include_router(routes.router)
+    app.router.routes += _declared()
     agents = mcp.install(app, service)
     page.install(app)
     guide.install(app)
@@ -185,6 +161,41 @@ def create_app(
     )
     app.add_middleware(WatchBodies)
     return app
+
+
+@functools.cache
+def _declared() -> tuple[BaseRoute, ...]:
+    """The routes of the API, the same for every application of a process: their fields are built once."""
+    api = APIRouter(
+        generate_unique_id_function=lambda route: route.name,
+        responses=problems.documented(
+            InvalidRequest, HostNotAllowed, OriginNotAllowed, KeyMissing, ScopeTooNarrow, DeadlinePassed
+        ),
+    )
+    declared = (  # matched in this order: the most frequent routes first
+        search,
+        attend,
+        health,
+        collections,
+        aliases,
+        documents,
+        facets,
+        statistics,
+        feedback,
+        heads,
+        models,
+        tasks,
+        embeddings,
+        rerank,
+        retrieve,
+        vector_stores,
+        files,
+        store_files,
+        store_batches,
+    )
+    for routes in declared:
+        api.include_router(routes.router)
+    return tuple(api.routes)
 
 
 def _share_schemas(app: FastAPI) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
-from support.service.service_fakes import ORIGIN
+from support.service.service_fakes import ORIGIN, WordEncoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import app as app_module
@@ -137,6 +138,25 @@ def test_the_description_says_where_keys_are_needed(app: FastAPI) -> None:
     assert "security" not in document["paths"]["/v1/collections"]["get"]
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert {"Problem", "DocumentGiven"} <= document["components"]["schemas"].keys()
+
+
+def test_two_applications_share_no_more_than_their_declared_routes(
+    client: TestClient, app: FastAPI, papers: Collection, tmp_path: Path
+) -> None:
+    """Routes are built once a process; engines, and routes added later, are of one application."""
+    with SearchEngine(tmp_path / "other", encoder=WordEncoder) as engine:
+        other = create_app(engine)
+        other.add_api_route("/own", lambda: "own")
+        with TestClient(other, base_url=ORIGIN) as asked:
+            for _ in range(2):
+                assert asked.get("/v1/collections").json()["collections"] == []
+                (listed,) = client.get("/v1/collections").json()["collections"]
+                assert listed["name"] == papers.name
+            assert asked.get("/own").json() == "own"
+            assert client.get("/own").status_code == 404
+        described = other.openapi()["paths"]
+        assert described.keys() - app.openapi()["paths"].keys() == {"/own"}
+        assert {"401", "421"} <= described["/v1/collections"]["get"]["responses"].keys()
 
 
 def test_each_upload_has_its_calibration_even_after_one_that_failed(
