@@ -163,8 +163,8 @@ class LearningJob:
             raise InvalidRequest("queries and judgements belong together; give both or neither")
         for name, (declared, about) in options_of(type(self)).items():
             value, default = getattr(self, name), declared.default
-            given = (type(value), value) != (type(default), default)  # True equals 1
-            if given and not (has_type(value, declared) and about.allows(value)):
+            unset = type(value) is type(default) and value == default  # True equals 1
+            if not unset and not (has_type(value, declared) and about.allows(value)):
                 raise InvalidRequest(f"{spell(name, value)}; use {allowed_values(declared, about)}")
 
 
