@@ -162,9 +162,8 @@ class LearningJob:
         if (self.queries is None) != (self.judgements is None):
             raise InvalidRequest("queries and judgements belong together; give both or neither")
         for name, (declared, about) in options_of(type(self)).items():
-            value, default = getattr(self, name), declared.default
-            unset = type(value) is type(default) and value == default  # True equals 1
-            if not unset and not (has_type(value, declared) and about.allows(value)):
+            value = getattr(self, name)
+            if value is not declared.default and not (has_type(value, declared) and about.allows(value)):
                 raise InvalidRequest(f"{spell(name, value)}; use {allowed_values(declared, about)}")
 
 
