@@ -9,10 +9,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 gc.disable()  # until tests are collected (support/longest.py): what is imported stays
 
-import jaxtyping
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests/support
@@ -22,16 +22,18 @@ from dsearch.threads import set_threads
 set_threads(1)  # as many tests at a time as there are cores
 os.environ["DSEARCH_BACKEND"] = "torch"  # no test exports an encoder in the background unless it wants to
 
-from support.shape_checks import install
+from support.shape_hook import install
 
 install()  # before what it checks is imported
 
-from support.fakes import HashingEncoder
 from support.warm.processes import SHARED, WarmSubprocess, warm_start
 
-from dsearch import processes
-from dsearch.engine import Collection, SearchEngine
-from dsearch.types import Document
+# Fixtures import what they need: the process that only hands out tests runs none, and does without torch.
+if TYPE_CHECKING:
+    from support.fakes import HashingEncoder
+
+    from dsearch.engine import Collection, SearchEngine
+    from dsearch.types import Document
 
 pytest_plugins = ["support.sizes", "support.longest"]
 
@@ -49,11 +51,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def encoder() -> HashingEncoder:
+    from support.fakes import HashingEncoder
+
     return HashingEncoder()
 
 
 @pytest.fixture
 def engine(tmp_path: Path, encoder: HashingEncoder) -> Iterator[SearchEngine]:
+    from dsearch.engine import SearchEngine
+
     with SearchEngine(tmp_path / "home", encoder=lambda: encoder) as opened:
         yield opened
 
@@ -61,6 +67,8 @@ def engine(tmp_path: Path, encoder: HashingEncoder) -> Iterator[SearchEngine]:
 @pytest.fixture
 def documents() -> list[Document]:
     """Sixteen times three words, each document different, neighbours alike."""
+    from dsearch.types import Document
+
     return [
         Document(
             id=f"d{i}",
@@ -82,6 +90,8 @@ def collection(engine: SearchEngine, documents: list[Document]) -> Collection:
 @pytest.fixture(autouse=True)
 def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run_spawned` forks a preloaded process; some of tests/test_processes.py start cold ones."""
+    from dsearch import processes
+
     monkeypatch.setattr(processes, "subprocess", _WARM)
 
 
@@ -97,6 +107,8 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Signatures unenforced, as in production: what is refused here is refused by our own errors."""
+    import jaxtyping
+
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

@@ -11,7 +11,8 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from support.shape_checks import EVERY, ONE_OF, PACKAGES, Finder, key_of
+from support.shape_checks import EVERY, ONE_OF, key_of
+from support.shape_hook import PACKAGES, Finder
 
 MODULE = '''
 from __future__ import annotations

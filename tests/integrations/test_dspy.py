@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import dspy
 import pytest
+from support.late import late
 
 from dsearch.client import Client, LocalEngine
-from dsearch.integrations.dspy import DSearchRetriever
 from dsearch.types import Document
+
+dspy = late("dspy")
+adapter = late("dsearch.integrations.dspy")
 
 pytestmark = pytest.mark.server
 PAGES = {
@@ -21,16 +23,19 @@ PAGES = {
 }
 
 
-class Program(dspy.Module):
+def program(retriever: Any) -> Any:
     """It answers with the first passage: no language model is needed."""
 
-    def __init__(self, retriever: DSearchRetriever):
-        super().__init__()
-        self.retriever = retriever
+    class Program(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.retriever = retriever
 
-    def forward(self, question: str) -> Any:
-        hits: Any = self.retriever(question)
-        return dspy.Prediction(answer=hits.passages[0], ids=hits.ids)
+        def forward(self, question: str) -> Any:
+            hits: Any = self.retriever(question)
+            return dspy.Prediction(answer=hits.passages[0], ids=hits.ids)
+
+    return Program()
 
 
 def metric(example: Any, prediction: Any, trace: Any = None) -> float:
@@ -63,10 +68,10 @@ def test_a_metric_flows_back_as_outcome(
         return outcomes[-1][1]
 
     monkeypatch.setattr(engine, "report_outcome", noted)
-    retriever = DSearchRetriever(engine, papers, k=2)
+    retriever = adapter.DSearchRetriever(engine, papers, k=2)
     learning = retriever.learning(metric, useful=helped)
     evaluate = dspy.Evaluate(devset=examples(), metric=learning, num_threads=2)
-    assert evaluate(Program(retriever)).score == 50.0
+    assert evaluate(program(retriever)).score == 50.0
     ends = sorted((options["success"], tuple(options["useful_ids"])) for options, _ in outcomes)
     assert ends == [(False, ()), (True, ("d1",))]
     assert all(recorded.events > 0 for _, recorded in outcomes)
@@ -80,8 +85,8 @@ def test_a_metric_flows_back_as_outcome(
 def test_a_run_is_one_episode_and_copies_share_the_engine(
     engine: Client | LocalEngine, papers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retriever: Any = DSearchRetriever(engine, papers, k=1)
-    twin: Any = copy.deepcopy(Program(retriever)).retriever
+    retriever: Any = adapter.DSearchRetriever(engine, papers, k=1)
+    twin: Any = copy.deepcopy(program(retriever)).retriever
     assert twin is not retriever
     assert twin.engine is engine
     ids = twin("music").ids + retriever("attention", k=2).ids

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.late import late
 from support.service.service_fakes import WORDS, documents
 
 from dsearch.client import LocalEngine
@@ -14,15 +15,13 @@ from dsearch.errors import InvalidRequest
 from dsearch.evaluation import evaluate
 from dsearch.types import Query
 
-mteb = pytest.importorskip("mteb", reason="mteb is not installed (extra mteb)")
-
-from datasets import Dataset
-from mteb._evaluators import retrieval_evaluator
-from mteb.abstasks.retrieval import AbsTaskRetrieval
-from mteb.abstasks.task_metadata import TaskMetadata
-from mteb.models.models_protocols import SearchProtocol
-
-from dsearch.integrations.mteb import DSearchModel
+mteb = late("mteb")
+datasets = late("datasets")
+retrieval_evaluator = late("mteb._evaluators.retrieval_evaluator")
+tasks = late("mteb.abstasks.retrieval")
+task_metadata = late("mteb.abstasks.task_metadata")
+models_protocols = late("mteb.models.models_protocols")
+adapter = late("dsearch.integrations.mteb")
 
 CORPUS = documents(60)
 QUERIES = [Query(f"q{i}", " ".join(np.random.default_rng(100 + i).choice(WORDS, size=3))) for i in range(12)]
@@ -34,39 +33,49 @@ QRELS = {
 }
 
 
-class LocalTask(AbsTaskRetrieval):
-    metadata = TaskMetadata(
-        name="LocalWords",
-        description="documents of a few words",
-        reference=None,
-        dataset={"path": "none", "revision": "1"},
-        type="Retrieval",
-        category="t2t",
-        modalities=["text"],
-        eval_splits=["test"],
-        eval_langs=["eng-Latn"],
-        main_score="ndcg_at_10",
-        date=None,
-        domains=None,
-        task_subtypes=None,
-        license=None,
-        annotations_creators=None,
-        dialect=None,
-        sample_creation=None,
-        bibtex_citation=None,
-    )
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    pytest.importorskip("mteb", reason="mteb is not installed (extra mteb)")
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        corpus = [{"id": item.id, "title": item.title, "text": item.text} for item in CORPUS]
-        queries = [{"id": query.id, "text": query.text} for query in QUERIES]
-        split = {
-            "corpus": Dataset.from_list(corpus),
-            "queries": Dataset.from_list(queries),
-            "relevant_docs": QRELS,
-            "top_ranked": None,
-        }
-        self.dataset = {"default": {"test": split}}
-        self.data_loaded = True
+
+def local_task() -> Any:
+    """A retrieval task of MTEB over `CORPUS`."""
+
+    class LocalTask(tasks.AbsTaskRetrieval):
+        metadata = task_metadata.TaskMetadata(
+            name="LocalWords",
+            description="documents of a few words",
+            reference=None,
+            dataset={"path": "none", "revision": "1"},
+            type="Retrieval",
+            category="t2t",
+            modalities=["text"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+            date=None,
+            domains=None,
+            task_subtypes=None,
+            license=None,
+            annotations_creators=None,
+            dialect=None,
+            sample_creation=None,
+            bibtex_citation=None,
+        )
+
+        def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+            corpus = [{"id": item.id, "title": item.title, "text": item.text} for item in CORPUS]
+            queries = [{"id": query.id, "text": query.text} for query in QUERIES]
+            split = {
+                "corpus": datasets.Dataset.from_list(corpus),
+                "queries": datasets.Dataset.from_list(queries),
+                "relevant_docs": QRELS,
+                "top_ranked": None,
+            }
+            self.dataset = {"default": {"test": split}}
+            self.data_loaded = True
+
+    return LocalTask()
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense"])
@@ -79,10 +88,10 @@ def test_figures_agree_with_evaluate(local: LocalEngine, monkeypatch: pytest.Mon
         return scored[-1]
 
     calculate = retrieval_evaluator.calculate_retrieval_scores
-    monkeypatch.setattr(retrieval_evaluator, "calculate_retrieval_scores", remembering)
-    model = DSearchModel(local, name=f"words-{mode}", options={"mode": mode, "candidates": 100})
-    assert isinstance(model, SearchProtocol)
-    result = mteb.evaluate(model, LocalTask(), cache=None, show_progress_bar=False).task_results[0]
+    monkeypatch.setattr("mteb._evaluators.retrieval_evaluator.calculate_retrieval_scores", remembering)
+    model = adapter.DSearchModel(local, name=f"words-{mode}", options={"mode": mode, "candidates": 100})
+    assert isinstance(model, models_protocols.SearchProtocol)
+    result = mteb.evaluate(model, local_task(), cache=None, show_progress_bar=False).task_results[0]
     figures, by_query = result.scores["test"][0], scored[0].all_scores
 
     collection = local.engine.collection(model.collection)
@@ -101,4 +110,4 @@ def test_figures_agree_with_evaluate(local: LocalEngine, monkeypatch: pytest.Mon
 
 def test_a_reranking_task_is_refused(local: LocalEngine) -> None:
     with pytest.raises(InvalidRequest, match="use retrieval tasks"):
-        DSearchModel(local).search([], top_k=10, top_ranked={"q": ["d"]})
+        adapter.DSearchModel(local).search([], top_k=10, top_ranked={"q": ["d"]})

@@ -1,31 +1,22 @@
 """Checks the shapes in signatures, as `--jaxtyping-packages=…` does, at a fraction of its cost.
 
-jaxtyping's own hook wraps every function of a package: 6 s an import of them all, and 100 µs a call. This one
-wraps a function only if its signature names a shape, when it is called first, and a dataclass only if a field
-does. The verdict of a check depends on types, number types and shapes alone, so arguments and results
-like earlier ones are not checked again. Comparing them takes a sixth of the time of a search: after its first
-calls a function is checked at every eighth. Plain types are checked by pyright, and at run time by
-`scripts/test --nightly`, which takes jaxtyping's hook instead of this one.
+jaxtyping's own hook wraps every function of a package: 6 s an import of them all, and 100 µs a call. These
+checks, put in place by `shape_hook.py`, wrap a function only if its signature names a shape, when called
+first, and a dataclass only if a field does. The verdict of a check depends on types, number types and shapes
+alone, so arguments and results like earlier ones are not checked again. Comparing them takes a sixth of the
+time of a search: after its first calls a function is checked at every eighth. Plain types are checked by
+pyright, and at run time by `scripts/test --nightly`, which takes jaxtyping's hook instead of this one.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import inspect
 import itertools
-import marshal
-import os
-import struct
-import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Callable, Hashable, Iterator
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import jaxtyping
@@ -33,23 +24,6 @@ import numpy as np
 import torch
 from beartype import beartype
 
-PACKAGES = (
-    "dsearch.attention",
-    "dsearch.client",
-    "dsearch.cluster",
-    "dsearch.encoder",
-    "dsearch.engine",
-    "dsearch.evaluation",
-    "dsearch.index",
-    "dsearch.products",
-    "dsearch.results",
-    "dsearch.service",
-    "dsearch.store",
-    "dsearch.training",
-    "dsearch.types",
-)
-_HEADER = struct.Struct("<qq")  # of a cached module: its source's time in ns, and size
-_OPTIMIZATION = "shapes1"  # part of the cached module's name; another one for another transformation
 EVERY, ONE_OF = 200, 8  # the first calls of a function are checked, and one of so many later ones
 _LONGEST = 64  # items of a list, and characters of a string, that are part of a key
 _MISSING = object()
@@ -68,15 +42,6 @@ class _Known(NamedTuple):
 
 
 _known: dict[int, _Known] = {}  # by id of the code
-
-
-def install() -> None:
-    """Check what is imported from now on, unless jaxtyping's own hook is there."""
-    if any(type(finder).__module__.startswith("jaxtyping") for finder in sys.meta_path):
-        return
-    early = [name for name in PACKAGES if name in sys.modules]
-    assert not early, f"imported before shapes could be checked: {early}"
-    sys.meta_path.insert(0, Finder())
 
 
 def checked(function: Any) -> Any:
@@ -212,65 +177,3 @@ _KEYS: tuple[tuple[Any, Callable[[Any], Hashable | None]], ...] = (
     ((dict, list, tuple, set, frozenset), _key_of_parts),
 )
 _key_by_type: dict[type, Callable[[Any], Hashable | None] | None] = {}
-
-
-class _Decorate(ast.NodeTransformer):
-    """`checked` innermost on every annotated function, `checked_class` outermost on every decorated class."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        given = node.args
-        arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-        if node.returns or any(one is not None and one.annotation for one in arguments):
-            node.decorator_list.append(_name("checked", node))
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        self.generic_visit(node)
-        if node.decorator_list:  # a dataclass has one
-            node.decorator_list.insert(0, _name("checked_class", node))
-        return node
-
-
-def _name(function: str, at: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Name(f"_shape_checks_{function}", ast.Load()), at)
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    def exec_module(self, module: ModuleType) -> None:
-        for one in (checked, checked_class):
-            vars(module)[f"_shape_checks_{one.__name__}"] = one
-        super().exec_module(module)
-
-    def get_code(self, fullname: str) -> CodeType:
-        """The changed module, compiled, or from `__pycache__` under a name of its own there."""
-        path = self.get_filename(fullname)
-        status = os.stat(path)
-        header = _HEADER.pack(status.st_mtime_ns, status.st_size)
-        cached = Path(importlib.util.cache_from_source(path, optimization=_OPTIMIZATION))
-        if cached.is_file() and (stored := cached.read_bytes()).startswith(header):
-            return marshal.loads(stored[len(header) :])
-        tree = _Decorate().visit(ast.parse(self.get_data(path), path))
-        code = compile(tree, path, "exec", dont_inherit=True)
-        if not sys.dont_write_bytecode:
-            cached.parent.mkdir(parents=True, exist_ok=True)  # elsewhere by PYTHONPYCACHEPREFIX
-            part = cached.with_suffix(f".{os.getpid()}")
-            part.write_bytes(header + marshal.dumps(code))
-            part.replace(cached)
-        return code
-
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not any(fullname == name or fullname.startswith(f"{name}.") for name in PACKAGES):
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-            spec.loader = _Loader(spec.loader.name, spec.loader.path)
-        return spec
-
-
-if __name__ == "__main__":  # the argument of --jaxtyping-packages
-    print(",".join((*PACKAGES, "beartype.beartype")))

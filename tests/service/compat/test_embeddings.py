@@ -10,15 +10,17 @@ from typing import Any
 import cohere
 import httpx2
 import numpy as np
-import openai
 import pytest
 import torch
 from cohere.errors import NotFoundError, UnauthorizedError, UnprocessableEntityError
+from support.late import late
 from support.service.service_fakes import DIMENSION, WordEncoder, documents, serving
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import SearchEngine
 from dsearch.service.auth.keys import ApiKeys
+
+openai = late("openai")
 
 pytestmark = pytest.mark.server
 

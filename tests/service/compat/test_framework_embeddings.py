@@ -7,21 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import openai
 import pytest
 from pydantic import SecretStr
+from support.late import late
 from support.service.service_fakes import DIMENSION, WordEncoder, documents, serving
 
 from dsearch.engine import SearchEngine
 
-pytest.importorskip("langchain_openai")
-pytest.importorskip("llama_index.embeddings.openai")
-from langchain_openai import OpenAIEmbeddings
-from llama_index.embeddings.openai import OpenAIEmbedding
+openai = late("openai")
+langchain_openai = late("langchain_openai")
+llama_index = late("llama_index.embeddings.openai")
 
 pytestmark = pytest.mark.server
 
 TEXTS = ["attention query", "river stone lamp", "music"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    pytest.importorskip("langchain_openai")
+    pytest.importorskip("llama_index.embeddings.openai")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def expected(address: str) -> np.ndarray:
 
 def test_langchain_embeds_documents_and_queries(address: str, expected: np.ndarray) -> None:
     """Without its check of lengths, which downloads OpenAI's own vocabulary."""
-    embeddings = OpenAIEmbeddings(
+    embeddings = langchain_openai.OpenAIEmbeddings(
         model="papers",
         base_url=address,
         api_key=SecretStr("none"),
@@ -58,9 +63,11 @@ def test_langchain_embeds_documents_and_queries(address: str, expected: np.ndarr
 
 
 def test_llama_index_embeds_texts_and_queries(address: str, expected: np.ndarray) -> None:
-    embeddings = OpenAIEmbedding(model_name="papers", api_base=address, api_key="none", max_retries=0)
+    embeddings = llama_index.OpenAIEmbedding(
+        model_name="papers", api_base=address, api_key="none", max_retries=0
+    )
     np.testing.assert_allclose(embeddings.get_text_embedding_batch(TEXTS), expected, atol=1e-6)
     np.testing.assert_allclose(embeddings.get_query_embedding("music"), expected[2], atol=1e-6)
-    refused = OpenAIEmbedding(model_name="none", api_base=address, api_key="none", max_retries=0)
+    refused = llama_index.OpenAIEmbedding(model_name="none", api_base=address, api_key="none", max_retries=0)
     with pytest.raises(openai.NotFoundError, match="none"):
         refused.get_text_embedding("music")

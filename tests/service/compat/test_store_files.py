@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import openai
 import pytest
+from support.late import late
 from support.service.service_fakes import WordEncoder, documents, serving
 
 from dsearch.engine import SearchEngine
 from dsearch.service.auth.keys import ApiKeys
+
+openai = late("openai")
 
 pytestmark = pytest.mark.server
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx2
-import openai
 import pytest
+from support.late import late
 from support.service.service_fakes import WordEncoder, documents, serving
 
 from dsearch.engine import SearchEngine
 from dsearch.types import Document
+
+openai = late("openai")
 
 pytestmark = pytest.mark.server
 

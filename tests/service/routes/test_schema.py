@@ -10,21 +10,23 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
-from schemathesis import GenerationMode
+from support.late import late
 from support.service.problems import require_an_answer
 from support.service.service_fakes import WordEncoder, documents, serving
 from support.sizes import by_size
 
 from dsearch.engine import SearchEngine
 from dsearch.service import create_app
+
+schemathesis = late("schemathesis")
 
 pytestmark = pytest.mark.server
 
@@ -34,18 +36,27 @@ LEAVES_COLLECTIONS = {"PUT /v1/collections/{collection}", "DELETE /v1/collection
 DELIBERATE = (503, 507)
 
 
-def _operations() -> list[Any]:
+def _document() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home, SearchEngine(Path(home)) as engine:
-        schema = schemathesis.openapi.from_dict(create_app(engine).openapi())
-    return [found.ok() for found in schema.get_all_operations()]
+        return create_app(engine).openapi()
 
 
-@schemathesis.serializer("application/x-safetensors")
-def _bytes(_: Any, value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode(errors="replace")
+DOCUMENT = _document()
+OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
 
 
-OPERATIONS = _operations()
+@cache
+def operations() -> dict[str, Any]:
+    """The operations of the document, by method and path."""
+
+    @schemathesis.serializer("application/x-safetensors")
+    def as_bytes(_: Any, value: Any) -> bytes:
+        return value if isinstance(value, bytes) else str(value).encode(errors="replace")
+
+    schema = schemathesis.openapi.from_dict(DOCUMENT)
+    by_label = {found.ok().label: found.ok() for found in schema.get_all_operations()}
+    assert list(by_label) == OPERATIONS
+    return by_label
 
 
 @dataclass
@@ -77,10 +88,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(client, process.pid)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
+@pytest.mark.parametrize("label", OPERATIONS)
 @pytest.mark.parametrize("number", range(ROUNDS))  # the outer loop: all operations, then again
-def test_every_request_of_the_document_gets_an_answer(served: Served, number: int, operation: Any) -> None:
-    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+def test_every_request_of_the_document_gets_an_answer(served: Served, number: int, label: str) -> None:
+    operation = operations()[label]
+    modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes))
 
     @seed(number)
@@ -93,11 +105,7 @@ def test_every_request_of_the_document_gets_an_answer(served: Served, number: in
     )
     @given(case=cases, here=st.booleans())
     def answered(case: Any, here: bool) -> None:
-        if (
-            here
-            and "collection" in (case.path_parameters or {})
-            and operation.label not in LEAVES_COLLECTIONS
-        ):
+        if here and "collection" in (case.path_parameters or {}) and label not in LEAVES_COLLECTIONS:
             case.path_parameters["collection"] = "papers"
         sent = case.as_transport_kwargs(base_url=str(served.client.base_url))
         if "data" in sent:  # as `requests` calls it
