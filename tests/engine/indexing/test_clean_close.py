@@ -99,7 +99,9 @@ def test_after_a_clean_close_nothing_is_read_before_the_first_answer(
 
 
 @pytest.mark.parametrize("name", ["keys.faiss", "embeddings.npy", "rows.npy"])
-def test_damage_that_is_found_later_ends_all_answers(home: Path, held: threading.Event, name: str) -> None:
+def test_damage_that_is_found_later_ends_all_answers(
+    home: Path, held: threading.Event, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     rot(home, name)
     with opened(home) as engine:
         food = engine.collection("food")
@@ -111,6 +113,9 @@ def test_damage_that_is_found_later_ends_all_answers(home: Path, held: threading
         proof.wait()
         assert food.verification["state"] == "damaged"
         assert name in food.verification["problem"]
+        assert (
+            f"nothing is answered from a generation any more: {food.verification['problem']}" in caplog.text
+        )
         for ask in (
             lambda: food.search("apple"),
             lambda: food.search("apple", mode="keyword"),
