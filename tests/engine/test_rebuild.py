@@ -127,7 +127,7 @@ rebuild_original = rebuild.build_in_child
 
 @pytest.mark.parametrize("dying", [build_and_die, build_half_and_die])
 def test_a_build_that_dies_changes_nothing_and_is_told(
-    served: SearchEngine, monkeypatch: pytest.MonkeyPatch, dying: Any
+    served: SearchEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, dying: Any
 ) -> None:
     food = served.create("food")
     before = live(food)
@@ -135,7 +135,9 @@ def test_a_build_that_dies_changes_nothing_and_is_told(
         broken.setattr(rebuild, "build_in_child", dying)
         food.upsert(some(0, 10))
         food.rebuilder.wait()
-        assert "SIGKILL" in food.rebuilder.status()["problem"]
+        problem = food.rebuilder.status()["problem"]
+        assert "SIGKILL" in problem
+        assert f"collection food was not rebuilt: {problem}" in caplog.text
         assert food.rebuilder.due_at == 15  # not again at once
         with pytest.raises(ProcessDied):
             food.refresh()

@@ -160,7 +160,11 @@ def test_two_applications_share_no_more_than_their_declared_routes(
 
 
 def test_each_upload_has_its_calibration_even_after_one_that_failed(
-    client: TestClient, app: FastAPI, papers: Collection, monkeypatch: pytest.MonkeyPatch
+    client: TestClient,
+    app: FastAPI,
+    papers: Collection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     calibrated: list[str] = []
 
@@ -182,3 +186,5 @@ def test_each_upload_has_its_calibration_even_after_one_that_failed(
         client.portal.call(upload)  # type: ignore[union-attr]
         assert calibrated == count * [papers.name]
     assert service._calibrating == {}
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["collection papers could not be calibrated: the disk is full"]

@@ -108,3 +108,15 @@ def test_a_body_declared_too_large_is_refused_before_it_is_sent(server: str) -> 
         )
         assert answer.startswith(b"HTTP/1.1 413")
         assert b"a body of 99999999 bytes; use at most" in answer
+
+
+def test_a_request_for_another_protocol_is_answered_as_a_plain_one(server: str) -> None:
+    """There are no web sockets; a library for them that is installed changes nothing."""
+    for protocol in (b"websocket", b"h2c"):
+        answer = raw(
+            server,
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: "
+            + protocol
+            + b"\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        )
+        assert answer.startswith(b"HTTP/1.1 200"), answer

@@ -158,7 +158,7 @@ def test_a_damaged_document_that_is_deleted_and_written_again_ends_the_damage(fi
         assert store.get("d8").text == "again"
 
 
-def test_damage_that_appears_while_it_is_open_is_found(filled):
+def test_damage_that_appears_while_it_is_open_is_found(filled, caplog):
     with Store.open(filled) as store:
         store.proof = StoreProof(filled, every_s=0.001)
         assert store.get("d8")
@@ -169,6 +169,8 @@ def test_damage_that_appears_while_it_is_open_is_found(filled):
             time.sleep(0.001)
         with pytest.raises(CorruptData):
             store.list()
+        store.proof.now()
+        assert caplog.text.count("nothing is answered from a collection any more") == 1
 
 
 def test_a_verification_now_sees_what_has_happened_since(filled):
@@ -258,6 +260,41 @@ def test_a_verification_ends_when_the_collection_is_closed_or_vacuumed(filled, m
         begun.wait()  # it begins again
     with pytest.raises(Unknown, match="cancelled"):
         store.proof._pace()
+
+
+LONG = """
+WITH RECURSIVE n(x) AS (SELECT begun() UNION ALL SELECT x + 1 FROM n LIMIT 100000000)
+SELECT max(x) FROM n"""
+
+
+@pytest.mark.parametrize("stop", ["close", "now", "paused"])
+def test_a_statement_that_runs_is_interrupted(filled, monkeypatch, stop):
+    """Nothing asks `pace` during one, and on a large collection one takes minutes."""
+    begun, verify = threading.Event(), proof.verify
+    ends: list[str] = []
+
+    def long(connection: sqlite3.Connection, pace: Callable[[], object]) -> Any:
+        monkeypatch.setattr(proof, "verify", verify)  # the first verification alone
+        connection.create_function("begun", 0, lambda: begun.set() or 1)
+        try:
+            connection.execute(LONG).fetchone()
+            ends.append("itself")
+        except sqlite3.OperationalError as error:
+            ends.append(str(error))
+            raise
+        return verify(connection, pace)
+
+    monkeypatch.setattr(proof, "verify", long)
+    running = StoreProof(filled)
+    assert begun.wait(LATEST_S)
+    if stop == "paused":
+        with running.paused():
+            assert ends == ["interrupted"]
+    else:
+        getattr(running, stop)()
+    running.close()
+    assert ends == ["interrupted"]
+    assert running.problem is None
 
 
 def test_an_index_that_leads_to_another_document_is_named(filled, monkeypatch):

@@ -38,6 +38,24 @@ def test_create_and_drop(dsearch: Terminal, beir: Path, monkeypatch: pytest.Monk
     assert (code, "no collection 'papers'" in err) == (1, True)
 
 
+def test_a_damaged_collection_is_listed_with_its_problem_beside_the_others(
+    dsearch: Terminal, tmp_path: Path
+) -> None:
+    for name in ("broken", "whole"):
+        assert dsearch("create", name)[0] == 0
+    (tmp_path / "home" / "broken" / "documents.db").write_bytes(b"no database " * 1000)
+    code, out, err = dsearch("collections")
+    broken, whole = out.splitlines()
+    assert (code, err) == (1, "")
+    assert broken.startswith("broken: ")
+    assert "damaged" in broken
+    assert whole.startswith("whole: 0 documents, generation ")
+    code, out, _ = dsearch("collections", "--json")
+    listed = json.loads(out)
+    assert (code, [one["name"] for one in listed]) == (1, ["broken", "whole"])
+    assert listed[0]["problem"]["code"] == "corrupt_data"
+
+
 def test_drop_all_or_none(dsearch: Terminal) -> None:
     dsearch("create", "one")
     code, _, err = dsearch("drop", "one", "nowhere", "--yes")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing import clean_close
@@ -98,8 +99,30 @@ def test_after_a_clean_close_nothing_is_read_before_the_first_answer(
         assert food.verification == statistics(food)["verification"] == {"state": "proven", "problem": None}
 
 
+@pytest.mark.parametrize("ends", ["proven", "replaced"])
+def test_a_proof_that_has_ended_holds_its_generation_no_longer(
+    home: Path, held: threading.Event, ends: str
+) -> None:
+    with opened(home) as engine:
+        food = engine.collection("food")
+        first, proof = live_folder(food), food._live.proof
+        assert proof is not None
+        assert proof._thread is not None
+        if ends == "proven":
+            held.set()
+        else:
+            food.refresh()
+        proof._thread.join(LATEST_S)
+        assert not proof._thread.is_alive()
+        for _ in range(4):
+            food.refresh()
+        assert not first.exists()
+
+
 @pytest.mark.parametrize("name", ["keys.faiss", "embeddings.npy", "rows.npy"])
-def test_damage_that_is_found_later_ends_all_answers(home: Path, held: threading.Event, name: str) -> None:
+def test_damage_that_is_found_later_ends_all_answers(
+    home: Path, held: threading.Event, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     rot(home, name)
     with opened(home) as engine:
         food = engine.collection("food")
@@ -111,6 +134,9 @@ def test_damage_that_is_found_later_ends_all_answers(home: Path, held: threading
         proof.wait()
         assert food.verification["state"] == "damaged"
         assert name in food.verification["problem"]
+        assert (
+            f"nothing is answered from a generation any more: {food.verification['problem']}" in caplog.text
+        )
         for ask in (
             lambda: food.search("apple"),
             lambda: food.search("apple", mode="keyword"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import gc
 import os
@@ -79,6 +80,32 @@ def test_a_layer_that_was_opened_alone_holds_its_generation(
     assert number in registered(collection)
     assert (layer(torch.ones(1, 32)).positions >= 0).any()
     del layer
+    gc.collect()
+    collection.refresh()
+    assert number not in registered(collection)
+
+
+def test_a_refreshed_layer_and_its_copy_hold_the_generation_that_they_search(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    """And no longer the one of before."""
+    layer = open_layer(engine.home.path, "food")
+    before = layer.snapshot.generation.number
+    collection.refresh()
+    layer.refresh()
+    number = layer.snapshot.generation.number
+    assert number != before
+    twin = copy.deepcopy(layer)
+    for _ in range(5):
+        collection.refresh()
+    assert before not in registered(collection)
+    assert number in registered(collection)
+    del layer
+    gc.collect()
+    collection.refresh()
+    assert number in registered(collection)
+    assert (twin(torch.ones(1, 32)).positions >= 0).any()
+    del twin
     gc.collect()
     collection.refresh()
     assert number not in registered(collection)

@@ -105,6 +105,18 @@ def test_a_file_that_is_none_gives_no_confidence(tmp_path: Path, content: str) -
     assert kept(tmp_path).of("v1") == calibration(0.1)
 
 
+def test_what_takes_the_confidence_from_answers_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE_NAME).write_text("{")
+    assert kept(tmp_path).of("v0") is None
+    assert f"{tmp_path / FILE_NAME}: " in caplog.text
+    assert "answers have no confidence" in caplog.text
+    (tmp_path / FILE_NAME).unlink()
+    assert kept(tmp_path).of("v4") is None
+    assert "food, v4: " in caplog.text
+
+
 def test_a_calibration_is_synced_before_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File first, then its place, then the folder that names it."""
     order: list[tuple[str, bool]] = []

@@ -265,6 +265,24 @@ def test_a_body_is_slow_below_the_least_rate(
     assert asyncio.run(received()) == 3 * [False, False, False, is_slow]
 
 
+def test_a_window_begins_anew_while_the_same_part_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that was fast enough for one window may pause for nearly another before it is slow."""
+    now_s = [0.0]
+    monkeypatch.setattr(slow_clients, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    limits = SlowClientLimits(body_bytes_per_s=1000, window_s=1)
+
+    async def judged_at(*looks_s: float) -> list[bool]:
+        request = slow_clients._Request()
+        request.bytes += 2000
+        awaited = asyncio.create_task(request.receive(asyncio.Event().wait))  # type: ignore[arg-type]
+        await asyncio.sleep(0)  # it waits for a part that does not come
+        judged = [request.too_slow(limits, look_s) for look_s in looks_s]
+        awaited.cancel()
+        return judged
+
+    assert asyncio.run(judged_at(0.9, 1.1, 1.4, 2.0, 2.2)) == [False, False, False, False, True]
+
+
 def test_one_connection_too_many_costs_the_idlest(tmp_path: Path) -> None:
     with SearchEngine(tmp_path, encoder=WordEncoder) as made:
         made.create("papers")

@@ -118,7 +118,9 @@ def test_a_row_that_changes_while_the_service_runs_is_named(tmp_path: Path) -> N
     store.close()
 
 
-def test_the_service_goes_on_without_tasks(engine: SearchEngine, papers: Collection) -> None:
+def test_the_service_goes_on_without_tasks(
+    engine: SearchEngine, papers: Collection, caplog: pytest.LogCaptureFixture
+) -> None:
     filled(engine.home.path)
     deleted(engine.home.path)
     with TestClient(create_app(engine), base_url=ORIGIN) as client:
@@ -127,6 +129,7 @@ def test_the_service_goes_on_without_tasks(engine: SearchEngine, papers: Collect
             answered = client.request(method, path)
             assert (answered.status_code, answered.json()["code"]) == (500, "corrupt_data")
             assert "move tasks.db and tasks-watermark away" in answered.json()["detail"]
+    assert "tasks are refused: " in caplog.text
 
 
 def test_a_file_of_an_earlier_release_is_upgraded(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_stopped_service_stores_what_is_begun_or_nothing(
 
 
 def test_a_failure_of_the_service_is_named_and_hinders_no_other(
-    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, bad = upload(client), upload(client, b"lamp")
     original = attaching.documents_of
@@ -157,6 +157,8 @@ def test_a_failure_of_the_service_is_named_and_hinders_no_other(
     error = client.get(f"{FILES}/{bad}").json()["last_error"]
     assert error["code"] == "server_error"
     assert "broken" not in error["message"]
+    assert f"file {bad} could not be attached to papers" in caplog.text  # where the message says it is
+    assert "broken" in caplog.text
 
 
 def test_what_is_forgotten_is_the_oldest(
