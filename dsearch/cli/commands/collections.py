@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -11,7 +13,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.remote import server_of
 from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
-from dsearch.errors import Conflict, HomeLocked, InvalidRequest, amount
+from dsearch.errors import Conflict, CorruptData, HomeLocked, InvalidRequest, amount
 
 
 def create(
@@ -73,13 +75,18 @@ def drop(
     """Delete collections with everything in them: documents, models, feedback."""
     try:
         with opened_engine(home, readonly=False) as (engine, _):
-            documents_of = {name: engine.collection(name).store.count().documents for name in names}
+            documents_of = {
+                name: _counted(lambda name=name: engine.collection(name).store.count().documents)
+                for name in names
+            }
             _consent(documents_of, yes)
             for name in names:
                 engine.drop(name)
     except HomeLocked as locked:
         with server_of(locked) as client:
-            documents_of = {name: client.collection(name).documents for name in names}
+            documents_of = {
+                name: _counted(lambda name=name: client.collection(name).documents) for name in names
+            }
             _consent(documents_of, yes)
             for name in names:
                 client.delete_collection(name)
@@ -87,17 +94,28 @@ def drop(
         print_json({"dropped": documents_of})
         return
     for name, documents in documents_of.items():
-        typer.echo(f"{name}: dropped, with {amount(documents, 'document')}")
+        typer.echo(f"{name}: dropped, with {_described(documents)}")
 
 
-def _consent(documents_of: dict[str, int], yes: bool) -> None:
+def _counted(count: Callable[[], int]) -> int | None:
+    """The number of documents; None where damage hinders counting, which is a reason to drop a collection."""
+    with suppress(CorruptData):
+        return count()
+    return None
+
+
+def _described(documents: int | None) -> str:
+    return "a damaged database" if documents is None else amount(documents, "document")
+
+
+def _consent(documents_of: dict[str, int | None], yes: bool) -> None:
     """Ask on a terminal.
 
     Raises:
         InvalidRequest: nobody can be asked.
         Abort: the answer was no.
     """
-    names = ", ".join(f"{name} ({amount(documents, 'document')})" for name, documents in documents_of.items())
+    names = ", ".join(f"{name} ({_described(documents)})" for name, documents in documents_of.items())
     if yes:
         return
     if not sys.stdin.isatty():

@@ -54,6 +54,14 @@ def test_a_damaged_collection_is_listed_with_its_problem_beside_the_others(
     listed = json.loads(out)
     assert (code, [one["name"] for one in listed]) == (1, ["broken", "whole"])
     assert listed[0]["problem"]["code"] == "corrupt_data"
+    assert "this deletes broken (a damaged database) for good" in dsearch("drop", "broken")[2]
+    assert json.loads(dsearch("drop", "broken", "--yes", "--json")[1]) == {"dropped": {"broken": None}}
+    assert dsearch("collections")[1].startswith("whole: ")
+
+
+def test_a_created_collection_is_described(dsearch: Terminal) -> None:
+    created = json.loads(dsearch("create", "one", "--json")[1])
+    assert (created["name"], created["documents"], created["language"]) == ("one", 0, "english")
 
 
 def test_drop_all_or_none(dsearch: Terminal) -> None:
