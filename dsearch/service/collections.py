@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
 from dsearch.engine.home import is_given
 from dsearch.engine.maintenance.migrate import Migration, PreparedMigration
-from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
+from dsearch.errors import CollectionNotFound, CorruptData, DsearchError, NotInCluster
 from dsearch.results import AliasSet, CollectionDamaged, CollectionInfo
 from dsearch.service.error_texts import without_home
 
@@ -187,7 +187,9 @@ class Catalogue:
         """
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            collection = self._existing(name, self._engine.collection)
+            collection = None  # one that damage keeps closed is held by nobody
+            with suppress(CorruptData):
+                collection = self._existing(name, self._engine.collection)
             self._leaving.add(name)
             try:
                 self._changed.wait_for(lambda: collection not in self._holds)

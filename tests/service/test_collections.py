@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder
 
@@ -32,6 +34,16 @@ def test_only_what_is_used_and_still_there_is_open(catalogue: Catalogue, papers:
     catalogue.drop("notes")
     assert catalogue.opened() == ["papers"]
     assert catalogue.names() == ["letters", "papers"]
+
+
+def test_a_damaged_collection_can_be_dropped(client: TestClient, engine: SearchEngine) -> None:
+    with SearchEngine(engine.home.path.with_name("made"), encoder=WordEncoder) as made:
+        made.create("broken")
+    shutil.copytree(engine.home.path.with_name("made") / "broken", engine.home.path / "broken")
+    (engine.home.path / "broken" / "documents.db").write_bytes(b"no database " * 1000)
+    assert client.get("/v1/collections/broken").json()["code"] == "corrupt_data"
+    assert client.delete("/v1/collections/broken").status_code == 204
+    assert client.get("/v1/collections").json() == {"collections": []}
 
 
 def test_a_collection_is_made_as_wanted(catalogue: Catalogue) -> None:
