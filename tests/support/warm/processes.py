@@ -28,15 +28,24 @@ from typing import IO, Any
 VARIABLE = "WARM_PROCESSES"  # the address of the process that forks, for processes below
 SHARED = "WARM_FOLDER"  # where the processes of a test run find the one that forks for all of them
 SOCKET, LEASES, LOCK = "socket", "leases", "lock"
+COMMANDS = ("evaluate", "feedback", "index", "maintenance", "models", "search", "serve", "train")
 # The modules that dsearch imports late, and what the encoder imports when it loads its weights.
 LATE = (
     "dsearch.cli.grouped_help",
-    "dsearch.cli.commands.serve",
+    *(f"dsearch.cli.commands.{name}" for name in COMMANDS),
+    "dsearch.cli.declared_options",
     "dsearch.cli.folders",
+    "dsearch.cli.interruption",
+    "dsearch.cli.output",
+    "dsearch.cli.remote",
+    "dsearch.cli.training.output",
+    "dsearch.cli.training.session",
     "dsearch.client.http",
     "dsearch.config",
     "dsearch.engine.calls",
     "dsearch.engine.maintenance",
+    "dsearch.engine.ranking.explain",
+    "dsearch.engine.search.training_effect",
     "dsearch.service.app",
     "dsearch.service.server",
     "dsearch.service.tasks.jobs",
@@ -50,6 +59,7 @@ LATE = (
     "uvicorn.lifespan.on",
     "httptools",
     "support.service.service_fakes",
+    "support.warm.built",
 )
 
 
