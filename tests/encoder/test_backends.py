@@ -211,9 +211,11 @@ def test_an_export_that_fails_leaves_nothing(home: TinyHome, monkeypatch: pytest
     assert home.exports("onnx-int8") == [folder]
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_agree_is_refused(
+    home: TinyHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs("onnx")
-    wrong = TinyHome(tmp_path)
+    wrong = home.with_empty_cache(tmp_path, monkeypatch)
     session = exports.onnx_session
     monkeypatch.setattr(exports, "onnx_session", _rolled(session))
     with pytest.raises(EncoderUnavailable, match=r"onnx float32 gives embeddings whose cosine"):

@@ -86,10 +86,10 @@ def test_what_is_encoded_and_counted_begins_with_the_prompt(
 
 @pytest.mark.parametrize("damage", ["states", "places"])
 def test_token_states_that_do_not_agree_come_from_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+    home: TinyHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     needs("onnx")
-    other = TinyHome(tmp_path)
+    other = home.with_empty_cache(tmp_path, monkeypatch)
     if damage == "states":
         monkeypatch.setattr(exports, "onnx_session", _noisy(exports.onnx_session))
     else:

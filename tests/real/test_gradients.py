@@ -60,9 +60,6 @@ def test_one_backward_reaches_both_sides_of_the_encoder(real_engine: SearchEngin
         assert parameter.grad is not None
         assert parameter.grad.abs().max() > 0
     optimizer = torch.optim.Adam([*layer.parameters(), *asker.parameters(), *answerer.parameters()], lr=1e-4)
-    for _ in range(8):
-        optimizer.step()
-        optimizer.zero_grad()
-        last = loss()
-        last.backward()
-    assert last < first
+    optimizer.step()
+    with torch.no_grad():
+        assert loss() < first

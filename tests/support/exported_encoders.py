@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from copy import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tiny_encoder import WORDS, write_tiny_encoder
 
 from dsearch.encoder import Backend, TextEncoder, load_encoder
+from dsearch.encoder.exported import cache as exports
+from dsearch.encoder.exported import export
+from dsearch.encoder.exported.request import Exporting
+from dsearch.encoder.weights import find_weights
 
 TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
 ALL = ["onnx float32", "onnx int8", "openvino float32", "openvino bfloat16"]
@@ -23,6 +30,19 @@ class TinyHome:
     def load(self, backend: str | None, dtype: str | None = None, **options: object) -> TextEncoder:
         return load_encoder(self.encoder, backend=backend, dtype=dtype, cache=self.cache, **options)  # type: ignore[arg-type]
 
+    def with_empty_cache(self, cache: Path, patch: pytest.MonkeyPatch) -> TinyHome:
+        """The same encoder with another cache, into which the ONNX model is copied, not exported again."""
+        exported = exports.export_folder(
+            Exporting(self.encoder, find_weights(self.encoder), None, self.cache, _unneeded),
+            Backend("onnx", "float32"),
+        )
+        if not exported.is_dir():
+            self.load("onnx")
+        patch.setattr(export, "_write_onnx", lambda whole, model: shutil.copy(exported / model.name, model))
+        other = copy(self)
+        other.cache = cache
+        return other
+
     def exports(self, kind: str) -> list[Path]:
         return [folder for folder in self.cache.glob(f"model-{kind}-*") if folder.is_dir()]
 
@@ -30,3 +50,7 @@ class TinyHome:
 def needs(name: str) -> None:
     if Backend(name, "float32").missing(exporting=True):
         pytest.skip(f"needs the extra {name}")
+
+
+def _unneeded() -> Any:
+    raise AssertionError("the model is exported already")

@@ -169,7 +169,7 @@ def test_a_resumed_run_began_when_it_was_started(tmp_path: Path, topics: Collect
     )
     with pytest.raises(InvalidRequest, match="holds another run: data is"):
         RunFolder(tmp_path / "run", {"data": "2", "live_at_start": "v0"}, resume=True)
-    job = TrainingJob(queries=TEXTS, judgements=JUDGEMENTS, epochs=1)
+    job = TrainingJob(queries=TEXTS, judgements=JUDGEMENTS, epochs=1, memory=False, tune=False)
 
     def resumed(identity: Any, join: bool) -> RunFolder:
         folder = RunFolder(tmp_path / "other", dict(identity), resume=join)

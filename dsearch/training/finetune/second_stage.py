@@ -34,6 +34,7 @@ from dsearch.engine.models.training_record import query_statistics
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
+from dsearch.training.finetune.choice_model import fit_choice
 from dsearch.training.finetune.lists import CandidateLists, lists_of, near_calibration
 from dsearch.training.finetune.token_matrix import TokenLists, fit_matrix, with_matrix
 from dsearch.training.gate.gate import Gate, GateReport, judge
@@ -45,7 +46,6 @@ STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.5)
 PULLS = (0.03, 0.1, 0.3, 1.0)
 MIN_QUERIES = 40
 _FOLDS = 5
-_STEPS = 40
 
 
 class FitMethod(NamedTuple):
@@ -138,29 +138,15 @@ def _fitted(
     features, scores = lists.features[judged].double(), lists.scores[judged].double()
     present = (scores > -torch.inf)[..., None]
     grades = torch.as_tensor(lists.grades)[judged].double()
-    target, pull = grades / grades.sum(1, keepdim=True), way.pull
+    target = grades / grades.sum(1, keepdim=True)
     # Constants of a query cancel in the softmax; on a common scale one pull serves all.
     inputs, of_features = _standardised(features, present)
     inputs = inputs * open_to
     of_first, of_scores = _standardised(scores.nan_to_num(neginf=0.0)[..., None], present)
-    weights = torch.zeros(terms, dtype=torch.float64, requires_grad=True)
-    # Free of the pull: with a temperature of its own, no feature has to stand in for another one.
-    steepness = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weights, steepness], max_iter=_STEPS, line_search_fn="strong_wolfe")
-    missing = ~present[..., 0]
-
-    def loss() -> Tensor:
-        optimiser.zero_grad()
-        logits = (of_first[..., 0] + inputs @ weights) * steepness.exp()
-        log_share = logits.masked_fill(missing, -torch.inf).log_softmax(1)
-        lost = -torch.where(target > 0, target * log_share, 0.0).sum(1).mean()
-        value = lost + pull * weights.square().sum()
-        value.backward()
-        return value
-
-    with torch.enable_grad():
-        optimiser.step(loss)  # pyright: ignore[reportArgumentType]
-    return (weights.detach() * open_to / of_features * of_scores).float()
+    weights = fit_choice(
+        of_first[..., 0].numpy(), inputs.numpy(), present[..., 0].numpy(), target.numpy(), way.pull
+    )
+    return (torch.as_tensor(weights) * open_to / of_features * of_scores).float()
 
 
 def _standardised(values: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ flat prior and the plain deviation.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int8, Int64
+from jaxtyping import Float, Int64
 
 from dsearch.errors import amount
 from dsearch.training.gate.held_out import FEW_QUERIES
@@ -182,14 +183,18 @@ def _flipped(
     indices = changed if queries is None else queries[changed]
     single, sums = values[changed].astype(np.float32), np.zeros((samples, values.shape[1]))
     for start in range(0, len(changed), QUERIES_AT_ONCE):
-        signs = np.stack([_signs(seed, int(of), samples) for of in indices[start : start + QUERIES_AT_ONCE]])
-        sums += signs.astype(np.float32).T @ single[start : start + QUERIES_AT_ONCE]
+        bits = [_bits(seed, int(of), -(-samples // 8)) for of in indices[start : start + QUERIES_AT_ONCE]]
+        packed = np.frombuffer(b"".join(bits), np.uint8).reshape(len(bits), -1)
+        signs = np.unpackbits(packed, axis=1, count=samples).astype(np.float32)
+        signs *= 2
+        signs -= 1
+        sums += signs.T @ single[start : start + QUERIES_AT_ONCE]
     return sums
 
 
-def _signs(seed: int, query: int, samples: int) -> Int8[np.ndarray, " samples"]:
-    bits = np.frombuffer(np.random.default_rng([seed, query]).bytes(-(-samples // 8)), np.uint8)
-    return np.unpackbits(bits, count=samples).astype(np.int8) * 2 - 1
+@functools.lru_cache(1 << 12)  # 5 MiB; slices and candidates of a gate are judged on the same queries
+def _bits(seed: int, query: int, count: int) -> bytes:
+    return np.random.default_rng([seed, query]).bytes(count)
 
 
 def on_common_queries(
