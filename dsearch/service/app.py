@@ -195,10 +195,8 @@ def declared_routes() -> tuple[BaseRoute, ...]:
     )
     for routes in declared:
         api.include_router(routes.router)
-    with suppress(
-        NoMatchFound
-    ):  # looks through all of them, which builds them: no request has to wait for it
-        api.url_path_for("")
+    with suppress(NoMatchFound):
+        api.url_path_for("")  # looks through all of them, which builds them: no request has to wait for it
     return tuple(api.routes)
 
 
