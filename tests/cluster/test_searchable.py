@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.cluster_checks import WORDS, Packed
 from support.fakes import HashingEncoder
+from support.service.loading import until_loaded
 
 from dsearch.cluster.collection import ClusterEngine, Releases, ShardedCollection
 from dsearch.cluster.coordinator import LiveRelease
@@ -129,7 +130,7 @@ def test_a_busy_machine_refuses_no_request_of_a_test(client: TestClient) -> None
 
 
 def test_metrics_and_readiness(client: TestClient) -> None:
-    assert client.get("/readyz").json()["status"] == "ready"
+    assert until_loaded(client).get("/readyz").json()["status"] == "ready"
     answer(client, "POST", "food/search", json={"query": "apple"})
     answer(client, "POST", "plain/search", json={"query": "apple"})
     metrics = client.get("/metrics").text

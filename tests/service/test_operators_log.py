@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.service.loading import until_loaded
 from support.service.service_fakes import ORIGIN
 from support.service.tasks import ask, events
 
@@ -42,11 +43,11 @@ def test_a_failure_of_a_task_is_found_under_its_reference(
 def test_a_server_that_did_not_start_says_why_to_its_operator(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with SearchEngine(tmp_path / "home", encoder=fails) as engine:
-        app = create_app(engine)
-        with TestClient(app, base_url=ORIGIN) as client:
-            client.portal.call(app.state.service.warm)  # type: ignore[union-attr]
-            ready = client.get("/readyz")
+    with (
+        SearchEngine(tmp_path / "home", encoder=fails) as engine,
+        TestClient(create_app(engine), base_url=ORIGIN) as client,
+    ):
+        ready = until_loaded(client).get("/readyz")
     assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")
     assert "the server's log says why" in ready.json()["detail"]
     assert SECRET not in ready.text

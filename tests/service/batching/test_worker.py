@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 from support.patience import LATEST_S
+from support.service.loading import until_loaded
 from support.service.service_fakes import ORIGIN, WORDS, WordEncoder, documents
 from support.service.workers import Double, held, hold_encoder, soon, with_worker
 
@@ -314,6 +315,9 @@ def test_without_an_encoder_it_is_not_ready_but_finds_words(
     with TestClient(create_app(engine), base_url=ORIGIN) as client:
         found = client.post(f"{URL}/search", json={"query": "cat", "mode": "keyword"})
         assert (found.status_code, len(found.json()["hits"])) == (200, 10)
-        for answered in (client.get("/readyz"), client.post(f"{URL}/search", json={"query": "cat"})):
+        for answered in (
+            until_loaded(client).get("/readyz"),
+            client.post(f"{URL}/search", json={"query": "cat"}),
+        ):
             assert (answered.status_code, answered.json()["code"]) == (503, "encoder_unavailable")
             assert answered.json()["detail"] == "no weights; install the extra"

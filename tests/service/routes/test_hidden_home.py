@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.service.loading import until_loaded
 from support.service.tasks import ended
 
 from dsearch.engine import Collection
@@ -28,7 +29,7 @@ def test_errors_name_files_by_their_place_in_the_home(
         client.put(f"{URL}/documents", json=[{"id": "a", "text": "cat"}]),
         client.get("/v1/collections"),
         client.get(URL),
-        client.get("/readyz"),
+        until_loaded(client).get("/readyz"),
         client.post(
             "/mcp",
             json={

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load, save
 from starlette.testclient import TestClient
+from support.service.loading import until_loaded
 from support.service.shapes import checked
 
 from dsearch.attention.retrieval.head import Head
@@ -236,4 +237,4 @@ def test_where_embeddings_are_given_nobody_waits_for_an_encoder(tmp_path: Path) 
             asked = {"vectors": states.tolist(), "stamp": None}
             answered = client.post("/v1/collections/given/attend", json=asked)
             assert [one["ids"][0] for one in answered.json()["results"]] == ["0", "1", "2", "3"]
-            assert client.get("/readyz").status_code == 200
+            assert until_loaded(client).get("/readyz").status_code == 200

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from support.engine.copies import copied_collection
+from support.service.loading import until_loaded
 from support.service.service_fakes import DIMENSION, ORIGIN
 
 from dsearch.engine import SearchEngine
@@ -78,5 +79,5 @@ def test_what_encodes_text_says_why_it_cannot(broken: TestClient, route: str, bo
 
 def test_it_lives_and_is_not_ready(broken: TestClient) -> None:
     assert broken.get("/healthz").status_code == 200
-    ready = broken.get("/readyz")
+    ready = until_loaded(broken).get("/readyz")
     assert (ready.status_code, ready.json()["code"]) == (503, "encoder_unavailable")

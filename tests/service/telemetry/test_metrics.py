@@ -14,6 +14,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
+from support.service.loading import until_loaded
 from support.service.service_fakes import WordEncoder
 from support.service.workers import hold_encoder
 
@@ -307,7 +308,7 @@ def test_an_index_that_turns_out_damaged_is_told_and_not_answered_from(
     client: TestClient, papers: Collection
 ) -> None:
     assert client.post(f"{URL}/search", json={"query": "cat"}).status_code == 200
-    assert client.get("/readyz").json()["damaged"] == 0
+    assert until_loaded(client).get("/readyz").json()["damaged"] == 0
     assert value(client, "dsearch_collection_damaged", collection="papers") == 0
     proof = papers._live.proof
     assert proof is not None
