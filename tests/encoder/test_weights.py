@@ -96,30 +96,6 @@ def test_a_folder_comes_before_every_name(
     assert hub == []
 
 
-def test_a_digest_is_of_the_file_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that lies still is read once, one that is written again is read again, at once and later."""
-    file = tmp_path / "model.bin"
-    file.write_bytes(b"one")
-    assert digest_of_file(file) == sha256(b"one")
-    file.write_bytes(b"two")
-    assert digest_of_file(file) == sha256(b"two")
-    monkeypatch.setattr(module, "_SETTLED_NS", 0)
-    read: list[str] = []
-    opened = Path.open
-
-    def noted(path: Path, *args: Any) -> Any:
-        read.append(path.name)
-        return opened(path, *args)
-
-    with monkeypatch.context() as watched:
-        watched.setattr(Path, "open", noted)
-        assert [digest_of_file(file) for _ in range(3)] == 3 * [sha256(b"two")]
-    assert read == ["model.bin"]
-    file.unlink()
-    file.write_bytes(b"another")
-    assert digest_of_file(file) == sha256(b"another")
-
-
 def test_the_digest_of_several_files_is_of_their_digests_in_order(tmp_path: Path) -> None:
     parts = {"b.safetensors": b"2", "a.safetensors": b"1", "pytorch_model-1.bin": b"0", "other.bin": b"no"}
     for name, content in parts.items():

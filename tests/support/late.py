@@ -1,8 +1,7 @@
 """Modules of other projects, imported when a test first uses them.
 
 Every process of a run reads every test file, and one of them runs it: the others need not import what takes
-seconds. `openai = late("openai")` at the top of a file is used as the module itself below the
-top; it has no names with an underscore in front.
+seconds. `openai = late("openai")` stands for the module, but for names with an underscore in front.
 """
 
 from __future__ import annotations

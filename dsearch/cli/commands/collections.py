@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -75,18 +75,13 @@ def drop(
     """Delete collections with everything in them: documents, models, feedback."""
     try:
         with opened_engine(home, readonly=False) as (engine, _):
-            documents_of = {
-                name: _counted(lambda name=name: engine.collection(name).store.count().documents)
-                for name in names
-            }
+            documents_of = _counted(names, lambda name: engine.collection(name).store.count().documents)
             _consent(documents_of, yes)
             for name in names:
                 engine.drop(name)
     except HomeLocked as locked:
         with server_of(locked) as client:
-            documents_of = {
-                name: _counted(lambda name=name: client.collection(name).documents) for name in names
-            }
+            documents_of = _counted(names, lambda name: client.collection(name).documents)
             _consent(documents_of, yes)
             for name in names:
                 client.delete_collection(name)
@@ -97,11 +92,13 @@ def drop(
         typer.echo(f"{name}: dropped, with {_described(documents)}")
 
 
-def _counted(count: Callable[[], int]) -> int | None:
-    """The number of documents; None where damage hinders counting, which is a reason to drop a collection."""
-    with suppress(CorruptData):
-        return count()
-    return None
+def _counted(names: Sequence[str], count: Callable[[str], int]) -> dict[str, int | None]:
+    """Documents of each collection; None for a damaged one, which is a reason to drop it."""
+    documents_of: dict[str, int | None] = dict.fromkeys(names)
+    for name in names:
+        with suppress(CorruptData):
+            documents_of[name] = count(name)
+    return documents_of
 
 
 def _described(documents: int | None) -> str:

@@ -2,8 +2,8 @@
 
 Never `open()` documents.db by other means in a process that has it open through SQLite. Closing such a file
 drops SQLite's POSIX locks (sqlite.org/howtocorrupt.html, section 2.2). A program that embeds dsearch may do
-it all the same, by copying a home that it has open. So that no acknowledged write is lost then, readers
-never delete the log of a writer (`connect`).
+it all the same, by copying a home that it has open. So that no acknowledged write is lost then, a reader
+that finds a log never deletes it (`connect`).
 
 Rows are inserted in blocks, many with one statement. A statement costs as much in Python and in locking as
 its row costs in SQLite, and other threads get Python's lock between two statements.
@@ -43,8 +43,9 @@ def connect(folder: Path, *, writer: bool, create: bool = False, file: str = FIL
 
     Closing the last connection deletes the write-ahead log. A reader that finds a log may not be the last,
     even if SQLite finds no lock of the writer's: it is opened read-only, and SQLite deletes nothing then.
-    Without a log it is opened read-write, with `query_only` set, so that it leaves no empty log behind. So it
-    is after a crash that left what a read-only connection cannot recover.
+    Without a log it is opened read-write, with `query_only` set, so that it leaves no empty log behind. The
+    same holds where a read-only connection fails: after a crash that it cannot recover from, and on damage,
+    which the first read then reports.
     """
     place = (folder / file).absolute()
     if writer:
