@@ -37,6 +37,7 @@ MAX_HEADER_BYTES = 64 * 1024
 # pass sees three times as many objects, 20 ms; of twenty times as many it would stop all threads for 100 ms.
 _GARBAGE = (10_000, 3, 300)
 _OPEN_FILES = 8192
+PROXIES = "127.0.0.1, ::1"  # whose X-Forwarded-Proto and X-Forwarded-For are believed
 
 
 def run_server(
@@ -74,7 +75,9 @@ def run_server(
         log_level="warning",
         access_log=False,  # it would write queries down
         server_header=False,
-        proxy_headers=False,
+        # A proxy here says that its client came by HTTPS; addresses in answers begin as the client's does.
+        proxy_headers=True,
+        forwarded_allow_ips=PROXIES,
         lifespan="on",
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_S,

@@ -125,6 +125,15 @@ def test_without_a_collection_all_are_searched_in_turn(origin: str) -> None:
     over_http(origin, use)
 
 
+@pytest.mark.parametrize(("said", "scheme"), [("https", "https"), ("gopher", "http")])
+def test_behind_a_proxy_addresses_have_the_scheme_of_its_clients(origin: str, said: str, scheme: str) -> None:
+    async def use(client: Any) -> None:
+        found = content(await client.call_tool("search", {"query": "river", "collection": "papers"}))
+        assert all(one["url"].startswith(f"{scheme}://127.0.0.1:") for one in found["results"])
+
+    over_http(origin, use, **{"X-Forwarded-Proto": said})
+
+
 def test_the_outcome_of_a_task_is_told(origin: str) -> None:
     """Over collections, each id is found again where its search found it; see also test_outcomes.py."""
 
