@@ -96,7 +96,7 @@ class StoreProof:
         """Verify once more if damage is known, since a write may have repaired it; answers wait for that."""
         if self._damage is not None:
             with self._changed:
-                self._damage = self._proven_at = None
+                self._damage = None  # `_record` cleared `_proven_at`
                 self._begun_s = self._due_s = time.monotonic()
                 self._interrupt()
 

@@ -20,6 +20,7 @@ from dsearch.training import Gate, ValueExamples, finetune_values, value_example
 from dsearch.training.gate.gate import judge
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import ValueOptions
+from dsearch.training.values import finetune as finetuning
 from dsearch.training.values import losses as values
 from dsearch.training.values.finetune import unseen_answers
 from dsearch.training.values.losses import log_loss, loss_of_values, pooled_values, squared_error
@@ -191,6 +192,28 @@ def test_held_out_documents_are_no_evidence(signs: Collection) -> None:
     assert not trained.gate.passed
     assert trained.after is not None
     assert trained.after["accuracy"] < 0.65
+
+
+def test_the_evidence_of_a_fold_is_all_documents_but_its_own(
+    signs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 0 as well, and with it each of them is left out of its own fold alone."""
+    examples = value_examples(signs, "side")
+    seen: list[set[int]] = []
+
+    class Recorded(HeldEvidence):
+        def __init__(self, data: ValueData, evidence: np.ndarray):
+            super().__init__(data, evidence)
+            seen.append(set(evidence.tolist()))
+
+        def served(self, head: Head, queries: np.ndarray) -> np.ndarray:
+            assert not seen[-1] & set(examples.own[queries].tolist())
+            return super().served(head, queries)
+
+    monkeypatch.setattr(finetuning, "HeldEvidence", Recorded)
+    finetune_values(examples, replace(FAST, epochs=1, folds=3))
+    everything = set(range(len(examples.positions)))
+    assert sorted(row for evidence in seen for row in everything - evidence) == sorted(everything)
 
 
 def test_served_predictions_are_those_that_the_gate_saw(signs: Collection) -> None:
