@@ -18,7 +18,7 @@ from dsearch.cluster.connection import OBJECT_STORE_BYTES, OF_OUR_RAY, is_loopba
 from dsearch.errors import Unavailable
 
 PORT = 6379
-START_S = 150.0
+START_S = 300.0  # one that ends by itself is seen at once; a busy machine takes minutes
 END_S = 30.0
 _STATE = b"dsearch:head"
 
@@ -61,9 +61,11 @@ def start_head(address: str = "auto", cpus: int | None = None) -> str:
 
         until = time.monotonic() + START_S
         while "Ray runtime started" not in so_far():
-            if process.poll() is not None or time.monotonic() > until:
+            ended = process.poll() is not None
+            if ended or time.monotonic() > until:
                 _end(process.pid)
-                raise Unavailable(f"Ray did not start at {at}: {so_far().strip()[-500:]}")
+                within = "" if ended else f" within {START_S:.0f} s"
+                raise Unavailable(f"Ray did not start at {at}{within}: {so_far().strip()[-500:]}")
             time.sleep(0.1)
     _remember(at, process.pid)
     return f"127.0.0.1:{at.rpartition(':')[2]}"

@@ -78,6 +78,16 @@ def test_one_that_does_not_start_is_ended_and_says_why(
     assert noted == [4711]
 
 
+def test_one_that_takes_too_long_is_ended_and_says_how_long_it_had(
+    monkeypatch: pytest.MonkeyPatch, noted: list[Any]
+) -> None:
+    monkeypatch.setattr(local_ray.subprocess, "Popen", _Process("Local node IP"))
+    monkeypatch.setattr(local_ray, "START_S", 0.0)
+    with pytest.raises(Unavailable, match=r"^Ray did not start at \S+ within 0 s: Local node IP$"):
+        local_ray.start_head()
+    assert noted == [4711]
+
+
 def test_another_machine_is_told_to_start_its_own(noted: list[Any]) -> None:
     with pytest.raises(Unavailable, match=r"^no Ray cluster answers at 10\.0\.0\.1:6379; start one there"):
         local_ray.start_head("10.0.0.1:6379")

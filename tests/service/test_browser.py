@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.service.browsing import needs_chromium
+from support.service.browsing import needs_chromium, page_of_its_own
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 pytestmark = [pytest.mark.browser, needs_chromium]
@@ -209,16 +209,14 @@ def test_the_keyboard_is_enough(page: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_small_phone(browser: Any, server: str, scheme: str) -> None:
-    context = browser.new_context(
-        base_url=server, viewport={"width": 360, "height": 640}, color_scheme=scheme
-    )
-    page = context.new_page()
-    page.goto("/#c=nasty&q=cat")
-    page.locator(".hit").first.wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == (scheme == "dark")
-    context.close()
+    with page_of_its_own(
+        browser, server, viewport={"width": 360, "height": 640}, color_scheme=scheme
+    ) as page:
+        page.goto("/#c=nasty&q=cat")
+        page.locator(".hit").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == (scheme == "dark")
 
 
 def test_the_description_of_the_api_needs_no_other_host(page: Any) -> None:

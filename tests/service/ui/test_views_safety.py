@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.service.browsing import Settling, needs_chromium, opened_page
+from support.service.browsing import Settling, needs_chromium, opened_page, page_of_its_own
 from support.service.service_fakes import IMAGE, NASTY, SCRIPT, WordEncoder, documents, serving
 
 from dsearch.attention.retrieval.head import Head
@@ -177,65 +177,57 @@ def violations(page: Any, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing_and_a_phone_is_wide_enough(browser: Any, server: str, view: str) -> None:
-    context = browser.new_context(
-        base_url=server, viewport={"width": 360, "height": 640}, color_scheme="light", bypass_csp=True
-    )
-    page = context.new_page()
-    settle = Settling(page)
-    page.goto(f"/#c={'filed' if view == 'search' else 'papers'}&v={view}&q=river1")
-    settle()
-    for act in dict.fromkeys((None, ACTS.get(view))):
-        if act is not None:
-            act(page)
-        assert violations(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") == 360
-        page.emulate_media(color_scheme="dark")  # changes colours alone
-        assert violations(page, runOnly=["color-contrast"]) == []
-        page.emulate_media(color_scheme="light")
-    context.close()
+    with page_of_its_own(
+        browser, server, viewport={"width": 360, "height": 640}, color_scheme="light", bypass_csp=True
+    ) as page:
+        settle = Settling(page)
+        page.goto(f"/#c={'filed' if view == 'search' else 'papers'}&v={view}&q=river1")
+        settle()
+        for act in dict.fromkeys((None, ACTS.get(view))):
+            if act is not None:
+                act(page)
+            assert violations(page) == []
+            assert page.evaluate("document.documentElement.scrollWidth") == 360
+            page.emulate_media(color_scheme="dark")  # changes colours alone
+            assert violations(page, runOnly=["color-contrast"]) == []
+            page.emulate_media(color_scheme="light")
 
 
 @pytest.mark.parametrize("topic", ["concepts", "errors"])
 def test_axe_finds_nothing_in_guides(browser: Any, server: str, topic: str) -> None:
-    context = browser.new_context(base_url=server, viewport={"width": 360, "height": 640}, bypass_csp=True)
-    page = context.new_page()
-    page.goto(f"/guide/{topic}")
-    assert violations(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    context.close()
+    with page_of_its_own(browser, server, viewport={"width": 360, "height": 640}, bypass_csp=True) as page:
+        page.goto(f"/guide/{topic}")
+        assert violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 @pytest.mark.parametrize("width", [360, 1000])
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_moves_under_the_reader(browser: Any, server: str, view: str, width: int) -> None:
     """Cumulative layout shift while a view loads; 0.1 is called good (web.dev/cls)."""
-    context = browser.new_context(base_url=server, viewport={"width": width, "height": 800})
-    page = context.new_page()
-    settle = Settling(page)
-    page.add_init_script(
-        """window.shifts = [];
-        new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((one) => ({
-          value: one.value, what: one.sources.map((source) => source.node?.id || source.node?.className),
-        })))).observe({ type: "layout-shift", buffered: true });"""
-    )
-    page.goto(f"/#c={'filed' if view == 'search' else 'papers'}&v={view}&q=river1")
-    settle()
-    shifts = page.evaluate("window.shifts")
-    assert sum(one["value"] for one in shifts) < 0.02, shifts
-    context.close()
+    with page_of_its_own(browser, server, viewport={"width": width, "height": 800}) as page:
+        settle = Settling(page)
+        page.add_init_script(
+            """window.shifts = [];
+            new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((one) => ({
+              value: one.value, what: one.sources.map((source) => source.node?.id || source.node?.className),
+            })))).observe({ type: "layout-shift", buffered: true });"""
+        )
+        page.goto(f"/#c={'filed' if view == 'search' else 'papers'}&v={view}&q=river1")
+        settle()
+        shifts = page.evaluate("window.shifts")
+        assert sum(one["value"] for one in shifts) < 0.02, shifts
 
 
 def test_the_first_paint_takes_few_bytes(browser: Any, server: str) -> None:
-    context = browser.new_context(base_url=server)
-    page = context.new_page()
-    page.goto("/")
-    page.get_by_text("documents to ask").wait_for()
-    taken = page.evaluate(
-        """[...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
-          .reduce((sum, one) => sum + one.transferSize, 0)"""
-    )
-    assert 10_000 < taken < 100_000
-    context.close()
+    with page_of_its_own(browser, server) as page:
+        page.goto("/")
+        page.get_by_text("documents to ask").wait_for()
+        taken = page.evaluate(
+            """[...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+              .reduce((sum, one) => sum + one.transferSize, 0)"""
+        )
+        assert 10_000 < taken < 100_000
 
 
 # ---- keys alone

@@ -78,25 +78,34 @@ class Settling:
 
 
 @contextmanager
+def page_of_its_own(browser: Any, origin: str, **options: Any) -> Iterator[Any]:
+    """A page with options of a browser context; it waits as long as others do, not 30 s."""
+    context = browser.new_context(base_url=origin, **options)
+    context.set_default_timeout(LATEST_MS)
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+@contextmanager
 def opened_page(browser: Any, origin: str) -> Iterator[Any]:
     """A page that fails its test when it logs an error, breaks its policy or asks another host."""
-    context = browser.new_context(base_url=origin, viewport={"width": 1000, "height": 800})
-    opened = context.new_page()
-    opened.settle = Settling(opened)
     wrong: list[str] = []
-    opened.on("pageerror", lambda error: wrong.append(f"error: {error}"))
 
     def note(message: Any) -> None:
         if message.type == "error":
             wrong.append(f"{message.text} {message.location['url']}")
 
-    opened.on("console", note)
-    opened.on(
-        "request",
-        lambda request: None if request.url.startswith((origin, "data:")) else wrong.append(request.url),
-    )
-    opened.set_default_timeout(LATEST_MS)
-    opened.wrong = wrong
-    yield opened
-    context.close()
+    def other_host(request: Any) -> None:
+        if not request.url.startswith((origin, "data:")):
+            wrong.append(request.url)
+
+    with page_of_its_own(browser, origin, viewport={"width": 1000, "height": 800}) as opened:
+        opened.settle = Settling(opened)
+        opened.wrong = wrong
+        opened.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        opened.on("console", note)
+        opened.on("request", other_host)
+        yield opened
     assert wrong == [], wrong
