@@ -71,9 +71,11 @@ class DSearchRetriever(dspy.Retrieve):
         """
 
         def judge(example: Any, prediction: Any, *args: Any, **kwargs: Any) -> Any:
-            value = metric(example, prediction, *args, **kwargs)
-            run = _run.get()
-            _run.set(None)
+            try:
+                value = metric(example, prediction, *args, **kwargs)
+                run = _run.get()
+            finally:  # a metric that fails ends its run, too: the next example has another
+                _run.set(None)
             if run is not None:
                 episode, ids = run
                 helped = [] if useful is None else list(useful(example, prediction, ids))

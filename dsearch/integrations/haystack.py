@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import dsearch
 from dsearch.errors import InvalidRequest, MissingExtra
-from dsearch.integrations.stored import documents_of, every_document, write_documents
+from dsearch.integrations.stored import delete_documents, documents_of, every_document, write_documents
 from dsearch.types import Document as Stored
 from dsearch.types import Hit
 
@@ -99,7 +99,8 @@ class DSearchDocumentStore:
 
         Raises:
             ValueError: not a list of documents, or one without text.
-            DuplicateDocumentError: an id is there already and the policy is FAIL; none is written.
+            DuplicateDocumentError: an id is there already, or given twice, and the policy is FAIL; none is
+                written.
         """
         if not isinstance(documents, Iterable) or isinstance(documents, str):
             raise ValueError("documents must be a list of haystack.Document")
@@ -110,23 +111,25 @@ class DSearchDocumentStore:
             )
         if empty := next((item for item in batch if not item.content), None):
             raise ValueError(f"document {empty.id} has no text; only texts are stored")
-        unique = {item.id: item for item in batch}
+        unique = {item.id: item for item in batch}  # of one id the last
         if policy != DuplicatePolicy.OVERWRITE:
-            existing = {item.id for item in documents_of(self.engine, self.collection, list(unique))}
-            if policy != DuplicatePolicy.SKIP and (existing or len(unique) < len(batch)):
-                double = next(iter(existing), None) or batch[0].id
-                raise DuplicateDocumentError(
-                    f"id {double!r} exists; use DuplicatePolicy.OVERWRITE or DuplicatePolicy.SKIP"
-                )
-            unique = {id: item for id, item in unique.items() if id not in existing}
+            seen = {item.id for item in documents_of(self.engine, self.collection, list(unique))}
+            unique = {}
+            for item in batch:
+                if item.id not in seen:
+                    seen.add(item.id)
+                    unique[item.id] = item
+                elif policy != DuplicatePolicy.SKIP:
+                    raise DuplicateDocumentError(
+                        f"id {item.id!r} exists; use DuplicatePolicy.OVERWRITE or DuplicatePolicy.SKIP"
+                    )
         stored = [Stored(item.id, item.content or "", metadata=item.meta) for item in unique.values()]
         write_documents(self.engine, self.collection, stored)
         return len(batch) if policy == DuplicatePolicy.OVERWRITE else len(stored)
 
     def delete_documents(self, document_ids: list[str]) -> None:
         """Delete the documents of these ids; missing ones are no error."""
-        if document_ids:
-            self.engine.delete_many(self.collection, ids=document_ids)
+        delete_documents(self.engine, self.collection, document_ids)
 
     def delete_all_documents(self) -> None:
         """Delete all documents; the collection stays."""

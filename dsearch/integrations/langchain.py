@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dsearch.errors import InvalidRequest, MissingExtra, amount
-from dsearch.integrations.stored import documents_of, write_documents
+from dsearch.integrations.stored import delete_documents, documents_of, write_documents
 from dsearch.types import Document as Stored
 from dsearch.types import Hit
 
@@ -92,7 +92,11 @@ class DSearchVectorStore(VectorStore):
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete the documents of these ids, or those that match `filter`; missing ones are no error."""
-        self.engine.delete_many(self.collection, ids=ids, filter=kwargs.get("filter"))
+        filter = kwargs.get("filter")
+        if ids is not None and filter is None:
+            delete_documents(self.engine, self.collection, ids)
+        else:
+            self.engine.delete_many(self.collection, ids=ids, filter=filter)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:

@@ -15,7 +15,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsearch.errors import InvalidRequest, MissingExtra
-from dsearch.integrations.stored import documents_of, every_document, literal_field, write_documents
+from dsearch.integrations.stored import (
+    delete_documents,
+    documents_of,
+    every_document,
+    literal_field,
+    write_documents,
+)
 from dsearch.types import Document as Stored
 from dsearch.types import Hit, Mode
 
@@ -134,16 +140,14 @@ class DSearchVectorStore(BasePydanticVectorStore):
         if node_ids is not None and filters is not None:
             node_ids = [node.node_id for node in self.get_nodes(node_ids, filters)]
         if node_ids is not None:
-            if node_ids:
-                self.engine.delete_many(self.collection, ids=node_ids)
+            delete_documents(self.engine, self.collection, node_ids)
             return
         self.engine.delete_many(self.collection, filter=filter_of(filters))
 
     def clear(self) -> None:
         """Delete all nodes; the collection stays."""
         ids = [document.id for document in every_document(self.engine, self.collection)]
-        if ids:
-            self.engine.delete_many(self.collection, ids=ids)
+        delete_documents(self.engine, self.collection, ids)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None

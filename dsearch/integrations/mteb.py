@@ -9,6 +9,7 @@ Each task's corpus becomes a collection, and what ranks it is what `dsearch eval
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from dsearch.errors import InvalidRequest, MissingExtra
@@ -32,6 +33,7 @@ except ImportError as error:
 
 _QUERIES_AT_A_TIME = 32
 _BATCH_DOCUMENTS = 1000
+_LONGEST_NAME, _DIGEST = 64, 8  # characters
 
 
 class DSearchModel:
@@ -66,7 +68,7 @@ class DSearchModel:
             hf_subset: of the task.
         """
         parts = (self._name, task_metadata.name, hf_subset, hf_split)
-        self.collection = re.sub(r"[^a-z0-9-]+", "-", "-".join(parts).lower())[:64].strip("-")
+        self.collection = _collection_name("-".join(parts).lower())
         self._engine.create_collection(self.collection)
         batch: list[Document] = []
         for row in corpus:
@@ -100,3 +102,12 @@ class DSearchModel:
             for (id, _text), result in zip(block, results, strict=True):
                 ranked[id] = {hit.id: hit.score for hit in result.hits}
         return ranked
+
+
+def _collection_name(task: str) -> str:
+    """The task as the name of a collection; a long one ends with its digest, or two splits would share it."""
+    name = re.sub(r"[^a-z0-9-]+", "-", task).strip("-")
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = sha256(task.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: _LONGEST_NAME - _DIGEST - 1]}-{digest}"

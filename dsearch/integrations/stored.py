@@ -1,4 +1,4 @@
-"""The calls that adapters share: write documents, read some, read all."""
+"""The calls that adapters share: write documents, delete some, read some, read all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dsearch.client import Client, LocalEngine
 
 PAGE_DOCUMENTS = 500
+_IDS_AT_ONCE = 1000
 
 
 def write_documents(engine: Client | LocalEngine, collection: str, documents: Sequence[Document]) -> None:
@@ -29,6 +30,12 @@ def write_documents(engine: Client | LocalEngine, collection: str, documents: Se
             f"{amount(written.refused, 'document was', 'documents were')} not stored; the first: "
             f"{problem.detail}"
         )
+
+
+def delete_documents(engine: Client | LocalEngine, collection: str, ids: Sequence[str]) -> None:
+    """Delete the documents of these ids, however many; missing ones are no error."""
+    for start in range(0, len(ids), _IDS_AT_ONCE):  # a server takes no request of any length
+        engine.delete_many(collection, ids=ids[start : start + _IDS_AT_ONCE])
 
 
 def documents_of(engine: Client | LocalEngine, collection: str, ids: Sequence[str]) -> Iterator[Document]:

@@ -101,6 +101,20 @@ def test_nothing_in_reach_is_not_drawn(tmp_path: Path) -> None:
         draw_weights(["river"], [{}], tmp_path / "a.png")
 
 
+def test_a_query_that_reaches_nothing_has_an_empty_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+
+    def heatmap(weights: Any, **_: Any) -> Any:
+        drawn.append(weights)
+        return SimpleNamespace(savefig=lambda path: None)
+
+    monkeypatch.setattr("dsearch.plot.heatmap", heatmap)
+    draw_weights(["none", "river"], [{}, {"a": [0.75, 0.25], "b": [0.5, 0.5]}], tmp_path / "a.png")
+    assert drawn == [[[[0.0, 0.0], [0.75, 0.5]], [[0.0, 0.0], [0.25, 0.5]]]]
+
+
 @pytest.mark.parametrize(("documents", "queries"), [(1, 1), (2, 3), (40, 9)])
 def test_a_picture_grows_with_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: int, queries: int

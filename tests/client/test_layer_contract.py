@@ -177,6 +177,26 @@ def test_the_output_projection_is_part_of_the_answer(remote: Client, local: Loca
         client.delete_collection(name)
 
 
+def test_the_output_projection_is_that_of_the_version_that_answers(local: LocalEngine) -> None:
+    """Of a layer that searches with whichever version is live, before and after a promotion."""
+    name, head = "projections", Head(32)
+    local.create_collection(name)
+    local.upsert(name, documents(12))
+    layer = RemoteSearch(local, name)
+    projection = head.open_output(2)
+    for version in ("v1", "v2"):
+        with torch.no_grad():
+            projection.weight.normal_()
+        local.add_model(name, head_tensors_of(head))
+        local.promote(name, version)
+        gradients = list[Tensor]()
+        for each in (layer, dsearch.open_layer(local.engine, name, model=version)):
+            each(states := states_of(), QUERIES).output.square().sum().backward()
+            gradients.append(states.grad)
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    local.delete_collection(name)
+
+
 def test_sequences_are_as_their_steps(open_any: Open) -> None:
     states, texts = states_of(), [QUERIES, QUERIES[::-1]]
     both = torch.stack([states, states.flip(0)])

@@ -15,7 +15,7 @@ from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.actor import ShardActor
 from dsearch.cluster.wire.packing import pack
 from dsearch.engine import Collection
-from dsearch.errors import CorruptData, InvalidRequest, Unavailable
+from dsearch.errors import CorruptData, InvalidRequest, MissingExtra, Unavailable
 from dsearch.threads import set_threads
 
 
@@ -67,6 +67,22 @@ def test_a_copy_opens_its_shard_when_that_is_to_be_had(collection: Collection, t
     (tmp_path / "made").rename(there)
     assert actor.ready() == entry.digest
     actor._shard.close()
+
+
+@pytest.mark.parametrize(("release", "taken"), [("2.51.9", False), ("2.6.1", False), ("2.100.0", True)])
+def test_releases_are_compared_by_their_numbers(
+    monkeypatch: pytest.MonkeyPatch, release: str, taken: bool
+) -> None:
+    ray = pytest.importorskip("ray")
+    from dsearch.cluster.connection import ray_module
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setattr(ray, "__version__", release)
+    if taken:
+        assert ray_module() is ray
+    else:
+        with pytest.raises(MissingExtra, match=f"Ray {release} is installed"):
+            ray_module()
 
 
 def test_a_token_that_is_there_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

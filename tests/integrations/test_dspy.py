@@ -100,3 +100,21 @@ def test_a_run_is_one_episode_and_copies_share_the_engine(
     assert len(ids) == 3
     nothing(None, None)  # nothing was retrieved since
     assert len(ends) == 1
+
+
+def test_a_metric_that_fails_ends_its_run(
+    engine: Client | LocalEngine, papers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the next run reports is of its own passages: evaluations go on after an error."""
+    retriever: Any = adapter.DSearchRetriever(engine, papers, k=1)
+    ends: list[str] = []
+    monkeypatch.setattr(engine, "report_outcome", lambda _, episode, **__: ends.append(episode))
+    read: list[Any] = []
+    judge = retriever.learning(lambda *_: 1 / len(read), useful=lambda *of: read.extend(of[2]) or of[2])
+    retriever("music cat")
+    with pytest.raises(ZeroDivisionError):
+        judge(None, None)
+    judge_well = retriever.learning(lambda *_: True, useful=lambda *of: read.extend(of[2]) or of[2])
+    ids = retriever("attention").ids
+    judge_well(None, None)
+    assert (read, len(ends)) == (ids, 1)

@@ -52,6 +52,19 @@ class TestDocumentStore(DocumentStoreBaseTests, DeleteAllTest, DeleteByFilterTes
             document_store.write_documents([doc])
 
 
+def test_an_id_that_is_given_twice_is_a_duplicate(local: LocalEngine, empty_local: str) -> None:
+    store = DSearchDocumentStore(engine=local, collection=empty_local)
+    given = [Document(id=id, content=text) for id, text in (("a", "one"), ("b", "first"), ("b", "second"))]
+    with pytest.raises(DuplicateDocumentError, match="id 'b' exists"):
+        store.write_documents(given)
+    assert store.count_documents() == 0
+    assert store.write_documents(given, DuplicatePolicy.SKIP) == 2  # the first is there when the second comes
+    assert [item.content for item in store.filter_documents()] == ["one", "first"]
+    assert store.write_documents(given[1:], DuplicatePolicy.SKIP) == 0
+    store.write_documents(given, DuplicatePolicy.OVERWRITE)
+    assert [item.content for item in store.filter_documents()] == ["one", "second"]
+
+
 def test_a_pipeline_finds_what_the_engine_finds(engine: Engine, empty: str) -> None:
     engine.upsert(empty, documents(20))
     pipeline = Pipeline()

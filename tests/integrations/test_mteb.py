@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,24 @@ def test_figures_agree_with_evaluate(local: LocalEngine, monkeypatch: pytest.Mon
         values = judged[ours]
         assert figures[theirs] == pytest.approx(float(np.mean([*values.values()])), abs=1e-5)
         assert {query: by_query[query][cut] for query in values} == pytest.approx(values, abs=1e-6), ours
+
+
+def test_splits_with_long_names_have_collections_of_their_own(local: LocalEngine) -> None:
+    model = adapter.DSearchModel(local, name="mteb")
+    names = []
+    for task, split in (
+        ("Short", "test"),
+        *(("MultilingualRetrieval" * 3, split) for split in ("dev", "test")),
+    ):
+        metadata = SimpleNamespace(name=task)
+        corpus = [{"id": split, "text": f"river {split}"}]
+        model.index(corpus, task_metadata=metadata, hf_split=split, hf_subset="acm_Arab-eng_Latn")
+        names.append(model.collection)
+        found = model.search([{"id": "q", "text": "river -test"}], top_k=5)["q"]
+        assert found.keys() == {split}  # signs are no operators
+    assert names[0] == "mteb-short-acm-arab-eng-latn-test"
+    assert all(len(name) == 64 for name in names[1:])
+    assert len(set(names)) == 3
 
 
 def test_a_reranking_task_is_refused(local: LocalEngine) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dsearch.errors import InvalidRequest
+from dsearch.service.schemas.documents import MAX_DELETED_IDS
 from dsearch.types import Hit
 
 langchain = pytest.importorskip("dsearch.integrations.langchain")
@@ -60,6 +62,37 @@ def test_options_of_a_store_reach_the_search() -> None:
         ("search", ("papers", "river"), {"limit": 5}),
         ("delete_many", ("papers",), {"ids": ["d1"], "filter": {"year": 7}}),
     ]
+
+
+def test_no_deletion_is_larger_than_a_server_takes() -> None:
+    """Each adapter deletes as many documents as it is told to, or has, and none sends an empty request."""
+    haystack = pytest.importorskip("dsearch.integrations.haystack")
+    llama_index = pytest.importorskip("dsearch.integrations.llama_index")
+    ids = [f"d{number}" for number in range(MAX_DELETED_IDS + 1)]
+    page = SimpleNamespace(documents=[SimpleNamespace(id=id) for id in ids], next=None)
+    deletions: dict[str, Callable[[Any, list[str]], Any]] = {
+        "langchain": lambda engine, some: langchain.DSearchVectorStore(engine, "c").delete(some),
+        "haystack": lambda engine, some: haystack.DSearchDocumentStore(engine=engine).delete_documents(some),
+        "haystack, all": lambda engine, _: haystack.DSearchDocumentStore(
+            engine=engine
+        ).delete_all_documents(),
+        "llama_index": lambda engine, some: llama_index.DSearchVectorStore(
+            engine=engine, collection="c"
+        ).delete_nodes(some),
+        "llama_index, all": lambda engine, _: llama_index.DSearchVectorStore(
+            engine=engine, collection="c"
+        ).clear(),
+    }
+    for name, delete in deletions.items():
+        for some in (ids, []):
+            engine = Recorder()
+            engine.documents = lambda *_, some=some, **__: (
+                page if some else SimpleNamespace(documents=[], next=None)
+            )
+            delete(engine, some)
+            parts = [options["ids"] for call, _, options in engine.calls if call == "delete_many"]
+            assert [id for part in parts for id in part] == some, name
+            assert all(1 <= len(part) <= MAX_DELETED_IDS for part in parts), name
 
 
 @pytest.mark.parametrize("given", ["metadatas", "ids"])

@@ -159,6 +159,14 @@ def test_two_applications_share_no_more_than_their_declared_routes(
         assert {"401", "421"} <= described["/v1/collections"]["get"]["responses"].keys()
 
 
+def test_a_server_whose_searches_have_stopped_is_not_ready(client: TestClient, app: FastAPI) -> None:
+    assert client.get("/readyz").status_code == 200
+    app.state.service.searching.stop()
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")
+    assert client.get("/healthz").status_code == 200
+
+
 def test_each_upload_has_its_calibration_even_after_one_that_failed(
     client: TestClient,
     app: FastAPI,

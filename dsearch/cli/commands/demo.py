@@ -86,14 +86,14 @@ def _show_demo(
     typer.echo(compare_systems(collection, judged, dense_trained=True).to_text())
     if not serve:
         return
-    address = f"http://{settings.host}:{settings.port}"
+    from dsearch.cli.commands.serve import in_url, serve_engine
+
+    address = f"http://{in_url(settings.host)}:{settings.port}"
     say(f"6. Serving at {address}. Try the page, or:")
     say(
         f"   curl -s {address}/v1/collections/{name}/search -H 'content-type: application/json' "
         f"""-d '{{"query": "{EXAMPLE}", "limit": 3}}'"""
     )
-    from dsearch.cli.commands.serve import serve_engine
-
     serve_engine(engine, settings)
 
 

@@ -50,7 +50,7 @@ def serve(
         from dsearch.cli.commands.serve import serve_on_ray
         from dsearch.service.middleware.guard import LOOPBACK_HOSTS
 
-        hosts = (*LOOPBACK_HOSTS, settings.host, *options.names_in(settings.hosts))
+        hosts = (*LOOPBACK_HOSTS, in_url(settings.host), *options.names_in(settings.hosts))
         serve_on_ray(ray, settings, hosts=hosts, require_key=not is_loopback(settings.host))
         return
     with opened_engine(home, readonly=False, rebuild=True, **own) as (engine, _):
@@ -80,7 +80,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     set_up_logs(settings.log_level, settings.log_format)
     app = create_app(
         engine,
-        hosts=(*LOOPBACK_HOSTS, settings.host, *options.names_in(settings.hosts)),
+        hosts=(*LOOPBACK_HOSTS, in_url(settings.host), *options.names_in(settings.hosts)),
         origins=options.names_in(settings.origins),
         require_key=elsewhere,
         query_timeout_s=settings.query_timeout_ms / 1000,
@@ -103,8 +103,9 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     )
     with bound(settings.host, settings.port) as listening:
         port = listening.getsockname()[1]
-        address = f"[{settings.host}]:{port}" if ":" in settings.host else f"{settings.host}:{port}"
-        engine.home.announce(f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}")
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+        engine.home.announce(f"http://{in_url(here)}:{port}")
+        address = f"{in_url(settings.host)}:{port}"
         say(f"serving at http://{address}  (the API is described at /docs; stop with Ctrl-C)")
         run_server(app, sockets=[listening])
 
@@ -122,6 +123,11 @@ def bound(host: str, port: int) -> socket.socket:
         raise InvalidRequest(
             f"cannot listen at {host}:{port} ({error}); use another --port (0 for a free one) or --host"
         ) from error
+
+
+def in_url(host: str) -> str:
+    """A host as addresses and Host headers have it: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def is_loopback(host: str) -> bool:
@@ -359,6 +365,7 @@ def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], re
         cache=settings.cache and str(settings.cache),
         threads=settings.threads or 1,
         hosts=hosts,
+        origins=tuple(options.names_in(settings.origins)),
         require_key=require_key,
         query_timeout_s=settings.query_timeout_ms / 1000,
     )
@@ -368,6 +375,6 @@ def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], re
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop_signal, lambda *_: stopped.set())
     deploy(chosen, host=settings.host, port=port)
-    say(f"the cluster at {address} serves at http://{settings.host}:{port}  (stop with Ctrl-C)")
+    say(f"the cluster at {address} serves at http://{in_url(settings.host)}:{port}  (stop with Ctrl-C)")
     stopped.wait()
     undeploy()

@@ -163,14 +163,13 @@ class Uploads:
     def _files(self) -> dict[str, UploadedFile]:
         """Records by id, read once; what an interrupted upload left is removed. Under the lock."""
         if self._loaded is None:
-            self._loaded = {}
-            for path in sorted(self.folder.glob("*.json")):
-                if _ID.fullmatch(path.stem):
-                    self._loaded[path.stem] = _read(path)
+            records = sorted(path for path in self.folder.glob("*.json") if _ID.fullmatch(path.stem))
+            loaded = {path.stem: _read(path) for path in records}  # all of them or none
             if not self._readonly:
                 for path in [*self.folder.glob("*.part"), *self.folder.glob("*.bin")]:
-                    if path.suffix == ".part" or path.stem not in self._loaded:
+                    if path.suffix == ".part" or path.stem not in loaded:
                         path.unlink(missing_ok=True)
+            self._loaded = loaded
         return self._loaded
 
 

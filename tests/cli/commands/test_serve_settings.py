@@ -15,6 +15,7 @@ from dsearch.cli.commands import serve as serve_module
 EVERYWHERE = {
     "host": ("127.0.0.2", "127.0.0.2"),
     "hosts": ("one.example, two.example", "two.example"),
+    "origins": ("https://a.example, https://b.example", "https://b.example"),
     "query_timeout_ms": ("1234", 1.234),
     "encoder": ("given-encoder", "given-encoder"),
     "device": ("cuda:1", "cuda:1"),
@@ -24,7 +25,6 @@ EVERYWHERE = {
 }
 HERE = {
     **EVERYWHERE,
-    "origins": ("https://a.example, https://b.example", "https://b.example"),
     "explore": ("0.125", 0.125),
     "next_encoder": ("given-next", "given-next"),
     "rerankers": ("given-a, given-b", "given-b"),
@@ -75,6 +75,20 @@ def test_a_key_is_required_where_other_machines_reach(recorder: Recorder, option
     for host, required in (("127.0.0.2", False), ("0.0.0.0", True), ("::1", False), ("10.0.0.7", True)):
         calls = recorder.calls("serve", "--host", host, *options)
         assert _pair(calls, required), (host, calls)
+
+
+@pytest.mark.parametrize("options", [(), ("--ray", "auto")])
+def test_an_address_of_ipv6_stands_in_brackets(recorder: Recorder, options: tuple[str, ...]) -> None:
+    """Clients write it so in the Host header, and commands find the server by the address that it tells."""
+    calls = recorder.calls("serve", "--host", "fd00::1", *options)
+    assert holds(calls, "[fd00::1]"), calls  # among the hosts
+    if options:
+        return
+    for host, here in (("fd00::1", "[fd00::1]"), ("::", "[::1]"), ("0.0.0.0", "127.0.0.1")):
+        ((_, ((address,), _)),) = [
+            (name, of) for name, *of in recorder.calls("serve", "--host", host) if name.endswith("announce")
+        ]
+        assert address.startswith(f"http://{here}:"), address
 
 
 def _pair(record: Any, required: bool) -> bool:

@@ -98,6 +98,7 @@ def test_what_indexing_writes_is_no_change(tmp_path: Path) -> None:
     is_source = commands.outside(tmp_path / "notes" / "index")
     assert is_source(str(tmp_path / "notes" / "a.md"))
     assert is_source(str(tmp_path / "notes" / ".gitignore"))
+    assert is_source(str(tmp_path / "notes" / "index-of-names" / "a.md"))
     assert not is_source(str(tmp_path / "notes" / ".a.md.swp"))
     assert not is_source(str(tmp_path / "notes" / "index" / "default" / "documents.db"))
 

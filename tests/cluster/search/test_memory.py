@@ -57,6 +57,7 @@ def shards(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         {"candidates": 3, "limit": 3},
         {"hops": 2, "hop_strength": 0.5},
         {"explain": True, "filter": {"even": {"eq": True}}},
+        {"candidates": 3, "limit": 3, "filter": {"even": {"eq": False}}},
     ],
 )
 def test_shards_equal_one_machine(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.search.search import ShardedSearch
-from dsearch.errors import Conflict, Gone, InvalidRequest
+from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
 from dsearch.search_options import SearchOptions
 from dsearch.types import Stamp
 
@@ -55,6 +56,25 @@ def test_lost_shards_are_told_by_their_share_of_the_documents(search: ShardedSea
     empty: Any = search.release
     empty.documents = 0
     assert search._share_of(frozenset()) == 0.0
+
+
+def test_shards_that_are_lost_one_after_the_other_stay_left_out(
+    search: ShardedSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[frozenset[int]] = []
+
+    def answers(*arguments: Any) -> list[Any]:
+        asked.append(arguments[5])
+        if len(asked) <= 2:
+            raise ShardsLost([2 - len(asked)])
+        return []
+
+    monkeypatch.setattr(search, "_answers", answers)
+    assert search.search(["cat"], "v1", SearchOptions(partial=True)) == []
+    assert asked == [frozenset(), {1}, {0, 1}]
+    asked.clear()
+    with pytest.raises(ShardsMissing, match=r"^1 of 3 shards with 30\.0%"):
+        search.search(["cat"], "v1", SearchOptions())
 
 
 @pytest.mark.parametrize(

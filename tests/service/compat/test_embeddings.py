@@ -138,6 +138,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
         ({"model": "papers@3"}, 422, "invalid_request", None, "COLLECTION@VERSION"),
         ({"input": ""}, 422, "invalid_request", "input", "use a text, a list"),
         ({"input": ["a", " "]}, 422, "invalid_request", None, "input.1 is empty"),
+        ({"input": " "}, 422, "invalid_request", None, "input.0 is empty"),
         ({"input": [1, 2, 3]}, 422, "invalid_request", None, "check_embedding_ctx_length=False"),
         ({"dimensions": 33}, 422, "invalid_request", None, "use an integer from 1 to 32"),
         ({"extra_body": {"truncate": "END"}}, 422, "invalid_request", "body", "unknown field 'truncate'"),

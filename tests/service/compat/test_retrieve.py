@@ -72,6 +72,8 @@ def test_what_was_rewarded_is_stored_for_training(tmp_path: Path) -> None:
     rewards = [
         {"query": "river", "ids": ["d001"], "reward": 1.0},
         {"query": "river", "ids": ["d002"], "reward": 0.0},
+        {"query": "river", "ids": ["d003"], "reward": 0.5},
+        {"query": "river", "ids": ["d004"], "reward": 0.49},
     ]
     with serving(home) as (origin, _), httpx2.Client(base_url=origin) as client:
         ask(client, "/reward", {"rewards": rewards})
@@ -80,6 +82,8 @@ def test_what_was_rewarded_is_stored_for_training(tmp_path: Path) -> None:
     assert sorted((event.object_id, event.action) for page in pages for event in page.events) == [
         ("d001", "thumbs_up"),
         ("d002", "thumbs_down"),
+        ("d003", "thumbs_up"),
+        ("d004", "thumbs_down"),
     ]
 
 

@@ -191,6 +191,19 @@ def test_a_stream_that_breaks_off_says_what_was_stored(notes: TestClient) -> Non
     assert notes.get(URL).json()["documents"] == 256
 
 
+def test_what_was_stored_is_calibrated_soon(
+    notes: TestClient, app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon: list[str] = []
+    monkeypatch.setattr(app.state.service, "calibrate_soon", soon.append)
+    assert (stream(notes, "{").status_code, put(notes, {"id": ""}).status_code) == (422, 422)
+    assert soon == []
+    assert put(notes, {"id": "a", "text": "cat"}).status_code == 200
+    assert soon == ["notes"]
+    assert stream(notes, '{"id": "b", "text": "dog"}', "{").status_code == 200
+    assert soon == ["notes", "notes"]
+
+
 def test_a_stream_without_a_good_line_is_refused(notes: TestClient) -> None:
     answered = stream(notes, "no", "[]")
     assert (answered.status_code, answered.json()["code"]) == (422, "invalid_document")

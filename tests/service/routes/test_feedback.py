@@ -160,6 +160,24 @@ def test_contributions_bear_the_key(engine: SearchEngine, papers: Collection) ->
     assert page.impression.key == page.events[0].key == key.id
 
 
+def test_a_key_reads_its_own_opinions_whatever_client_it_names(
+    engine: SearchEngine, papers: Collection
+) -> None:
+    opinion = {"user_query": "cat", "action_name": "thumbs_up", "object_id": "d001", "client_id": "ann"}
+    keys = ApiKeys(engine.home.path)
+    with TestClient(create_app(engine), base_url=ORIGIN) as client:
+        assert client.post(f"{URL}/feedback", json=[opinion]).status_code == 200  # before there are keys
+        for name, expected in (("one", {}), ("other", {"dog": {"d002": 2.0}})):
+            text, _ = keys.create(name, "write")
+            client.headers["Authorization"] = f"Bearer {text}"
+            if expected:
+                own = {**opinion, "user_query": "dog", "object_id": "d002"}
+                assert client.post(f"{URL}/feedback", json=[own]).status_code == 200
+            for named in ({}, {"client_id": "ann"}):
+                answer = client.get(f"{URL}/judgements", params=named).json()
+                assert answer["judgements"] == expected, (name, named)
+
+
 def test_an_order_that_was_asked_for_is_not_explored(client: TestClient, papers: Collection) -> None:
     body = {"query": "cat", "explore": 0.2, "sort": "-n", "limit": 5}
     answers = [client.post("/v1/collections/papers/search", json=body).json() for _ in range(40)]

@@ -71,13 +71,13 @@ def files_of(engine: SearchEngine) -> list[Path]:
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-def sent(*parts: bytes | Exception, length: int | None = None) -> Request:
+def sent(*parts: bytes | BaseException, length: int | None = None) -> Request:
     """A request whose body comes in parts; an error is raised where it stands."""
     left = list(parts)
 
     async def receive() -> Any:
         part = left.pop(0)
-        if isinstance(part, Exception):
+        if isinstance(part, BaseException):
             raise part
         return {"type": "http.request", "body": part, "more_body": bool(left)}
 
@@ -111,10 +111,11 @@ def test_a_body_is_on_disk_as_it_was_sent(tmp_path: Path) -> None:
         (sent(b"x", length=101), BodyTooLarge),
         (sent(b"x" * 60, b"x" * 60), BodyTooLarge),
         (sent(b"x", ClientDisconnect()), ClientDisconnect),
+        (sent(b"x", asyncio.CancelledError()), asyncio.CancelledError),  # as when the server stops
     ],
 )
 def test_nothing_is_left_of_what_was_refused(
-    tmp_path: Path, request_sent: Request, error: type[Exception]
+    tmp_path: Path, request_sent: Request, error: type[BaseException]
 ) -> None:
     with pytest.raises(error):
         received(ModelUploads(tmp_path, 100), request_sent)

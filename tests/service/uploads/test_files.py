@@ -66,6 +66,21 @@ def test_damage_is_named(tmp_path: Path) -> None:
         Uploads(tmp_path / "files").list()
 
 
+def test_a_damaged_record_hides_no_other_file(tmp_path: Path) -> None:
+    """As long as it is there, every call names it; before, the second one did without the files behind it."""
+    ids = [add(Uploads(tmp_path / "files")) for _ in range(2)]
+    record = tmp_path / "files" / f"{ids[0]}.json"
+    record.write_text("{")
+    uploads = Uploads(tmp_path / "files")
+    for _ in range(2):
+        for call in (uploads.list, lambda: uploads.get(ids[1]), lambda: add(uploads)):
+            with pytest.raises(CorruptData, match=f"{ids[0]}.json, is damaged; delete it"):
+                call()
+    record.unlink()
+    assert [one.id for one in uploads.list()] == [ids[1]]
+    assert uploads.verify(ids[1]).read_bytes() == b"river"
+
+
 def test_there_is_a_bound_on_files_and_bytes(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path / "files", max_files=2, max_bytes=12)
     add(uploads)
