@@ -187,10 +187,13 @@ def _tops(collection: Collection, texts: Sequence[str], model: str, mode: Mode) 
 
 def _texts(collection: Collection, judged: set[str], seed: int) -> dict[str, bool]:
     """Queries that were asked, by people (True) or made from documents (False)."""
-    texts_asked: dict[str, bool] = {}
-    for page in collection.feedback.pages():
-        texts_asked.setdefault(page.impression.query, True)
-    texts = {text: True for text in list(texts_asked)[-MOST_ASKED:] if query_name(text) not in judged}
+    asked_s: dict[str, float] = {}
+    for page in collection.feedback.pages():  # in the order of their ids, which are random
+        text, shown_s = page.impression.query, page.impression.shown_s
+        if query_name(text) not in judged:
+            asked_s[text] = max(asked_s.get(text, shown_s), shown_s)
+    latest = sorted(asked_s, key=lambda text: (asked_s[text], text))[-MOST_ASKED:]
+    texts = dict.fromkeys(latest, True)
     visible = collection.snapshot.visible()
     drawn = np.random.default_rng(seed).permutation(len(visible))[:MADE]
     documents = collection.store.documents(collection.snapshot.rows(np.sort(visible[drawn])))

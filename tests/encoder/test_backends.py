@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from dsearch.encoder import (
     tuned_identity,
 )
 from dsearch.encoder.automatic.agreement import agrees
+from dsearch.encoder.backends import installed
 from dsearch.encoder.exported import cache as exports
 from dsearch.encoder.exported import export, making
 from dsearch.encoder.exported.compiled import CompiledEncoder
@@ -413,6 +415,15 @@ def test_gradients_and_training_are_torchs(home: TinyHome) -> None:
     served = tuned(other, learning.change(), identity)
     np.testing.assert_allclose(served.encode_queries(TEXTS), learning.encode_queries(TEXTS), atol=1e-6)
     assert not np.allclose(served.encode_queries(TEXTS), other.encode_queries(TEXTS))
+
+
+def test_a_library_counts_as_installed_if_it_can_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    present = {"onnxruntime", "openvino"}
+    find = lambda name: name if name in present else None  # noqa: E731
+    monkeypatch.setattr("dsearch.encoder.backends.importlib.util", SimpleNamespace(find_spec=find))
+    assert installed() == ["openvino"]
+    present |= {"onnx", "onnxscript"}
+    assert installed() == ["onnx", "openvino"]
 
 
 def _refuse(*arguments: object, **options: object) -> None:

@@ -21,6 +21,7 @@ from support.paths import ROOT
 
 from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest, UnsupportedFormat
 from dsearch.index import DENSE_KINDS, Generation, KeywordIndex, Manifest, manifest_schema, remove_unfinished
+from dsearch.index.keyword import tokenizer
 from dsearch.types import Progress
 
 Build = Callable[..., tuple[Path, Manifest]]
@@ -46,6 +47,16 @@ def test_opens_as_it_was_built(build: Build) -> None:
     )
     rows = np.array([9, 0, 1, 20, 21, -1])
     assert generation.positions_of(rows).tolist() == [4, 0, -1, 5, -1, -1]
+
+
+def test_texts_that_are_cut_again_keep_their_weighting(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = KeywordIndex.build(TEXTS, k1=0.6, b=0.25)
+    folder, _ = build(keyword=built, texts=())
+    monkeypatch.setattr(tokenizer, "TOKENIZER_VERSION", tokenizer.TOKENIZER_VERSION + 1)
+    generation = Generation.open(folder, texts=lambda rows: TEXTS)
+    assert generation.recut
+    assert generation.keyword is not None
+    np.testing.assert_array_equal(generation.keyword.scores(["three"]), built.scores(["three"]))
 
 
 @pytest.mark.parametrize("kind", list(DENSE_KINDS))

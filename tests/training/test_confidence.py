@@ -21,7 +21,7 @@ from dsearch.jobs import EvaluationJob, TrainingJob
 from dsearch.service import create_app
 from dsearch.service.middleware import deadline
 from dsearch.training import run_evaluation, run_training
-from dsearch.training.confidence import calibrate_by_documents
+from dsearch.training.confidence import calibrate_by_documents, calibrate_by_judgements
 from dsearch.types import Confidence, Document
 
 COUNT = 60
@@ -81,6 +81,10 @@ def test_made_queries_give_words_and_refuse_nonsense(engine: SearchEngine, colle
     renewed = calibrate_by_documents(collection)
     assert renewed is not None
     assert renewed.documents == COUNT + 20
+    collection.delete([f"d{n}" for n in range(30)])
+    renewed = calibrate_by_documents(collection)
+    assert renewed is not None
+    assert renewed.documents == COUNT - 10
 
 
 def test_judgements_give_a_probability_that_stays(engine: SearchEngine, collection: Collection) -> None:
@@ -136,6 +140,7 @@ def test_queries_that_were_trained_on_are_scored_apart(collection: Collection) -
     renamed = {f"other{query}": f"  {text.upper()}" for query, text in texts.items()}
     again = EvaluationJob(renamed, {f"other{query}": of for query, of in half.items()}, model=version)
     assert "none of them shows how well new queries" in run_evaluation(collection, again)["warning"]
+    assert calibrate_by_judgements(collection, version, texts, judgements) is None  # half are too few
     untrained = EvaluationJob(texts, judgements, systems=[{"model": "v0", "mode": "dense"}])
     assert run_evaluation(collection, untrained)["warning"] is None
 

@@ -16,6 +16,8 @@ from dsearch.client.local.client import LocalEngine
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.service import create_app
+from dsearch.store import Event, Impression
+from dsearch.training import judging
 from dsearch.training.judging import difference_of, own_judgements, queries_to_judge
 from dsearch.types import Document
 
@@ -93,6 +95,22 @@ def test_queries_on_which_versions_differ_come_first(tmp_path: Path) -> None:
         again = queries_to_judge(topics, judged=judged, limit=50)
         assert judged[0] not in [each.query for each in again.queries]
         assert version != deaf
+
+
+def test_of_many_queries_the_latest_unjudged_ones_are_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "MOST_ASKED", 2)
+    monkeypatch.setattr(judging, "difference_of", lambda *_: 1.0)
+    with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
+        topics = topics_in(engine)
+        asked = [("z", "old", 1.0), ("y", "new", 8.0), ("x", "again", 2.0), ("w", "Judged", 9.0)]
+        asked += [("v", "again", 7.0), ("u", "older", 0.0)]
+        for id, text, shown_s in asked:
+            click = Event(f"e{id}", id, "k", "", "click", "d1-0", 1, shown_s, shown_s)
+            topics.feedback.record([Impression(id, text, shown_s, ids=("d1-0",))], [click])
+        suggested = queries_to_judge(topics, judged=["judged"], limit=100).queries
+    assert {each.query for each in suggested if each.logged} == {"new", "again"}
 
 
 def _by_meaning_alone(topics: Collection) -> Head:

@@ -39,6 +39,9 @@ def test_documents_are_taken_out_and_the_rest_moves_up() -> None:
     top = np.array([[4, 5, 6, 7], [4, 5, 6, 7]])
     out = np.array([[True, False, True, False], [False, False, False, True]])
     assert without(top, out).tolist() == [[5, 7, -1, -1], [4, 5, 6, -1]]
+    deep = np.arange(100)[None]
+    odd = deep % 2 == 1
+    assert without(deep, odd).tolist() == [[*range(0, 100, 2), *[-1] * 50]]
 
 
 def test_pairs_are_of_their_query_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,7 +101,10 @@ def test_what_is_saved_is_what_was_trained(engine: SearchEngine, topics: Collect
 def test_the_training_judgements_divide_the_report(engine: SearchEngine, topics: Collection) -> None:
     layer = learn(layer_of(engine))
     some = [id for id in LEARNED if int(id[1:3]) < 10]
-    save_model(topics, layer, evidence=evidence(some), promote=False)
+    judged = evidence(some)
+    irrelevant = dict.fromkeys((id for of in JUDGED.values() for id in of), 0.0)  # does not make it seen
+    training = {query: irrelevant | of for query, of in (judged.training or {}).items()}
+    save_model(topics, layer, evidence=replace(judged, training=training), promote=False)
     slices = {one["name"]: one["queries"] for one in topics.store.model("v1").record["gate"]["slices"]}
     assert slices == {"all": 20, "seen": 10, "unseen": 10}
     assert topics.live_model == "v0"

@@ -89,7 +89,8 @@ def score_questions(
             lines = _scored(collection, judge, question, own[question], documents, batch_size)
             file.write(b"".join(f"{question}\t{id}\t{score:.4f}\n".encode() for id, score in lines))
             file.flush()
-            scored[question] = len(lines)
+            if lines:
+                scored[question] = len(lines)
             if on_progress is not None:
                 elapsed_s = time.monotonic() - started
                 on_progress(Progress("likelihoods", done + 1, len(remaining), elapsed_s))

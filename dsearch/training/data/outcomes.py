@@ -80,7 +80,7 @@ def _grades(documents: Mapping[str, Reaction]) -> dict[str, float]:
         return {}
     best = max(liked.values())
     left = {id: -LEFT for id, acts in documents.items() if acts.up < 0 or acts.profit == 0}
-    return {**{id: worth / best for id, worth in liked.items()}, **left}
+    return {**left, **{id: worth / best for id, worth in liked.items()}}
 
 
 def _within_caps(

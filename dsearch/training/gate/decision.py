@@ -94,7 +94,7 @@ class Decision:
 
 
 def odds(probability: float) -> str:
-    """A probability in words, rounded towards even odds: "9 in 10", "97 in 100"."""
+    """A probability in words, rounded down: "9 in 10", "97 in 100"."""
     if probability > 0.99:
         return "more than 99 in 100"
     if probability < 0.01:
@@ -378,7 +378,7 @@ def _examples(count: int, measure: str, kind: str = "") -> str:
 
 def _short(number: float) -> str:
     """Three digits, without the zero before the point."""
-    text = f"{number:.3f}"
+    text = f"{round(number, 3) + 0.0:.3f}"  # -0.0 + 0.0 is 0.0
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 

@@ -96,7 +96,8 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
         values = _one_hot(present, labels)
     else:
         numbers = np.array(present, np.float64).reshape(len(present), -1)
-        spread = numbers.std(0)
+        # Of equal numbers the mean may be off by its rounding, and the deviation from it is then not 0.
+        spread = np.where(numbers.min(0) == numbers.max(0), 0.0, numbers.std(0))
         if not spread.any():
             raise InvalidRequest(f"every document has the same {field!r}; there is nothing to tell apart")
         spread[spread == 0] = 1.0

@@ -7,6 +7,7 @@ import pytest
 
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression, Page
+from dsearch.training.data.actions import outsiders
 from dsearch.training.data.clicks import MANY_KEYS, ClickOptions, graded_pages
 from dsearch.training.data.propensity import assumed_propensities, even_propensities
 
@@ -144,6 +145,13 @@ def test_thumbs_outweigh_clicks() -> None:
     assert graded.left_out["documents called not relevant"] == 1
 
 
+def test_thumbs_that_are_even_leave_a_document_to_its_clicks() -> None:
+    pages = [click("d1", key=f"k{n}") for n in range(6)]
+    pages += [page(("thumbs_up", "d1"), key="a"), page(("thumbs_down", "d1"), key="b")]
+    graded = graded_pages(pages, THETA)
+    assert (graded.grades, graded.left_out) == ({"wing": {"d1": 1.0}}, {})
+
+
 def test_the_newest_thumb_of_a_client_counts() -> None:
     pages = [
         page(("thumbs_down", "d7"), key="b", time_s=2.0),
@@ -199,6 +207,16 @@ def test_a_key_that_clicks_what_nobody_else_does_is_left_out() -> None:
     assert graded.left_out["keys that click what hardly anybody else does"] == 1
     few = graded_pages(pages + attack[:5], THETA)  # too few clicks to say so
     assert "d10" in few.grades["q0"]
+
+
+def test_a_key_that_agrees_with_all_makes_outsiders_of_none() -> None:
+    """The others agree with 16 % each; one that is always among the many, with 40 %, is no measure."""
+    clicked = {
+        f"q{q}": {"d1": ["best", *(f"k{(q + n) % 10}" for n in range(4))]}
+        | {f"own{n}": [f"k{(q + n) % 10}"] for n in range(4, 10)}
+        for q in range(10)
+    }
+    assert outsiders(clicked) == set()
 
 
 def readings() -> list[Page]:

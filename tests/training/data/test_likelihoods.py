@@ -16,6 +16,7 @@ from dsearch.evaluation.judged_data import read_judged_data
 from dsearch.jobs import TrainingJob
 from dsearch.training import QuestionWriter, run_training, score_questions, synthesize
 from dsearch.training.data import writer as writer_module
+from dsearch.training.data.synthesis import stored_questions
 from dsearch.types import Document, Progress
 
 FILLER = "and then some more words follow that make it long enough to be asked about at all"
@@ -84,6 +85,15 @@ def test_scoring_continues_behind_what_is_written(collection: Collection, tmp_pa
     assert len(model.pairs) == 4 * (result.questions - 2)
     score_questions(collection, model, questions, parts)
     assert len(model.pairs) == 4 * (result.questions - 2)  # nothing is left to do
+
+
+def test_a_question_whose_document_has_gone_has_no_scores(collection: Collection, tmp_path: Path) -> None:
+    questions, path = tmp_path / "questions.jsonl", tmp_path / "teacher.tsv"
+    accepted = synthesize(collection, WordModel(), questions, documents=4).accepted
+    gone = next(line["document"] for line in stored_questions(questions) if line["grade"])
+    collection.delete([gone])
+    result = score_questions(collection, WordModel(), questions, path, documents=2)
+    assert (result.questions, result.scores) == (accepted - 1, 2 * (accepted - 1))
 
 
 def test_other_files_and_numbers_are_refused_for_scores(collection: Collection, tmp_path: Path) -> None:

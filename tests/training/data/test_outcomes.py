@@ -43,6 +43,11 @@ def test_a_thumb_down_takes_a_document_out_of_the_use() -> None:
     assert graded == {("river", "k"): {"a": 0.5, "b": 1.0, "c": -LEFT}}
 
 
+def test_a_thumb_up_outweighs_that_an_agent_left_the_document() -> None:
+    graded = grades(page("river", "k", ("used", "b"), ("thumbs_up", "a"), ("thumbs_down", "b")))
+    assert graded == {("river", "k"): {"a": 1.0, "b": -LEFT, "c": -LEFT, "d": -LEFT}}
+
+
 def test_a_contributor_has_one_row_a_query_and_a_share_of_all() -> None:
     """Of 400 queries of one key among ten others with four each, as many stay as the others give: a fifth."""
     honest = [page(f"q{n}", f"k{key}", ("used", "a")) for key in range(9) for n in range(4)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dsearch.attention.retrieval.head import Head
@@ -56,6 +57,9 @@ def test_documents_that_judge_are_not_learned_from(reports: Collection) -> None:
     assert not documents & {int(at) for positions, _ in learned.relevant for at in positions}
     assert len(learned) == len(every) * 4 // 5
     assert learned.digest == every.digest
+    shared = [(np.append(at, (at + 1) % COUNT), np.ones(2, np.float32)) for at, _ in every.relevant]
+    learned, _ = with_judging_queries(reports, replace(every, relevant=shared))  # sentences of two documents
+    assert not documents & {int(at) for positions, _ in learned.relevant for at in positions}
 
 
 def test_queries_of_users_may_not_lose(reports: Collection, monkeypatch: pytest.MonkeyPatch) -> None:

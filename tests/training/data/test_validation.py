@@ -82,3 +82,5 @@ def test_only_the_first_places_are_shown(collection: Collection, folder: Path) -
     text = checked_judgements(collection, folder, "train").report.to_text()
     assert text.count("\n") == SHOWN + 1
     assert "more\nleft out: unknown documents: 50" in text
+    (folder / "queries.jsonl").write_text('{"_id": "a", "text": "x"}\n' * (SHOWN + 8))
+    assert "unreadable queries: 27" in checked_judgements(collection, folder, "train").report.to_text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -329,6 +331,39 @@ def test_folds_are_held_out_until_it_is_enough(
     assert one.gate.verdict in ("cannot tell", "refused")
     assert trained(0).gate.verdict == "cannot tell"
     assert observer.stages == ["train"]
+
+
+def test_a_fold_has_no_part_in_the_choice_of_its_setting_and_memory(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Choosing:
+        """Trials that note which queries have no part in a choice."""
+
+        def __init__(self, trials: Any):
+            self.trials, self.without = trials, list[list[int]]()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.trials, name)
+
+        def choose(self, without: Sequence[int] = ()) -> Any:
+            self.without.append(list(without))
+            return self.trials.choose(without)
+
+    chosen: list[tuple[list[int], list[list[int]], list[list[int]]]] = []
+    whole = module.Trainings._fold  # pyright: ignore[reportPrivateUsage]
+
+    def fold(self: Any, number: int, part: list[int], checkpoints: list[int], *trials: Any) -> Any:
+        settings, memories = map(Choosing, trials)
+        answers = whole(self, number, part, checkpoints, settings, memories)
+        chosen.append((part, settings.without, memories.without))
+        return answers
+
+    monkeypatch.setattr(module.Trainings, "_fold", fold)
+    finetune(examples(synonyms).subset(range(40)), TrainingOptions(epochs=1, folds=2))
+    assert len(chosen) == 2
+    for part, settings, memories in chosen:
+        assert settings == memories == [part]
 
 
 def test_held_out_queries_are_ranked_after_checkpoints_and_no_other_epoch(

@@ -91,6 +91,15 @@ def test_outcomes_answer_similar_queries_and_are_taken_back(topics: Collection) 
     assert answered(topics) == untrained
 
 
+def test_the_setting_gains_most_less_its_standard_error() -> None:
+    gains = np.zeros((len(module.GRID), 40))
+    gains[2] = 0.02
+    gains[4] = 0.03 + 0.1 * np.where(np.arange(40) % 2, 1, -1)  # its standard error is .016
+    assert module._best(gains) == 2  # pyright: ignore[reportPrivateUsage]
+    few = gains[:, :19]
+    assert module.GRID[module._best(few)] == MemorySetting(0.2, 0.07, 0.5)  # pyright: ignore[reportPrivateUsage]
+
+
 def test_rows_that_are_inserted_are_those_that_were_judged(topics: Collection) -> None:
     honest(topics)
     result = learned(topics)

@@ -37,6 +37,11 @@ def test_a_gain_is_said_with_its_counts_and_interval() -> None:
     assert sentence_of(_report(changes), "accepted").endswith("it is live, as you asked.")
 
 
+def test_a_change_that_rounds_to_nothing_has_no_sign() -> None:
+    said = sentence_of(_report(np.tile([0.0003, -0.0003], 50)), "kept")
+    assert "(nDCG@10 .500 → .500, change .000 to .000 at 95 %)" in said
+
+
 def test_the_tuned_search_is_named_with_its_memory() -> None:
     said = sentence_of(_report(np.full(60, 0.1)), "recalling")
     assert said.startswith("The tuned search with a memory of past queries answers 60 of 60 queries better")

@@ -272,6 +272,18 @@ def test_what_cannot_be_learned_from_is_refused(engine: SearchEngine, collection
             ValueOptions(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_number_that_is_the_same_everywhere_tells_nothing_apart(collection: Collection) -> None:
+    """Of 3.7 twelve times the mean is not 3.7, and the deviation not 0."""
+    price = {"price": 3.7}
+    collection.ingest(Document(f"d{i}", f"x{i}", metadata=price, value=[i, 3.7]) for i in range(12))
+    with pytest.raises(InvalidRequest, match="every document has the same 'price'"):
+        value_examples(collection, "price")
+    sizes = value_examples(collection, "value")
+    assert sizes.scale[1] == 1.0
+    np.testing.assert_allclose(sizes.values[:, 1], 0.0, atol=1e-6)
+
+
 def test_retention_keeps_search_and_a_passed_gate_promotes(signs: Collection) -> None:
     kept = finetune_values(value_examples(signs, "side"), replace(FAST, learning_rate=2e-3, retention=1.0))
     assert kept.gate.canary_overlap is not None
