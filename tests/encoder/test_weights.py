@@ -105,6 +105,22 @@ def test_the_digest_of_several_files_is_of_their_digests_in_order(tmp_path: Path
     assert digest_of_file(tmp_path / "other.bin") == sha256(b"no")
 
 
+def test_settings_have_a_digest_of_their_own(tmp_path: Path) -> None:
+    """Two folders with the same weights may ask for other prompts, another pooling or other words."""
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "1_Pooling").mkdir()
+    found = [find_weights(str(tmp_path))]
+    for name in ("config_sentence_transformers.json", "1_Pooling/config.json", "vocab.txt", "bpe.model"):
+        (tmp_path / name).write_text("{}")
+        found.append(find_weights(str(tmp_path)))
+    (tmp_path / "vocab.txt").write_text("others")
+    found.append(find_weights(str(tmp_path)))
+    (tmp_path / "README.md").write_text("not a setting")
+    assert find_weights(str(tmp_path)) == found[-1]
+    assert len({one.settings_sha256 for one in found}) == len(found)
+    assert len({one.sha256 for one in found}) == 1
+
+
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"x")
     with pytest.raises(

@@ -3,7 +3,7 @@
     <cache>/<export>/export.json       cosines with torch, by precision
     <cache>/<export>.problem.json      reason why there is no export
 
-Both are named by a digest of the weights and all versions, so an update of a library tries again.
+Both are named by a digest of weights, settings and all versions, so an update of a library tries again.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def load_trained(
     origin = base.origin if isinstance(base, AutomaticEncoder | CompiledEncoder) else None
     if origin is None or origin.dtype not in (None, *CLOSE):
         return load_torch()
-    request = replace(origin.request, load=load_torch, **_named(change))
+    settings = origin.request.weights.settings_sha256
+    request = replace(origin.request, load=load_torch, **_named(change, settings))
     cached = from_cache(request, origin.library, origin.dtype, origin.batch_size)
     if cached.encoder is not None:
         return AutomaticEncoder(cached.encoder, identity=change.identity)
@@ -105,8 +106,8 @@ def load_trained(
 
 def trained_request(change: TrainedChange, cache: Path) -> Exporting:
     """Return the request to export an encoder with a change in it, in a process of its own."""
-    find_weights(change.base)  # or there is nothing to export
-    return Exporting(max_tokens=None, cache=cache, load=change.load, **_named(change))
+    settings = find_weights(change.base).settings_sha256  # without its weights there is nothing to export
+    return Exporting(max_tokens=None, cache=cache, load=change.load, **_named(change, settings))
 
 
 def forget_earlier(request: Exporting, library: str) -> None:
@@ -123,7 +124,8 @@ def forget_earlier(request: Exporting, library: str) -> None:
         shutil.rmtree(other, ignore_errors=True)
 
 
-def _named(change: TrainedChange) -> dict[str, Any]:
+def _named(change: TrainedChange, settings_sha256: str) -> dict[str, Any]:
+    """Name, weights and description of an encoder with a change in it; its settings are those of its base."""
     identity = change.identity
-    weights = Weights(change.file.parent, identity.revision, identity.weights_sha256)
+    weights = Weights(change.file.parent, identity.revision, identity.weights_sha256, settings_sha256)
     return {"name": identity.name, "weights": weights, "trained": change.to_json()}

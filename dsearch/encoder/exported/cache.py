@@ -4,9 +4,9 @@
                                       tokenizer.json
                                       export.json: description, SHA-256 of each file, agreement with torch
 
-The key is a digest of the format, the weights and the versions of all libraries involved, so each combination
-has its own folder. A folder appears as a whole, by one rename, and every file is checked against its digest
-before it is loaded; on a mismatch it is exported again (export.py).
+The key is a digest of the format, the model's weights and settings, and the versions of all libraries, so
+each combination has its own folder. A folder appears as a whole, by one rename, and every file is checked
+against its digest before it is loaded; on a mismatch it is exported again (export.py).
 
 A model has two outputs, the embedding and the token states; each is used only if it agrees with torch's.
 """
@@ -77,6 +77,7 @@ def export_folder(request: Exporting, backend: Backend) -> Path:
     parts = {
         "format": FORMAT,
         "weights": request.weights.sha256,
+        "settings": request.weights.settings_sha256,
         "versions": versions("torch", "transformers", "sentence-transformers", *_TOOLS[backend.name]),
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

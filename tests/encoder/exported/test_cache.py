@@ -101,8 +101,9 @@ def test_the_key_is_of_weights_format_and_every_library(
                 both = name in ("torch", "transformers", "sentence-transformers")
                 changed = export_folder(request_, backend) != folder
                 assert changed == (both or name in used[backend]), (name, backend)
-    other = replace(request_, weights=replace(request_.weights, sha256="b" * 64))
-    assert export_folder(other, ONNX) != before[ONNX]
+    for digest in ("sha256", "settings_sha256"):
+        other = replace(request_, weights=replace(request_.weights, **{digest: "b" * 64}))
+        assert export_folder(other, ONNX) != before[ONNX]
     with monkeypatch.context() as patch:
         patch.setattr(module, "FORMAT", module.FORMAT + 1)
         assert export_folder(request_, ONNX) != before[ONNX]
