@@ -200,8 +200,8 @@ def switch(
             encoded += encode_pending(target, encoder)
             remembered = _copy_remembered(source.store, target, encoder)
             documents = target.count().documents
-            source.feedback.stop_writing()  # later events are refused, not lost
-            copy_feedback(source.store.path, target.path)
+            with source.feedback.replacement():  # later events are refused, not lost
+                copy_feedback(source.store.path, target.path)
             target.close()
             folder = _publish(home, source.name, target.path)
             source.store.stop_writing()
