@@ -84,8 +84,9 @@ def test_the_new_encoder_answers_and_the_old_one_is_gone(
         assert folders(again) == ["food@3"]
         again.drop("food")
         assert folders(again) == []
-        again.create("food")
+        again.create("food").ingest([Document("new", "lemon")])
         assert folders(again) == ["food"]
+        assert again.collection("food").search("lemon", limit=1).hits[0].id == "new"  # by its own encoder
 
 
 def test_remembered_queries_stay_and_are_encoded_anew(
