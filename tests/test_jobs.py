@@ -18,6 +18,7 @@ from dsearch.jobs import (
     RISKS,
     VALUE_OBJECTIVES,
     LearningJob,
+    SavingJob,
     TrainingJob,
     TrainOptions,
     TuneOptions,
@@ -118,6 +119,16 @@ def test_what_goes_together_travels_to_a_server_and_back(options: dict[str, Any]
     from dsearch.service.tasks.jobs import job_from_request
 
     assert job_from_request(TrainingJob, request.to_dict()) == job
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", range(4))
+def test_each_score_of_both_versions_is_finite(bad: float, place: int) -> None:
+    scores = [0.1, 0.2, 0.3, 0.4]
+    SavingJob(before=scores[:2], after=scores[2:]).check()
+    scores[place] = bad
+    with pytest.raises(InvalidRequest, match="scores that are not finite"):
+        SavingJob(before=scores[:2], after=scores[2:]).check()
 
 
 def test_a_task_of_an_earlier_version_is_still_understood() -> None:

@@ -45,9 +45,10 @@ from dsearch.index.durable import replace_file
 from dsearch.store import Store, validate_name
 from dsearch.store.documents.validate import is_name
 from dsearch.store.sqlite.schema import FILE_NAME
-from dsearch.store.sqlite.watermark import DOCUMENTS
+from dsearch.store.sqlite.watermark import DOCUMENTS, sync_folder
 
 LOCK_NAME = "LOCK"
+DELETED = ".deleted"  # ends the name of a folder that is being deleted
 _HOLDER_NAME = "LOCK.holder"  # a separate file, since some systems cannot read a locked one
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -123,12 +124,13 @@ class Home:
         return sorted(names)
 
     def remove(self, name: str) -> None:
-        """Delete collection `name`; for the writing process only."""
+        """Delete collection `name`, durably; for the writing process only."""
         for edition in self.editions(name):  # the newest, which is the collection, last
             # Renamed first: a crash leaves no partial collection under the name.
-            doomed = edition.with_name(f".{name}.deleted")
+            doomed = edition.with_name(f".{name}{DELETED}")
             shutil.rmtree(doomed, ignore_errors=True)
             edition.rename(doomed)
+            sync_folder(self.path)
             shutil.rmtree(doomed)
 
     @property

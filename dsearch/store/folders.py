@@ -89,14 +89,30 @@ def aside(home: Path) -> Generator[Path]:
     """Create an empty folder, locked against cleanup, and remove it at the end unless it was renamed."""
     for path in home.glob(f"{_ASIDE}*"):
         _sweep(path)
-    folder = home / f"{_ASIDE}{secrets.token_hex(8)}"
-    folder.mkdir()
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    folder, lock = _locked_folder(home)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(home: Path) -> tuple[Path, int]:
+    """Create a folder and lock it; begin anew if another process has swept it away before it was locked."""
+    while True:
+        folder = home / f"{_ASIDE}{secrets.token_hex(8)}"
+        folder.mkdir()
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # waits for a sweep to end
+            if folder.exists():
+                return folder, lock
+        except BaseException:
+            os.close(lock)
+            raise
         os.close(lock)
 
 

@@ -101,6 +101,15 @@ def test_a_crash_while_it_is_written_leaves_the_old_ones(
     assert engine.aliases() == {"live": "food"}
 
 
+def test_a_collection_is_verified_and_recovered_by_its_alias(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    engine.set_alias("live", "food")
+    checked = engine.verify("live")
+    assert (checked.name, checked.ok, checked.documents) == ("food", True, 16)
+    assert (engine.recover("live").name, engine.recover("live").loss) == ("food", None)
+
+
 def test_aliases_are_synced_before_they_have_their_name(
     engine: SearchEngine, collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

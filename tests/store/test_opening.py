@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -204,3 +205,21 @@ def test_what_a_kill_left_is_swept_away_but_not_what_is_at_work(folder):
     os.close(lock)
     delete_collection(folder)
     assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", [os, fcntl], ids=["before it is opened", "before it is locked"])
+def test_a_folder_that_another_sweeps_away_before_it_is_locked_is_made_anew(folder, monkeypatch, module):
+    """Two backups to one place at once: the second sweeps while the first begins."""
+    name = "open" if module is os else "flock"
+    real, swept = getattr(module, name), []
+
+    def late(*arguments, **named):
+        if not swept:
+            swept.extend(folder.parent.glob(".aside-*"))
+            shutil.rmtree(swept[0])
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, name, late)
+    create(folder).close()
+    assert len(swept) == 1
+    assert [path.name for path in folder.parent.iterdir()] == ["papers"]

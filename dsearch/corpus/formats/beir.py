@@ -132,7 +132,7 @@ def write_beir_judgements(
     for split, judged in qrels.items():
         rows = ["query-id\tcorpus-id\tscore"]
         rows += [
-            f"{_column(query)}\t{_column(document)}\t{grade:g}"
+            f"{_column(query)}\t{_column(document)}\t{_number(grade)}"
             for query, grades in judged.items()
             for document, grade in grades.items()
         ]
@@ -148,6 +148,12 @@ def record_of(document: Document) -> dict[str, Any]:
     if document.value is not None:
         record["value"] = document.value
     return record
+
+
+def _number(grade: float) -> str:
+    """A grade, exactly; whole ones without a point."""
+    number = float(grade)
+    return f"{number:.0f}" if number.is_integer() else repr(number)
 
 
 _LAYOUT = f"{BEIR_CORPUS}, {BEIR_QUERIES}, {BEIR_QRELS}/<split>.tsv"

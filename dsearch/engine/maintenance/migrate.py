@@ -26,7 +26,7 @@ import numpy as np
 
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.engine.collection import Collection
-from dsearch.engine.home import Home, require_encoder
+from dsearch.engine.home import DELETED, Home, require_encoder
 from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending
 from dsearch.engine.indexing.leases import alone_with
@@ -200,8 +200,8 @@ def switch(
             encoded += encode_pending(target, encoder)
             remembered = _copy_remembered(source.store, target, encoder)
             documents = target.count().documents
-            source.feedback.stop_writing()  # later events are refused, not lost
-            copy_feedback(source.store.path, target.path)
+            with source.feedback.replacement():  # later events are refused, not lost
+                copy_feedback(source.store.path, target.path)
             target.close()
             folder = _publish(home, source.name, target.path)
             source.store.stop_writing()
@@ -211,10 +211,11 @@ def switch(
 
 
 def clear_superseded(home: Home) -> list[Path]:
-    """Remove superseded editions without readers; for the home's writing process only."""
+    """Remove superseded editions without readers, and what a killed drop left; for the writing process."""
     gone: list[Path] = []
-    for left in home.path.glob(f".*{_SUPERSEDED}"):
-        shutil.rmtree(left, ignore_errors=True)
+    for suffix in (_SUPERSEDED, DELETED):
+        for left in home.path.glob(f".*{suffix}"):
+            shutil.rmtree(left, ignore_errors=True)
     for name in home.names():
         for folder in home.editions(name)[:-1]:
             if _unread(folder):

@@ -192,7 +192,7 @@ def _fit(parts: list[Any]) -> bool:
         and 0 < generation < 2**63
         and 0 <= sequence < 2**63
         and re.fullmatch(r"v[0-9]{1,9}", model, re.ASCII) is not None
-        and 0 < offset <= MAX_OFFSET + MAX_LIMIT
+        and 0 < offset < 2**31  # legs and heads together list more than each proposes
         and 0 < depth <= MAX_OFFSET + MAX_LIMIT
     )
 

@@ -135,10 +135,18 @@ class FeedbackFile:
         if state is not None and add_facts(_NOTHING, all_facts(connection)) != state.digest:
             raise FEEDBACK.lost(f"{self.path} does not hold the rows that were acknowledged")
 
-    def stop_writing(self) -> None:
-        """Refuse every further write (Unavailable)."""
+    @contextmanager
+    def replacement(self) -> Generator[None]:
+        """Refuse every write (Unavailable) from here on; if the block raises, take them as before."""
         with self._lock:
+            before = self._transactions.refusal
             self._transactions.refusal = f"{self.path}: its collection was replaced by another; open that one"
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._transactions.refusal = before
+            raise
 
     def close(self) -> None:
         """Close the file; a later call opens it again."""
@@ -258,12 +266,15 @@ class FeedbackFile:
 def copy_feedback(source: Path, target: Path) -> None:
     """Copy the feedback of a collection folder into another, of one state, while others write to it.
 
-    What is known to be lost in the one is known to be lost in the other.
+    What is known to be lost in the one is known to be lost in the other. A copy that an interrupted call left
+    in `target` is replaced.
 
     Raises:
         CorruptData: the database cannot be read.
         InsufficientStorage.
     """
+    for name in (FEEDBACK_FILE, f"{FEEDBACK_FILE}-wal", f"{FEEDBACK_FILE}-shm", FEEDBACK.file_name):
+        (target / name).unlink(missing_ok=True)
     marked = source / FEEDBACK.file_name
     content = marked.read_bytes() if marked.is_file() else None
     file, state = FeedbackFile(source), None

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,9 +153,12 @@ class FeedbackStore:
         self._file.vacuum()
         return deleted
 
-    def stop_writing(self) -> None:
-        """Refuse every further write (Unavailable): the file is about to be replaced by a copy."""
-        self._file.stop_writing()
+    def replacement(self) -> AbstractContextManager[None]:
+        """Refuse every write (Unavailable) from here on, since the block copies the file for its successor.
+
+        If the block raises, there is no successor, and writes are taken as before.
+        """
+        return self._file.replacement()
 
     def close(self) -> None:
         """Close the file; a later call opens it again."""

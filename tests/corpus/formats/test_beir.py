@@ -4,6 +4,7 @@ import pytest
 
 from dsearch.corpus import BeirFolder, Problems, read, read_queries, write_beir
 from dsearch.errors import InvalidRequest, InvalidSource
+from dsearch.evaluation.qrels import read_qrels
 from dsearch.types import Document, Query
 
 DOCUMENTS = [Document("d1", "text", "Title", {"year": 1999}), Document("d 2", "other", value=[1.0, 2.0])]
@@ -18,6 +19,14 @@ def test_written_collections_read_back(tmp_path):
     assert folder.queries() == QUERIES
     assert folder.splits() == ["test", "train"]
     assert folder.qrels_path("test").read_text() == "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td 2\t0.5\n"
+
+
+def test_grades_are_written_exactly(tmp_path):
+    grades = {"a": 1234567.0, "b": 0.1 + 0.2, "c": -3, "d": 1e-9, "e": True}
+    path = write_beir(tmp_path, [], [], {"test": {"q": grades}}).qrels_path("test")
+    written = [line.split("\t")[2] for line in path.read_text().splitlines()[1:]]
+    assert written == ["1234567", "0.30000000000000004", "-3", "1e-09", "1"]
+    assert read_qrels(path) == {"q": grades}
 
 
 def test_ids_that_qrels_cannot_hold_are_refused(tmp_path):

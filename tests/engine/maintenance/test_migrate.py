@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,11 +23,20 @@ from dsearch.engine.maintenance import migrate
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.maintenance.migrate import migrating_folder
 from dsearch.engine.options import KeyOptions
-from dsearch.errors import Cancelled, Conflict, EncoderMismatch, InvalidRequest, Unavailable
-from dsearch.store import MemoryRow, ModelRecord, Store
+from dsearch.errors import (
+    Cancelled,
+    Conflict,
+    EncoderMismatch,
+    InsufficientStorage,
+    InvalidRequest,
+    Unavailable,
+)
+from dsearch.store import Event, Impression, MemoryRow, ModelRecord, Store
 from dsearch.types import Document, Progress
 
 PROGRAM = "interrupted_maintenance"
+PAGE = Impression("q", "apple", 1.0, ids=("d1",))
+EVENT = Event("e1", "q", "", "", "click", "d1", 1, 1.0, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +84,9 @@ def test_the_new_encoder_answers_and_the_old_one_is_gone(
         assert folders(again) == ["food@3"]
         again.drop("food")
         assert folders(again) == []
-        again.create("food")
+        again.create("food").ingest([Document("new", "lemon")])
         assert folders(again) == ["food"]
+        assert again.collection("food").search("lemon", limit=1).hits[0].id == "new"  # by its own encoder
 
 
 def test_remembered_queries_stay_and_are_encoded_anew(
@@ -280,6 +291,27 @@ def test_cancelled_it_goes_on_later(
     assert encoded == 16
     assert engine.migrate("food", newer).encoded == 0
     assert newer.encoded == encoded
+
+
+def test_cut_short_behind_the_copy_of_the_feedback_it_goes_on(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.feedback.record([PAGE], [EVENT])
+    with monkeypatch.context() as cut:
+        cut.setattr(migrate, "_publish", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            engine.migrate("food", newer)
+    assert engine.migrate("food", newer).encoded == 0
+    assert [one.events for one in engine.collection("food").feedback.pages()] == [(EVENT,)]
+
+
+def test_a_full_disk_at_the_switch_leaves_a_collection_that_takes_feedback(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "copy_feedback", Mock(side_effect=InsufficientStorage("full")))
+    with pytest.raises(InsufficientStorage):
+        engine.migrate("food", newer)
+    assert engine.collection("food").feedback.record([PAGE], [EVENT]).events == 1
 
 
 def test_an_attempt_with_another_encoder_begins_anew(

@@ -164,6 +164,25 @@ def test_explanations_add_up_and_name_past_queries(papers: Collection, heads: in
     assert first.past_queries[0].query == "apple bread"
 
 
+def test_what_the_memory_gained_is_that_of_the_same_document(papers: Collection) -> None:
+    """Both versions have a memory, and rank differently."""
+    first = remembering(papers)
+    second = Head(papers.store.dimension)
+    second.memory = memory_of_judged(papers, PAST[:1], [{"d33": 3.0}], strength=0.9)
+    parent = papers.add_model(first, {})
+    version = papers.add_model(second.eval(), {}, parent=parent)
+    asked: dict[str, Any] = {"explain": True, "limit": 40}
+    before = {hit.id: hit for hit in papers.search("bread apple", model=parent, **asked).hits}
+    hits = papers.search("bread apple", model=version, **asked).hits
+    assert [hit.id for hit in hits] != list(before)
+    for hit in hits:
+        assert hit.explain is not None
+        then, learned = before[hit.id].explain, hit.explain.learned
+        assert then is not None
+        assert learned is not None
+        assert learned.memory == pytest.approx(hit.explain.memory - then.memory, abs=1e-5)
+
+
 def test_covered_mass_counts_the_memory(papers: Collection) -> None:
     version = papers.add_model(remembering(papers), {})
     few = papers.attend(["apple"], model=version, candidates=5)

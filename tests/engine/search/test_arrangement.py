@@ -9,7 +9,7 @@ import pytest
 from support.service.service_fakes import WORDS, WordEncoder
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.arrangement import diverse, first_of_each
+from dsearch.engine.search.arrangement import POOL, diverse, first_of_each
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Hit
 
@@ -81,6 +81,15 @@ def test_diversity_is_maximal_marginal_relevance(papers: Collection, strength: f
     assert sorted(order) == sorted(hit.id for hit in plain)
     assert order != [hit.id for hit in plain]
     assert answer.attention == papers.search(QUERY, limit=100, mode="keyword", candidates=60).attention
+
+
+def test_candidates_behind_the_pool_follow_in_their_order(papers: Collection) -> None:
+    plain = [hit.id for hit in papers.search(QUERY, limit=200).hits]
+    diversified = [hit.id for hit in papers.search(QUERY, limit=200, diversity=0.5).hits]
+    assert diversified[POOL:] == plain[POOL:]
+    assert sorted(diversified[:POOL]) == sorted(plain[:POOL])
+    assert diversified[:POOL] != plain[:POOL]
+    assert len(plain) > POOL
 
 
 def test_pages_continue_and_thresholds_come_first(papers: Collection) -> None:

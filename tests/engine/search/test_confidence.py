@@ -18,7 +18,14 @@ from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.models import confidence as module
 from dsearch.engine.models.confidence import confidences, evidence_of_rankings
 from dsearch.engine.snapshot.tokens_of_query import query_tokens
-from dsearch.evaluation.confidence import LIKELY, POSSIBLE, evidence_rows
+from dsearch.evaluation.confidence import (
+    EVIDENCE,
+    LIKELY,
+    POSSIBLE,
+    Calibration,
+    Logistic,
+    evidence_rows,
+)
 from dsearch.types import Document
 
 QUERIES = ["bread cheese", "mango", "honey and pear"]
@@ -125,6 +132,20 @@ def test_a_probability_is_said_only_where_judgements_gave_it(staged: Collection,
     expected = [0.8, 0.9, 0.1] if source == "judgements" else [None] * 3
     assert [one.probability for one in found] == expected
     assert {(one.fitted_on, one.queries, one.floor) for one in found} == {(source, 70, 0.25)}
+
+
+def test_it_is_of_a_hybrid_search_in_the_order_of_its_scores(collection: Collection) -> None:
+    logistic = Logistic([0.0] * len(EVIDENCE), [1.0] * len(EVIDENCE), [0.0] * len(EVIDENCE), 0.0)
+    collection.calibrations.keep("v0", Calibration(logistic, logistic, 0.1, 0.2, "judgements", 60, 20))
+    assert collection.search("bread").confidence is not None
+    others: list[dict[str, Any]] = [
+        {"mode": "dense"},
+        {"mode": "keyword"},
+        {"sort": "number"},
+        {"vector": [1.0, *[0.0] * 31]},
+    ]
+    for options in others:
+        assert collection.search("bread", **options).confidence is None, options
 
 
 def test_verdicts_at_their_bounds() -> None:

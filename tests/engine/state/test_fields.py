@@ -70,6 +70,9 @@ def test_the_own_fields_of_documents_and_the_value_have_names() -> None:
     assert of(values, "at", 7, own=True) == [None]  # an object is no value
     assert of(values, "at.x.y", 7, own=True) == [None]
     assert of(values, "title", 1) == [None]  # of the metadata
+    assert of(values, "year", 8) == of(values, "year", 8, own=True) == [8]
+    assert of(values, "title", 2, own=True) == ["title 2"]  # what was kept for one use serves no other
+    assert of(values, "title", 2) == [None]
 
 
 def test_rows_that_were_replaced_are_thrown_away_when_they_are_most() -> None:

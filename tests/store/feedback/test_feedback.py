@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ def test_what_was_recorded_is_read_by_another(tmp_path: Path) -> None:
     assert reader.impression("q2") is None
     assert reader.stats()["actions"] == {"click": 1, "thumbs_up": 1}
     assert reader.stats()["randomised"] == 1
+    writer.record([replace(PAGE, query_id="q2", swapped=False)], [replace(click("e3"), query_id="q2")])
+    writer.record(
+        [replace(PAGE, query_id="q3", pair=None, swapped=False)], [replace(click("e4"), query_id="q3")]
+    )
+    assert (reader.stats()["impressions"], reader.stats()["randomised"]) == (
+        3,
+        2,
+    )  # of a pair, swapped or not
 
 
 TEXT = st.text(max_size=20)

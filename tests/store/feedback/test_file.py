@@ -99,12 +99,25 @@ def test_a_file_that_lost_all_it_had_is_damaged(tmp_path: Path, emptied: bool) -
 def test_a_file_that_was_replaced_takes_no_more(tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path)
     store.record([PAGE], [click()])
-    store.stop_writing()
+    with store.replacement(), pytest.raises(Unavailable):
+        store.record([], [click("e2")])
     with pytest.raises(Unavailable, match="its collection was replaced by another; open that one"):
         store.record([], [click("e2")])
     assert len(next(iter(store.pages())).events) == 1
     store.close()
     store.close()
+
+
+def test_a_file_that_could_not_be_copied_takes_more_unless_its_disk_failed_before(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    with pytest.raises(KeyError), store.replacement():
+        raise KeyError
+    assert store.record([PAGE], [click()]).events == 1
+    store._file._transactions.fail("the disk failed")
+    with pytest.raises(KeyError), store.replacement():
+        raise KeyError
+    with pytest.raises(Unavailable, match="the disk failed"):
+        store.record([], [click("e2")])
 
 
 def test_a_write_that_changes_nothing_is_no_operation(tmp_path: Path) -> None:
