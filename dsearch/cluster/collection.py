@@ -189,6 +189,7 @@ class ClusterEngine(SearchEngine):
         releases: live releases of the cluster.
         encode: encodes queries; this process does when None.
         await_encoder: returns when `encode` is ready.
+        next_encoder: as for `SearchEngine`.
     """
 
     def __init__(
@@ -199,8 +200,9 @@ class ClusterEngine(SearchEngine):
         releases: Releases,
         encode: RemoteQueryEncoder | None = None,
         await_encoder: Callable[[], None] = lambda: None,
+        next_encoder: Callable[[], TextEncoder] | None = None,
     ):
-        super().__init__(home, readonly=True, encoder=encoder)
+        super().__init__(home, readonly=True, encoder=encoder, next_encoder=next_encoder)
         self._releases, self._encode_elsewhere, self._await_encoder = releases, encode, await_encoder
         self._sharded: dict[str, ShardedCollection | None] = {}
         self._resolving = threading.Lock()

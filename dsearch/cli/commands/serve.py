@@ -321,13 +321,7 @@ def ingest_on_ray(
     deleted = collection.delete(ids).deleted if ids else 0
     encoded = encode_on_cluster(
         collection.store,
-        encoder={
-            "encoder": settings.encoder,
-            "device": settings.device,
-            "dtype": settings.dtype,
-            "backend": settings.backend,
-            "cache": settings.cache and str(settings.cache),
-        },
+        encoder=_encoders_elsewhere(settings),
         workers=workers,
         threads=settings.threads or 1,
         num_cpus=free_share(workers),
@@ -345,6 +339,23 @@ def ingest_on_ray(
     )
 
 
+def _encoders_elsewhere(settings: Settings) -> dict[str, Any]:
+    """Settings of encoders for processes that start in another folder: folders by their whole paths."""
+
+    def whole(name: str | None) -> str | None:
+        folder = None if name is None else Path(name).expanduser()
+        return str(folder.resolve()) if folder is not None and folder.is_dir() else name
+
+    return {
+        "encoder": whole(settings.encoder),
+        "next_encoder": whole(settings.next_encoder),
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "backend": settings.backend,
+        "cache": settings.cache and str(settings.cache.resolve()),
+    }
+
+
 def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], require_key: bool) -> None:
     """Let a cluster serve the home until SIGTERM or Ctrl-C; its shards stay.
 
@@ -358,16 +369,15 @@ def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], re
     connect(address)
     chosen = IngressSettings(
         home=str(settings.home.resolve()),
-        encoder=settings.encoder,
-        device=settings.device,
-        dtype=settings.dtype,
-        backend=settings.backend,
-        cache=settings.cache and str(settings.cache),
+        **_encoders_elsewhere(settings),
         threads=settings.threads or 1,
         hosts=hosts,
         origins=tuple(options.names_in(settings.origins)),
         require_key=require_key,
         query_timeout_s=settings.query_timeout_ms / 1000,
+        explore=settings.explore,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
     )
     with bound(settings.host, settings.port) as free:  # Ray Serve would not say that something else listens
         port = free.getsockname()[1]
