@@ -160,11 +160,11 @@ class DSearchDocumentStore:
         Args:
             query: text.
             top_k: number of documents.
-            options: of a search; `filters` are Haystack's.
+            options: of a search; `filters` are Haystack's and narrow a `filter`, which is the engine's.
         """
-        if "filters" in options:
-            condition = filter_of(options.pop("filters"))
-            options |= {} if condition is None else {"filter": condition}
+        conditions = (options.pop("filter", None), filter_of(options.pop("filters", None)))
+        if given := [condition for condition in conditions if condition is not None]:
+            options["filter"] = given[0] if len(given) == 1 else {"and": given}
         result = self.engine.search(self.collection, query, limit=top_k, **options)
         return [_document(hit) for hit in result.hits]
 
@@ -177,7 +177,8 @@ class DSearchRetriever:
         document_store: where to search.
         filters: in Haystack's form, unless a run gives its own.
         top_k: number of documents.
-        options: further options of each search, such as {"mode": "dense"}.
+        options: further options of each search, such as {"mode": "dense"}; filters narrow a filter among
+            them.
     """
 
     def __init__(
