@@ -90,6 +90,11 @@ def stays_here(locked: HomeLocked, why: str) -> HomeLocked:
     return problem
 
 
+def is_there(client: Client, name: str) -> bool:
+    """Return True if a server has a collection of this name or alias."""
+    return name in (*[info.name for info in client.collections()], *client.aliases())
+
+
 def index_by_server(
     client: Client, collection: str, documents: Iterable[Document], creation: dict[str, Any]
 ) -> tuple[CollectionInfo, WriteResult]:
@@ -99,13 +104,12 @@ def index_by_server(
         client: of the server.
         collection: its name.
         documents: read as they are sent.
-        made: options of a new collection, as for `Client.create_collection`.
+        creation: options of a new collection, as for `Client.create_collection`.
 
     Raises:
         Conflict: the collection is there, with other options than these.
     """
-    existing = [info.name for info in client.collections()]
-    if collection not in existing or any(value is not None for value in creation.values()):
+    if not is_there(client, collection) or any(value is not None for value in creation.values()):
         client.create_collection(collection, **creation)  # one that is there stays, and says what differs
     with ProgressBars() as on_progress:
         written = client.upsert(collection, _counted(documents, on_progress))

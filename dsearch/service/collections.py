@@ -168,7 +168,7 @@ class Catalogue:
             self.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            exists = name in self.names()
+            exists = name in self.names() or name in self.aliases()
             self._engine.collection_or_new(
                 name,
                 language=language,

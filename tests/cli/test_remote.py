@@ -16,6 +16,7 @@ import pytest
 from support.cli.terminal import Terminal
 from support.service.service_fakes import serving
 
+from dsearch.cli import folders as folders_module
 from dsearch.cli import remote
 from dsearch.cli.commands import index as index_command
 from dsearch.cli.commands import maintenance as maintenance_command
@@ -159,6 +160,26 @@ def test_aliases_through_the_server(dsearch: Terminal, served: str, tmp_path: Pa
         assert client.search("papers", "cat").hits[0].text == "cat of v2"
     code, out, err = dsearch("alias", "papers", "--remove")
     assert (code, out, err.splitlines()[-1]) == (0, "", "no alias")
+
+
+def test_an_alias_is_no_new_collection_through_the_server(
+    dsearch: Terminal, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "some.jsonl"
+    source.write_text(json.dumps({"id": "a", "text": "cat", "vec": [1.0, 0.0]}) + "\n")
+    with Client(served) as client:
+        client.create_collection("items", dimension=2)
+        client.set_alias("things", "items")
+    code, _, err = dsearch("create", "things", "--dimension", "2")
+    assert (code, "'things' is an alias of 'items'; choose another name" in err) == (1, True), err
+
+    def new(*_: object, **__: object) -> None:
+        raise AssertionError("it is there")
+
+    monkeypatch.setattr(folders_module, "with_dimension", new)  # reads before the mirror has learned
+    monkeypatch.setattr(Client, "create_collection", new)  # loads an encoder, which such a home may lack
+    code, out, err = dsearch("index", source, "-c", "things", "--embedding-column", "vec")
+    assert (code, out.startswith("items: 1 document,")) == (0, True), err
 
 
 def test_keys_are_kept_otherwise_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
