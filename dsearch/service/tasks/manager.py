@@ -126,7 +126,8 @@ class Tasks:
             return
         for task in self.store.list(QUEUED, state="running"):
             self._take_up(task)
-        self.uploads.keep_only([self.store.request(task) for task in self.store.list(QUEUED, state="queued")])
+        waiting = self.store.list(QUEUED + 1, state="queued")  # with the one that ran, which waits again
+        self.uploads.keep_only([self.store.request(task) for task in waiting])
         self._thread = threading.Thread(target=self._go_on, name="tasks", daemon=True)
         self._thread.start()
 
