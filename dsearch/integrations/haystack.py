@@ -163,8 +163,8 @@ class DSearchDocumentStore:
             options: of a search; `filters` are Haystack's and narrow a `filter`, which is the engine's.
         """
         conditions = (options.pop("filter", None), filter_of(options.pop("filters", None)))
-        if given := [condition for condition in conditions if condition is not None]:
-            options["filter"] = given[0] if len(given) == 1 else {"and": given}
+        if parts := [condition for condition in conditions if condition is not None]:
+            options["filter"] = parts[0] if len(parts) == 1 else {"and": parts}
         result = self.engine.search(self.collection, query, limit=top_k, **options)
         return [_document(hit) for hit in result.hits]
 
