@@ -214,6 +214,10 @@ class Catalogue:
         """Alias → collection."""
         return self._engine.aliases()
 
+    def names_of(self, name: str) -> list[str]:
+        """Names by which requests name a collection: its own and its aliases."""
+        return [name, *(alias for alias, target in self.aliases().items() if target == name)]
+
     def set_alias(self, alias: str, name: str) -> AliasSet:
         """Point an alias at a collection.
 
