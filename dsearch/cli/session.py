@@ -49,9 +49,15 @@ UNITS = {"digests": "files"}
 _home: ContextVar[str | None] = ContextVar("home", default=None)
 
 
-def remember_home(home: Path | None) -> Path | None:
-    """Callback of `--home`: commands in messages name this home from now on."""
+def remember_home(home: Path | None) -> None:
+    """Let commands in messages name this home from now on; none when None."""
     _home.set(None if home is None else str(home))
+
+
+def home_option(home: Path | None) -> Path | None:
+    """Callback of `--home`, which a group and its command both have: what was given counts for messages."""
+    if home is not None:
+        remember_home(home)
     return home
 
 

@@ -200,7 +200,7 @@ def start(
         print(
             f"{collection}: generation {release.generation} with {amount(release.documents, 'document')} "
             "answers from "
-            f"{amount(len(release.shards), 'shard')}; serve it with: dsearch serve --ray {ray}"
+            f"{amount(len(release.shards), 'shard')}; serve it with: {typed('serve', '--ray', ray)}"
         )
 
 

@@ -253,10 +253,11 @@ class Tasks:
             self.store.requeue(task, begun=True)
             return
         shutil.rmtree(self._engine.home.path / FOLDER_NAME / task.id, ignore_errors=True)
+        version = self.store.request(task).get("version")  # of a verdict on one that is kept
+        route = task.kind if task.kind != "save" else f"models/{version}/judge" if version else "models/save"
         detail = (
             f"the server ended {amount(task.attempts, 'time')} while this ran; to start it again send the "
-            "same request "
-            f"to POST /v1/collections/{task.collection}/{task.kind}"
+            f"same request to POST /v1/collections/{task.collection}/{route}"
         )
         self.store.end(task, "interrupted", problem={"code": "interrupted", "detail": detail})
 

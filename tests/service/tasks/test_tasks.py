@@ -331,6 +331,23 @@ def test_a_server_that_died_tries_once_more_and_then_says_so(
         assert "send the same request to POST /v1/collections/papers/evaluate" in task["problem"]["detail"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "route"), [({"file": "0"}, "models/save"), ({"version": "v7"}, "models/v7/judge")]
+)
+def test_an_interrupted_verdict_names_the_route_that_took_it(
+    engine: SearchEngine, papers: Collection, asked: dict[str, Any], route: str
+) -> None:
+    left = TaskStore(engine.home.path)
+    task = left.add("save", "papers", asked)
+    assert left.next() is not None
+    left.requeue(task, begun=True)
+    assert left.next() is not None
+    left.close()
+    with TestClient(app_of(engine), base_url=ORIGIN) as client:
+        detail = ended(client, task.id)["problem"]["detail"]
+    assert detail.endswith(f"send the same request to POST /v1/collections/papers/{route}")
+
+
 def test_too_many_tasks_are_refused(
     client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
