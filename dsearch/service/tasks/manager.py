@@ -55,6 +55,7 @@ QUEUED = 32  # at most
 FOLDER_NAME = ".tasks"
 _ATTEMPTS = 2
 _TOLD_EVERY_S = 0.25
+REST_S = 5.0  # after a failure of tasks.db
 
 _log = logging.getLogger(__name__)
 
@@ -192,15 +193,24 @@ class Tasks:
     # ---- in the thread
 
     def _go_on(self) -> None:
-        while True:
-            with self._changed:
-                task = None if self._stopping else self.store.next()
-                while task is None and not self._stopping:
-                    self._changed.wait()
+        message = ""
+        while not self._stopping:
+            try:
+                with self._changed:
                     task = None if self._stopping else self.store.next()
-            if task is None:
-                return
-            self._run(task)
+                    if task is None and not self._stopping:
+                        self._changed.wait()
+                if task is not None:
+                    self._run(task)
+                message = ""
+            except (
+                DsearchError
+            ) as error:  # of tasks.db, on a full disk: those that wait go on when it has room
+                if str(error) != message:
+                    message = str(error)
+                    _log.error("tasks wait: %s", message)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, REST_S)
 
     def _run(self, task: StoredTask) -> None:
         folder, request = self._engine.home.path / FOLDER_NAME / task.id, dict[str, Any]()
