@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
+from dsearch.cli.session import opened_engine, print_json, reopening, say, show_outcome, typed
 from dsearch.errors import Command, InvalidRequest, amount
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     from dsearch.service.auth.keys import ApiKeys
     from dsearch.service.middleware.guard import LOOPBACK_HOSTS
     from dsearch.service.server import run_server
-    from dsearch.service.tasks.readonly import open_readonly
     from dsearch.service.telemetry.logs import set_up_logs
 
     elsewhere = not is_loopback(settings.host)
@@ -85,16 +83,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         require_key=elsewhere,
         query_timeout_s=settings.query_timeout_ms / 1000,
         explore=settings.explore,
-        open_engine=partial(
-            open_readonly,
-            settings.home,
-            settings.encoder,
-            settings.device,
-            settings.dtype,
-            settings.backend,
-            settings.next_encoder,
-            settings.cache,
-        ),
+        open_engine=reopening(settings),
         migrates_to=settings.next_encoder or settings.encoder,
         rerankers=options.names_in(settings.rerankers),
         model_upload_bytes=settings.model_upload_bytes,
