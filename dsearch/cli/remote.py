@@ -25,8 +25,12 @@ _TELL_EVERY, _TELL_EVERY_S = 100, 1.0  # documents, seconds
 
 
 @contextmanager
-def server_of(locked: HomeLocked) -> Iterator[Client]:
+def server_of(locked: HomeLocked, own: Mapping[str, object] | None = None) -> Iterator[Client]:
     """A client of the server that holds the lock.
+
+    Args:
+        locked: names the server.
+        own: options of an encoder, a device or threads, which the server has itself: those given are named.
 
     Raises:
         HomeLocked: what holds it is no server, or one that cannot be asked from this machine.
@@ -38,6 +42,8 @@ def server_of(locked: HomeLocked) -> Iterator[Client]:
 
     key = load_settings().api_key
     say(f"the server at {locked.url} runs on this home and does this")
+    if names := [f"--{name}" for name, value in (own or {}).items() if value is not None]:
+        say(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not used: it has settings of its own")
     with Client(locked.url, api_key=None if key is None else key.get_secret_value()) as client:
         yield client
 

@@ -203,9 +203,13 @@ class SearchEngine:
         """Delete a collection with everything in it.
 
         Raises:
-            CollectionNotFound, Conflict (opened readonly, or an alias names it).
+            CollectionNotFound, Conflict (opened readonly, it is an alias, or an alias names it).
         """
         self._require_writable()
+        if target := self.aliases().get(name):
+            raise Conflict(
+                f"{name!r} is an alias of {target!r}, which stays; remove the alias, or drop {target!r}"
+            )
         self.home.existing(name)
         if standing := [alias for alias, target in self.aliases().items() if target == name]:
             raise Conflict(

@@ -51,8 +51,11 @@ def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> N
     code, out, err = dsearch("index", source, "-c", "papers")
     assert (code, err.splitlines()[0]) == (0, f"the server at {served} runs on this home and does this")
     assert out == "papers: 30 documents, generation 1: 30 new, 0 changed, 0 unchanged\n"
-    code, out, _ = dsearch("index", source, "-c", "papers", "--json")
+    code, out, err = dsearch(
+        "index", source, "-c", "papers", "--json", "--threads", "2", "--encoder", "other"
+    )
     assert (code, json.loads(out)["unchanged"], json.loads(out)["documents"]) == (0, 30, 30)
+    assert err.splitlines()[1] == "--encoder, --threads are not used: it has settings of its own"
     code, out, err = dsearch("refresh", "-c", "papers")
     assert code == 0
     assert out.startswith("papers: generation 2 is live, with the keys of model v0: Flat")
@@ -172,6 +175,9 @@ def test_an_alias_is_no_new_collection_through_the_server(
         client.set_alias("things", "items")
     code, _, err = dsearch("create", "things", "--dimension", "2")
     assert (code, "'things' is an alias of 'items'; choose another name" in err) == (1, True), err
+
+    code, _, err = dsearch("drop", "things", "--yes")
+    assert (code, "'things' is an alias of 'items', which stays" in err) == (1, True), err
 
     def new(*_: object, **__: object) -> None:
         raise AssertionError("it is there")

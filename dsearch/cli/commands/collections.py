@@ -47,7 +47,7 @@ def create(
     except HomeLocked as locked:
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passages = {option: value for option, value in cut.items() if value is not None}
-        with server_of(locked) as client:
+        with server_of(locked, {"encoder": encoder}) as client:
             if (target := client.aliases().get(name)) is not None:
                 raise Conflict(f"{name!r} is an alias of {target!r}; choose another name") from None
             if is_there(client, name):

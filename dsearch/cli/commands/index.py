@@ -177,7 +177,7 @@ def index(
             ) from None
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passage_options = {name: value for name, value in cut.items() if value is not None}
-        with server_of(locked) as client:
+        with server_of(locked, own) as client:
             if own_vectors and not is_there(client, collection):
                 documents, dimension = with_dimension(documents)
             creation = {
