@@ -206,15 +206,11 @@ class SearchEngine:
             CollectionNotFound, Conflict (opened readonly, it is an alias, or an alias names it).
         """
         self._require_writable()
-        if target := self.aliases().get(name):
-            raise Conflict(
-                f"{name!r} is an alias of {target!r}, which stays; remove the alias, or drop {target!r}"
-            )
+        if target := (aliases := self.aliases()).get(name):
+            raise Conflict(f"{name!r} is an alias of {target!r}, which stays; remove it, or drop {target!r}")
         self.home.existing(name)
-        if standing := [alias for alias, target in self.aliases().items() if target == name]:
-            raise Conflict(
-                f"alias {', '.join(standing)} stands for collection {name!r}; point it elsewhere first"
-            )
+        if standing := ", ".join(alias for alias, target in aliases.items() if target == name):
+            raise Conflict(f"alias {standing} stands for collection {name!r}; point it elsewhere first")
         if collection := self._open.pop(name, None):
             collection.close()
         self._encoders.forget(name)

@@ -203,9 +203,7 @@ class Tasks:
                 if task is not None:
                     self._run(task)
                 message = ""
-            except (
-                DsearchError
-            ) as error:  # of tasks.db, on a full disk: those that wait go on when it has room
+            except DsearchError as error:  # of tasks.db: a full disk, say, which has room again later
                 if str(error) != message:
                     message = str(error)
                     _log.error("tasks wait: %s", message)
