@@ -139,9 +139,11 @@ class DSearchDocumentStore:
         """Delete the documents that meet the filters; returns how many.
 
         Raises:
-            FilterError: as in `filter_documents`.
+            FilterError: as in `filter_documents`; no filters.
         """
-        return self.engine.delete_many(self.collection, filter=filter_of(filters) or {}).deleted
+        if (condition := filter_of(filters)) is None:
+            raise FilterError("no filters; to delete every document, call delete_all_documents()")
+        return self.engine.delete_many(self.collection, filter=condition).deleted
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Set metadata of the documents that meet the filters; returns how many.

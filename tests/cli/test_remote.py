@@ -387,6 +387,7 @@ def test_a_folder_is_mirrored_through_the_server(dsearch: Terminal, served: str,
     assert "7 documents" in dsearch("index", notes, "-c", "notes", "--yes")[1]
     code, _, err = dsearch("index", "-c", "notes")
     assert (code, "name a file or a folder; to finish an interrupted run, end it first" in err) == (1, True)
+    assert "this deletes notes (7 documents) for good; add --yes" in dsearch("drop", "notes")[2]
     assert dsearch("drop", "notes", "--yes")[1] == "notes: dropped, with 7 documents\n"
     assert "created" in dsearch("create", "notes")[1]
     assert "exists" in dsearch("create", "notes")[2]

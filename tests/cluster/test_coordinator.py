@@ -121,8 +121,38 @@ def kept(ray: Any, monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
     return store
 
 
+@pytest.fixture
+def places(ray: Any, kept: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Machines of the copies that are started, of a release of two shards on the machines a and b."""
+    started: list[str] = []
+
+    def start(name: str, place: Any, *, num_cpus: float, node: str) -> Any:
+        started.append(node)
+        return SimpleNamespace(ready=SimpleNamespace(remote=lambda: name))
+
+    entries = [SimpleNamespace(name=name, digest="digest") for name in ("s0", "s1")]
+    release = SimpleNamespace(collection="papers", shards=entries, digest="digest", generation=1)
+    monkeypatch.setattr("dsearch.cluster.release.transfer.read_release", lambda uri: release)
+    monkeypatch.setattr("dsearch.cluster.shards.actor.start", start)
+    ray.nodes = lambda: [
+        {"NodeID": "b", "Alive": True},
+        {"NodeID": "a", "Alive": True},
+        {"NodeID": "dead", "Alive": False},
+    ]
+    ray.wait = lambda pending, num_returns, timeout: (pending, [])
+    ray.get = lambda reference: reference
+    now = iter(range(1, 9))
+    monkeypatch.setattr(module.time, "time", lambda: next(now))
+    return started
+
+
+def test_copies_and_shards_are_spread_over_the_machines(places: list[str]) -> None:
+    Coordinator().publish("uri", 2, "cache", num_cpus=1.0)
+    assert places == ["a", "b", "b", "a"]  # two copies of each shard, and the first ones apart
+
+
 def test_shards_of_a_replaced_release_end_after_its_grace_and_with_all_others(
-    ray: Any, kept: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+    places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timers: list[tuple[float, Any]] = []
     ended: list[list[list[str]]] = []
@@ -136,16 +166,6 @@ def test_shards_of_a_replaced_release_end_after_its_grace_and_with_all_others(
 
     monkeypatch.setattr(module.threading, "Timer", Timer)
     monkeypatch.setattr(module, "_kill", ended.append)
-    entry = SimpleNamespace(name="s0", digest="digest")
-    release = SimpleNamespace(collection="papers", shards=[entry], digest="digest", generation=1)
-    monkeypatch.setattr("dsearch.cluster.release.transfer.read_release", lambda uri: release)
-    handle = SimpleNamespace(ready=SimpleNamespace(remote=lambda: "ready"))
-    monkeypatch.setattr("dsearch.cluster.shards.actor.start", lambda *_, **__: handle)
-    ray.nodes = lambda: [{"NodeID": "n", "Alive": True}]
-    ray.wait = lambda pending, num_returns, timeout: (pending, [])
-    ray.get = lambda reference: reference
-    now = iter(range(1, 9))
-    monkeypatch.setattr(module.time, "time", lambda: next(now))
 
     running = Coordinator()
     first, second, third = (

@@ -89,6 +89,10 @@ def test_filters_narrow_a_filter_among_the_options(engine: Engine, empty: str) -
     found = retriever.run("river music", filters=below)["documents"]
     assert sorted(item.meta["i"] for item in found) == [5, 6, 7, 8, 9]
     assert len(retriever.run("river music")["documents"]) == 15
+    assert store.delete_by_filter(below) == 10
+    with pytest.raises(FilterError, match="to delete every document, call delete_all_documents"):
+        store.delete_by_filter({})
+    assert store.count_documents() == 10
 
 
 def test_a_pipeline_is_serialized_by_address(address: str, remote: Client) -> None:
