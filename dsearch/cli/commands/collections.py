@@ -48,8 +48,8 @@ def create(
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passages = {option: value for option, value in cut.items() if value is not None}
         with server_of(locked, {"encoder": encoder}) as client:
-            if (target := client.aliases().get(name)) is not None:
-                raise Conflict(f"{name!r} is an alias of {target!r}; choose another name") from None
+            if name in (aliases := client.aliases()):
+                raise Conflict(f"{name!r} is an alias of {aliases[name]!r}; choose another name") from None
             if is_there(client, name):
                 raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
             info = client.create_collection(
