@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dsearch.cli.session import remember_home
+from dsearch.cli.session import home_option
 from dsearch.errors import amount
 
 _collection = typer.Option("--collection", "-c", help="The collection's name.")
@@ -17,7 +17,7 @@ CollectionName = Annotated[str, _collection]
 CollectionOrGroup = Annotated[str | None, _collection]
 HomeFolder = Annotated[
     Path | None,
-    typer.Option("--home", help="Folder of the collections [default: index].", callback=remember_home),
+    typer.Option("--home", help="Folder of the collections [default: index].", callback=home_option),
 ]
 EncoderName = Annotated[
     str | None, typer.Option("--encoder", help="A sentence-transformers model, or the folder of one.")

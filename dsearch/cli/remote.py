@@ -25,8 +25,12 @@ _TELL_EVERY, _TELL_EVERY_S = 100, 1.0  # documents, seconds
 
 
 @contextmanager
-def server_of(locked: HomeLocked) -> Iterator[Client]:
+def server_of(locked: HomeLocked, own: Mapping[str, object] | None = None) -> Iterator[Client]:
     """A client of the server that holds the lock.
+
+    Args:
+        locked: names the server.
+        own: options of an encoder, a device or threads, which the server has itself: those given are named.
 
     Raises:
         HomeLocked: what holds it is no server, or one that cannot be asked from this machine.
@@ -38,6 +42,8 @@ def server_of(locked: HomeLocked) -> Iterator[Client]:
 
     key = load_settings().api_key
     say(f"the server at {locked.url} runs on this home and does this")
+    if names := [f"--{name}" for name, value in (own or {}).items() if value is not None]:
+        say(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not used: it has settings of its own")
     with Client(locked.url, api_key=None if key is None else key.get_secret_value()) as client:
         yield client
 
@@ -90,6 +96,11 @@ def stays_here(locked: HomeLocked, why: str) -> HomeLocked:
     return problem
 
 
+def is_there(client: Client, name: str) -> bool:
+    """Return True if a server has a collection of this name or alias."""
+    return name in (*[info.name for info in client.collections()], *client.aliases())
+
+
 def index_by_server(
     client: Client, collection: str, documents: Iterable[Document], creation: dict[str, Any]
 ) -> tuple[CollectionInfo, WriteResult]:
@@ -99,13 +110,12 @@ def index_by_server(
         client: of the server.
         collection: its name.
         documents: read as they are sent.
-        made: options of a new collection, as for `Client.create_collection`.
+        creation: options of a new collection, as for `Client.create_collection`.
 
     Raises:
         Conflict: the collection is there, with other options than these.
     """
-    existing = [info.name for info in client.collections()]
-    if collection not in existing or any(value is not None for value in creation.values()):
+    if not is_there(client, collection) or any(value is not None for value in creation.values()):
         client.create_collection(collection, **creation)  # one that is there stays, and says what differs
     with ProgressBars() as on_progress:
         written = client.upsert(collection, _counted(documents, on_progress))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dsearch.config import Settings
     from dsearch.engine import SearchEngine
     from dsearch.errors import DsearchError
+    from dsearch.service.tasks.readonly import OpenEngine
 
 
 STAGES = {
@@ -49,9 +51,15 @@ UNITS = {"digests": "files"}
 _home: ContextVar[str | None] = ContextVar("home", default=None)
 
 
-def remember_home(home: Path | None) -> Path | None:
-    """Callback of `--home`: commands in messages name this home from now on."""
+def remember_home(home: Path | None) -> None:
+    """Let commands in messages name this home from now on; none when None."""
     _home.set(None if home is None else str(home))
+
+
+def home_option(home: Path | None) -> Path | None:
+    """Callback of `--home`, which a group and its command both have: what was given counts for messages."""
+    if home is not None:
+        remember_home(home)
     return home
 
 
@@ -110,6 +118,22 @@ def opened_engine(
         rebuild_share=(settings.rebuild_share or None) if rebuild else None,
     ) as engine:
         yield engine, settings
+
+
+def reopening(settings: Settings) -> OpenEngine:
+    """Opens the home of these settings readonly, with their encoders, in the process of a task."""
+    from dsearch.service.tasks.readonly import open_readonly
+
+    return partial(
+        open_readonly,
+        settings.home,
+        settings.encoder,
+        settings.device,
+        settings.dtype,
+        settings.backend,
+        settings.next_encoder,
+        settings.cache,
+    )
 
 
 class ProgressBars:

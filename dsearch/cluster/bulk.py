@@ -64,7 +64,8 @@ def encode_on_cluster(
 
     Args:
         store: opened for writing, in a folder visible to all machines.
-        encoder: `encoder` (a name or folder), `device`, optionally `dtype`, `backend` and `cache`.
+        encoder: as `open_readonly` takes them: `encoder` (a name or folder), `device`, optionally `dtype`,
+            `backend`, `next_encoder` and `cache`.
         workers: number of encoders.
         threads: threads of native libraries, for each worker.
         num_cpus: logical CPUs of a worker.
@@ -91,7 +92,7 @@ def encode_on_cluster(
     context.enable_progress_bars = False
     encoded = ray.data.from_items(blocks, override_num_blocks=len(blocks)).map_batches(
         EncodeBlocks,
-        fn_constructor_args=(str(store.path.parent), store.name, dict(encoder), threads),
+        fn_constructor_args=(str(store.path.parent.resolve()), store.name, dict(encoder), threads),
         batch_size=1,
         batch_format="numpy",
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(blocks))),

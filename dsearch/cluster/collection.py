@@ -23,7 +23,7 @@ from dsearch.engine import UNTRAINED, Collection, Searchable, SearchEngine
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.options import SearchArguments
 from dsearch.engine.search.arrangement import OWN, absent_fields
-from dsearch.errors import Command, NotInCluster, ShardsMissing
+from dsearch.errors import Command, DsearchError, NotInCluster, ShardsMissing
 from dsearch.search_options import SearchOptions
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import parse_filter
@@ -49,6 +49,7 @@ class Releases:
         self._open_shards = open_shards
         self._lock = threading.Lock()
         self._by_name: dict[str, tuple[LiveRelease, Any, Shards]] = {}
+        self._unread: dict[str, DsearchError] = {}
         self._looked = -1e9
 
     def live(self, collection: str, *, look: bool = False) -> tuple[LiveRelease, Any, Shards] | None:
@@ -57,11 +58,16 @@ class Releases:
         Args:
             collection: name of the collection.
             look: True to query the coordinator in any case.
+
+        Raises:
+            CorruptData, Unavailable: its release cannot be read; other collections go on.
         """
         with self._lock:
             if look or time.monotonic() - self._looked > _LOOK_S:
                 self._looked = time.monotonic()
                 self._look()
+            if (error := self._unread.get(collection)) is not None:
+                raise error.with_traceback(None)  # it is raised again and again
             return self._by_name.get(collection)
 
     def _look(self) -> None:
@@ -70,13 +76,17 @@ class Releases:
         except Exception:
             return  # the coordinator is being restarted; the cached releases are still valid
         releases: dict[str, tuple[LiveRelease, Any, Shards]] = {}
+        unread: dict[str, DsearchError] = {}
         for name, described in descriptions.items():
             live, before = LiveRelease(**described), self._by_name.get(name)
             if before is not None and before[0] == live:
                 releases[name] = before
-            else:
+                continue
+            try:
                 releases[name] = (live, read_release(live.uri), self._open_shards(live))
-        self._by_name = releases
+            except DsearchError as error:  # of this collection alone
+                unread[name] = error
+        self._by_name, self._unread = releases, unread
 
 
 class ShardedCollection:
@@ -189,6 +199,7 @@ class ClusterEngine(SearchEngine):
         releases: live releases of the cluster.
         encode: encodes queries; this process does when None.
         await_encoder: returns when `encode` is ready.
+        next_encoder: as for `SearchEngine`.
     """
 
     def __init__(
@@ -199,8 +210,9 @@ class ClusterEngine(SearchEngine):
         releases: Releases,
         encode: RemoteQueryEncoder | None = None,
         await_encoder: Callable[[], None] = lambda: None,
+        next_encoder: Callable[[], TextEncoder] | None = None,
     ):
-        super().__init__(home, readonly=True, encoder=encoder)
+        super().__init__(home, readonly=True, encoder=encoder, next_encoder=next_encoder)
         self._releases, self._encode_elsewhere, self._await_encoder = releases, encode, await_encoder
         self._sharded: dict[str, ShardedCollection | None] = {}
         self._resolving = threading.Lock()

@@ -15,6 +15,7 @@ COORDINATOR = "dsearch"
 READY_S = 300.0
 GRACE_S = 30.0  # lifetime of a replaced release; no request may take longer
 _STATE = b"dsearch:releases"
+_RETIRING = b"dsearch:retiring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Coordinator:
     """Starts the actors of a release, and makes it live when every copy of every shard is ready.
 
     A release becomes live by one assignment, and a request uses one release from beginning to end. The live
-    releases are stored in Ray's control store, so a restarted coordinator continues with them.
+    releases are stored in Ray's control store, so a restarted coordinator continues with them, and so are the
+    actors of replaced ones, which are stopped when no request uses them any more.
     """
 
     def __init__(self) -> None:
@@ -43,6 +45,10 @@ class Coordinator:
         self._publishing = threading.Lock()
         stored: Any = _internal_kv_get(_STATE)
         self._live = {name: LiveRelease(**fields) for name, fields in json.loads(stored or b"{}").items()}
+        retiring: Any = _internal_kv_get(_RETIRING)
+        self._retiring: list[list[list[str]]] = json.loads(retiring or b"[]")
+        for actors in self._retiring:
+            self._retire_in(GRACE_S, actors)
 
     def live(self) -> dict[str, dict[str, Any]]:
         """Return the live releases by collection."""
@@ -108,26 +114,40 @@ class Coordinator:
             with self._lock:
                 before = self._live.get(release.collection)
                 self._live[release.collection] = live
+                if before is not None:
+                    self._retiring.append(before.actors)
                 self._keep()
             if before is not None:
-                retiring = threading.Timer(grace_s, _kill, [before.actors])
-                retiring.daemon = True
-                retiring.start()
+                self._retire_in(grace_s, before.actors)
             return asdict(live)
 
     def withdraw(self) -> None:
-        """Stop every shard."""
+        """Stop every shard, those of replaced releases too."""
         with self._publishing, self._lock:
-            for live in self._live.values():
-                _kill(live.actors)
+            for actors in (*(live.actors for live in self._live.values()), *self._retiring):
+                _kill(actors)
             self._live.clear()
+            self._retiring.clear()
             self._keep()
+
+    def _retire_in(self, seconds: float, actors: list[list[str]]) -> None:
+        timer = threading.Timer(seconds, self._retire, [actors])
+        timer.daemon = True
+        timer.start()
+
+    def _retire(self, actors: list[list[str]]) -> None:
+        _kill(actors)
+        with self._lock:
+            if actors in self._retiring:  # not withdrawn meanwhile
+                self._retiring.remove(actors)
+                self._keep()
 
     def _keep(self) -> None:
         from ray.experimental.internal_kv import _internal_kv_put  # pyright: ignore[reportPrivateUsage]
 
         content = {name: asdict(live) for name, live in self._live.items()}
         _internal_kv_put(_STATE, json.dumps(content).encode(), overwrite=True)
+        _internal_kv_put(_RETIRING, json.dumps(self._retiring).encode(), overwrite=True)
 
 
 def coordinator(*, start: bool = False) -> Any:

@@ -20,6 +20,7 @@ from dsearch.types import Mode
 if TYPE_CHECKING:
     from dsearch.cluster.search.query_encoder import EncodedQueries
     from dsearch.engine import SearchEngine
+    from dsearch.service.telemetry.logs import LogFormat
 
 APPLICATION = "dsearch"
 LARGEST_BATCH = 32
@@ -43,6 +44,10 @@ class IngressSettings:
         origins: other origins whose pages may use the service.
         require_key: whether every request needs an API key.
         query_timeout_s: timeout of a search that does not set its own.
+        next_encoder: name or folder of the model that migrated collections have; `encoder` when None.
+        explore: share of search pages on which a coin swaps two positions.
+        log_level: of the log that each replica writes to stderr.
+        log_format: text, or json.
     """
 
     home: str
@@ -56,14 +61,32 @@ class IngressSettings:
     origins: tuple[str, ...] = ()
     require_key: bool = False
     query_timeout_s: float = 2.0
+    next_encoder: str | None = None
+    explore: float = 0.0
+    log_level: str = "warning"
+    log_format: LogFormat = "text"
 
     def open_engine(self) -> SearchEngine:
-        """Open the home on this replica, with its encoder; files are only read."""
+        """Open the home on this replica, with its encoders; files are only read."""
         from dsearch.service.tasks.readonly import open_readonly
 
         return open_readonly(
-            Path(self.home), self.encoder, self.device, self.dtype, self.backend, cache=self.cache
+            Path(self.home),
+            self.encoder,
+            self.device,
+            self.dtype,
+            self.backend,
+            self.next_encoder,
+            self.cache,
         )
+
+    def set_up(self) -> None:
+        """Give this process the threads and the log of a replica."""
+        from dsearch.service.telemetry.logs import set_up_logs
+        from dsearch.threads import set_threads
+
+        set_threads(self.threads)
+        set_up_logs(self.log_level, self.log_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +112,8 @@ class EncoderReplica:
     """Encodes waiting queries in batches, for every collection and with the encoder of each model."""
 
     def __init__(self, settings: dict[str, Any]):
-        from dsearch.threads import set_threads
-
         chosen = IngressSettings(**settings)
-        set_threads(chosen.threads)
+        chosen.set_up()
         self._engine = chosen.open_engine()
         _ = self._engine.encoder  # the replica is ready once the encoder is loaded
         self._lock = threading.Lock()
@@ -140,10 +161,8 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> Any:
         """Create the application."""
-        from dsearch.threads import set_threads
-
         chosen = self._settings
-        set_threads(chosen.threads)
+        chosen.set_up()
         from dsearch.cluster.collection import ClusterEngine, Releases
         from dsearch.cluster.shards.remote import RayShards
         from dsearch.service import create_app
@@ -151,6 +170,7 @@ class Ingress:
         engine = ClusterEngine(
             chosen.home,
             encoder=lambda: chosen.open_engine().encoder,
+            next_encoder=None if chosen.next_encoder is None else lambda: chosen.open_engine().next_encoder,
             releases=Releases(live_releases, RayShards),
             encode=self._encode,
             await_encoder=self._await_encoder,
@@ -161,6 +181,7 @@ class Ingress:
             origins=chosen.origins,
             require_key=chosen.require_key,
             query_timeout_s=chosen.query_timeout_s,
+            explore=chosen.explore,
             open_engine=chosen.open_engine,
             device=chosen.device,
         )
@@ -252,7 +273,7 @@ def deploy(
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(http_options={"host": host, "port": port})
     serve.run(application.bind(described, encoding.bind(described)), name=APPLICATION, route_prefix="/")
-    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     if not answers(f"{here}:{port}"):
         raise Unavailable(
             f"Ray Serve runs in this cluster at another address than {host}:{port}; stop it with: "

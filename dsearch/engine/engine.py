@@ -203,14 +203,14 @@ class SearchEngine:
         """Delete a collection with everything in it.
 
         Raises:
-            CollectionNotFound, Conflict (opened readonly, or an alias names it).
+            CollectionNotFound, Conflict (opened readonly, it is an alias, or an alias names it).
         """
         self._require_writable()
+        if target := (aliases := self.aliases()).get(name):
+            raise Conflict(f"{name!r} is an alias of {target!r}, which stays; remove it, or drop {target!r}")
         self.home.existing(name)
-        if standing := [alias for alias, target in self.aliases().items() if target == name]:
-            raise Conflict(
-                f"alias {', '.join(standing)} stands for collection {name!r}; point it elsewhere first"
-            )
+        if standing := ", ".join(alias for alias, target in aliases.items() if target == name):
+            raise Conflict(f"alias {standing} stands for collection {name!r}; point it elsewhere first")
         if collection := self._open.pop(name, None):
             collection.close()
         self._encoders.forget(name)

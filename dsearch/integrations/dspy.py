@@ -39,7 +39,8 @@ class DSearchRetriever(dspy.Retrieve):
         engine: a client of a server, or a local engine.
         collection: name of a collection.
         k: number of passages.
-        options: further options of each search, such as filter={"year": {"gte": 2017}}.
+        options: further options of each search, such as filter={"year": {"gte": 2017}}; a call's own take the
+            place of those of the same name.
     """
 
     def __init__(self, engine: Client | LocalEngine, collection: str, k: int = 3, **options: Any):

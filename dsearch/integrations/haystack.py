@@ -139,9 +139,11 @@ class DSearchDocumentStore:
         """Delete the documents that meet the filters; returns how many.
 
         Raises:
-            FilterError: as in `filter_documents`.
+            FilterError: as in `filter_documents`; no filters.
         """
-        return self.engine.delete_many(self.collection, filter=filter_of(filters) or {}).deleted
+        if (condition := filter_of(filters)) is None:
+            raise FilterError("no filters; to delete every document, call delete_all_documents()")
+        return self.engine.delete_many(self.collection, filter=condition).deleted
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Set metadata of the documents that meet the filters; returns how many.
@@ -160,11 +162,11 @@ class DSearchDocumentStore:
         Args:
             query: text.
             top_k: number of documents.
-            options: of a search; `filters` are Haystack's.
+            options: of a search; `filters` are Haystack's and narrow a `filter`, which is the engine's.
         """
-        if "filters" in options:
-            condition = filter_of(options.pop("filters"))
-            options |= {} if condition is None else {"filter": condition}
+        conditions = (options.pop("filter", None), filter_of(options.pop("filters", None)))
+        if parts := [condition for condition in conditions if condition is not None]:
+            options["filter"] = parts[0] if len(parts) == 1 else {"and": parts}
         result = self.engine.search(self.collection, query, limit=top_k, **options)
         return [_document(hit) for hit in result.hits]
 
@@ -177,7 +179,8 @@ class DSearchRetriever:
         document_store: where to search.
         filters: in Haystack's form, unless a run gives its own.
         top_k: number of documents.
-        options: further options of each search, such as {"mode": "dense"}.
+        options: further options of each search, such as {"mode": "dense"}; filters narrow a filter among
+            them.
     """
 
     def __init__(

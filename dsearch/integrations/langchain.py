@@ -169,7 +169,8 @@ class DSearchRetriever(BaseRetriever):
         engine: a client of a server, or a local engine.
         collection: name of a collection.
         k: number of documents.
-        options: further options of each search, such as {"filter": {"year": {"gte": 2017}}}.
+        options: further options of each search, such as {"filter": {"year": {"gte": 2017}}}; a call's own
+            take the place of those of the same name, as in LangChain's search_kwargs.
     """
 
     engine: Any

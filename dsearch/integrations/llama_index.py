@@ -53,6 +53,7 @@ except ImportError as error:
 DEFAULT_K = 4
 DEFAULT_MMR_THRESHOLD = 0.5  # as in LlamaIndex
 _NODE = "_node_content"
+_NOT_ITS_OWN = (_NODE, "_node_type", "document_id", "doc_id", "ref_doc_id")  # LlamaIndex adds them
 _MODES: dict[VectorStoreQueryMode, Mode] = {
     VectorStoreQueryMode.DEFAULT: "hybrid",
     VectorStoreQueryMode.HYBRID: "hybrid",
@@ -84,7 +85,8 @@ class DSearchVectorStore(BasePydanticVectorStore):
     Attributes:
         engine: a client of a server, or a local engine.
         collection: name of a collection that exists.
-        options: further options of each search, such as {"model": "v3"}.
+        options: further options of each search, such as {"model": "v3"}; filters of a query narrow a filter
+            among them.
     """
 
     stores_text: bool = True
@@ -175,8 +177,9 @@ class DSearchVectorStore(BasePydanticVectorStore):
             )
         if query.node_ids:
             raise InvalidRequest("node_ids restrict no search here; use filters or doc_ids")
-        conditions = [item for item in (filter_of(query.filters), _of_sources(query.doc_ids)) if item]
         options: dict[str, Any] = {**self.options, "mode": _mode(query), **kwargs}
+        of_query = (filter_of(query.filters), _of_sources(query.doc_ids))
+        conditions = [item for item in (options.pop("filter", None), *of_query) if item]
         if query.mode == VectorStoreQueryMode.MMR:
             relevance = DEFAULT_MMR_THRESHOLD if query.mmr_threshold is None else query.mmr_threshold
             options = {"diversity": 1 - relevance, **options}
@@ -234,14 +237,14 @@ def filter_of(filters: MetadataFilters | None) -> dict[str, Any] | None:
     if filters.condition == FilterCondition.OR:
         return {"or": parts}
     if filters.condition == FilterCondition.NOT:
-        return {"not": {"and": parts}}
+        return {"not": {"or": parts}}  # met by none of them
     return {"and": parts}
 
 
 def _condition(item: MetadataFilter) -> dict[str, Any]:
     field = literal_field(item.key)
     if item.operator == FilterOperator.IS_EMPTY:
-        return {"or": [{field: {"exists": False}}, {field: {"eq": None}}]}
+        return {"or": [{field: {"exists": False}}, {field: {"in": [None, ""]}}]}
     if item.operator == FilterOperator.ALL and isinstance(item.value, list):
         return {"and": [{field: {"eq": value}} for value in item.value]}
     operator = _OPERATORS.get(item.operator)
@@ -268,6 +271,12 @@ def _mode(query: VectorStoreQuery) -> Mode:
 
 def _node(item: Hit | Stored) -> BaseNode:
     if _NODE in item.metadata:
-        return metadata_dict_to_node(item.metadata, item.text)
+        node = metadata_dict_to_node(item.metadata, item.text)
+        # Those of the document, which may have changed since: filters see them, too.
+        present = {name: value for name, value in item.metadata.items() if name not in _NOT_ITS_OWN}
+        node.metadata = {
+            name: node.metadata[name] for name in _NOT_ITS_OWN if name in node.metadata
+        } | present
+        return node
     metadata = {"title": item.title, **item.metadata} if item.title else dict(item.metadata)
     return TextNode(id_=item.id, text=item.text, metadata=metadata)

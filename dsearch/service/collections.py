@@ -168,7 +168,7 @@ class Catalogue:
             self.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            exists = name in self.names()
+            exists = name in self.names() or name in self.aliases()
             self._engine.collection_or_new(
                 name,
                 language=language,
@@ -213,6 +213,10 @@ class Catalogue:
     def aliases(self) -> dict[str, str]:
         """Alias → collection."""
         return self._engine.aliases()
+
+    def names_of(self, name: str) -> list[str]:
+        """Names by which requests name a collection: its own and its aliases."""
+        return [name, *(alias for alias, target in self.aliases().items() if target == name)]
 
     def set_alias(self, alias: str, name: str) -> AliasSet:
         """Point an alias at a collection.

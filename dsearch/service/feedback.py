@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
@@ -60,16 +60,24 @@ class Feedback:
         now = time.time()
         with self.catalogue.using(self.collection) as collection:
             pages: dict[str, Impression] = {}
+            names = dict.fromkeys((self.collection, *self.catalogue.names_of(collection.name)))
             events = [
-                self._event(n, event, collection.feedback, pages, now) for n, event in enumerate(self.events)
+                self._event(n, event, collection.feedback, pages, now, names)
+                for n, event in enumerate(self.events)
             ]
             return collection.feedback.record(list(pages.values()), events)
 
     def _event(
-        self, number: int, event: EventGiven, store: FeedbackStore, pages: dict[str, Impression], now: float
+        self,
+        number: int,
+        event: EventGiven,
+        store: FeedbackStore,
+        pages: dict[str, Impression],
+        now: float,
+        names: Iterable[str],
     ) -> Event:
         key = self.key or (CLIENT + event.client_id if event.client_id else "")
-        page = self._page(number, event, store, pages, key, now)
+        page = self._page(number, event, store, pages, key, now, names)
         pages[page.query_id] = page
         position = event.ordinal
         if page.ids:
@@ -106,12 +114,16 @@ class Feedback:
         pages: dict[str, Impression],
         key: str,
         now: float,
+        names: Iterable[str],
     ) -> Impression:
-        """Find the event's page in this request, the cache or the store, or make one of its words."""
+        """Find the event's page in this request, the cache or the store, or make one of its words.
+
+        The page may have been searched for by another of the collection's names.
+        """
         query_id = event.query_id or "text-" + _digest([event.user_query])
         page = (
             pages.get(query_id)
-            or self.impressions.find(self.collection, query_id)
+            or next(filter(None, (self.impressions.find(name, query_id) for name in names)), None)
             or store.impression(query_id)
         )
         if page is None and event.user_query is None:

@@ -16,6 +16,7 @@ import pytest
 from support.cli.terminal import Terminal
 from support.service.service_fakes import serving
 
+from dsearch.cli import folders as folders_module
 from dsearch.cli import remote
 from dsearch.cli.commands import index as index_command
 from dsearch.cli.commands import maintenance as maintenance_command
@@ -50,8 +51,11 @@ def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> N
     code, out, err = dsearch("index", source, "-c", "papers")
     assert (code, err.splitlines()[0]) == (0, f"the server at {served} runs on this home and does this")
     assert out == "papers: 30 documents, generation 1: 30 new, 0 changed, 0 unchanged\n"
-    code, out, _ = dsearch("index", source, "-c", "papers", "--json")
+    code, out, err = dsearch(
+        "index", source, "-c", "papers", "--json", "--threads", "2", "--encoder", "other"
+    )
     assert (code, json.loads(out)["unchanged"], json.loads(out)["documents"]) == (0, 30, 30)
+    assert err.splitlines()[1] == "--encoder, --threads are not used: it has settings of its own"
     code, out, err = dsearch("refresh", "-c", "papers")
     assert code == 0
     assert out.startswith("papers: generation 2 is live, with the keys of model v0: Flat")
@@ -159,6 +163,29 @@ def test_aliases_through_the_server(dsearch: Terminal, served: str, tmp_path: Pa
         assert client.search("papers", "cat").hits[0].text == "cat of v2"
     code, out, err = dsearch("alias", "papers", "--remove")
     assert (code, out, err.splitlines()[-1]) == (0, "", "no alias")
+
+
+def test_an_alias_is_no_new_collection_through_the_server(
+    dsearch: Terminal, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "some.jsonl"
+    source.write_text(json.dumps({"id": "a", "text": "cat", "vec": [1.0, 0.0]}) + "\n")
+    with Client(served) as client:
+        client.create_collection("items", dimension=2)
+        client.set_alias("things", "items")
+    code, _, err = dsearch("create", "things", "--dimension", "2")
+    assert (code, "'things' is an alias of 'items'; choose another name" in err) == (1, True), err
+
+    code, _, err = dsearch("drop", "things", "--yes")
+    assert (code, "'things' is an alias of 'items', which stays" in err) == (1, True), err
+
+    def new(*_: object, **__: object) -> None:
+        raise AssertionError("it is there")
+
+    monkeypatch.setattr(folders_module, "with_dimension", new)  # reads before the mirror has learned
+    monkeypatch.setattr(Client, "create_collection", new)  # loads an encoder, which such a home may lack
+    code, out, err = dsearch("index", source, "-c", "things", "--embedding-column", "vec")
+    assert (code, out.startswith("items: 1 document,")) == (0, True), err
 
 
 def test_keys_are_kept_otherwise_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
@@ -360,6 +387,7 @@ def test_a_folder_is_mirrored_through_the_server(dsearch: Terminal, served: str,
     assert "7 documents" in dsearch("index", notes, "-c", "notes", "--yes")[1]
     code, _, err = dsearch("index", "-c", "notes")
     assert (code, "name a file or a folder; to finish an interrupted run, end it first" in err) == (1, True)
+    assert "this deletes notes (7 documents) for good; add --yes" in dsearch("drop", "notes")[2]
     assert dsearch("drop", "notes", "--yes")[1] == "notes: dropped, with 7 documents\n"
     assert "created" in dsearch("create", "notes")[1]
     assert "exists" in dsearch("create", "notes")[2]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dsearch.cluster.coordinator import LiveRelease, copies_up, free_share, outcome
+from dsearch.cluster import coordinator as module
+from dsearch.cluster.coordinator import Coordinator, LiveRelease, copies_up, free_share, outcome
 from dsearch.errors import Conflict, Unavailable
 
 
@@ -106,3 +107,77 @@ def test_copies_that_do_not_answer_are_down(ray: Any) -> None:
     live = LiveRelease("papers", "uri", "digest", 1, [["a", "b"], ["c", "d", "e"]], 7)
     assert copies_up(live, timeout_s=0.5) == [[True, False], [False, False, False]]
     assert copies_up(LiveRelease("papers", "uri", "digest", 1, [["e"]], 7)) == [[False]]
+
+
+@pytest.fixture
+def kept(ray: Any, monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
+    """What Ray's control store holds."""
+    store: dict[bytes, bytes] = {}
+    internal: Any = ModuleType("ray.experimental.internal_kv")
+    internal._internal_kv_get = store.get
+    internal._internal_kv_put = lambda key, value, overwrite: store.__setitem__(key, value)
+    monkeypatch.setitem(sys.modules, "ray.experimental", ModuleType("ray.experimental"))
+    monkeypatch.setitem(sys.modules, "ray.experimental.internal_kv", internal)
+    return store
+
+
+@pytest.fixture
+def places(ray: Any, kept: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Machines of the copies that are started, of a release of two shards on the machines a and b."""
+    started: list[str] = []
+
+    def start(name: str, place: Any, *, num_cpus: float, node: str) -> Any:
+        started.append(node)
+        return SimpleNamespace(ready=SimpleNamespace(remote=lambda: name))
+
+    entries = [SimpleNamespace(name=name, digest="digest") for name in ("s0", "s1")]
+    release = SimpleNamespace(collection="papers", shards=entries, digest="digest", generation=1)
+    monkeypatch.setattr("dsearch.cluster.release.transfer.read_release", lambda uri: release)
+    monkeypatch.setattr("dsearch.cluster.shards.actor.start", start)
+    ray.nodes = lambda: [
+        {"NodeID": "b", "Alive": True},
+        {"NodeID": "a", "Alive": True},
+        {"NodeID": "dead", "Alive": False},
+    ]
+    ray.wait = lambda pending, num_returns, timeout: (pending, [])
+    ray.get = lambda reference: reference
+    now = iter(range(1, 9))
+    monkeypatch.setattr(module.time, "time", lambda: next(now))
+    return started
+
+
+def test_copies_and_shards_are_spread_over_the_machines(places: list[str]) -> None:
+    Coordinator().publish("uri", 2, "cache", num_cpus=1.0)
+    assert places == ["a", "b", "b", "a"]  # two copies of each shard, and the first ones apart
+
+
+def test_shards_of_a_replaced_release_end_after_its_grace_and_with_all_others(
+    places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[tuple[float, Any]] = []
+    ended: list[list[list[str]]] = []
+
+    class Timer:
+        def __init__(self, seconds: float, function: Any, arguments: list[Any]):
+            timers.append((seconds, lambda: function(*arguments)))
+
+        def start(self) -> None:
+            pass
+
+    monkeypatch.setattr(module.threading, "Timer", Timer)
+    monkeypatch.setattr(module, "_kill", ended.append)
+
+    running = Coordinator()
+    first, second, third = (
+        running.publish("uri", 1, "cache", num_cpus=1.0, grace_s=5.0)["actors"] for _ in range(3)
+    )
+    assert [seconds for seconds, _ in timers] == [5.0, 5.0]
+    timers[0][1]()
+    assert ended == [first]
+    again = Coordinator()  # as Ray restarts it
+    assert (len(timers), timers[2][0]) == (3, module.GRACE_S)
+    again.withdraw()
+    assert ended == [first, third, second]
+    timers[2][1]()  # late; what is gone is gone
+    assert Coordinator().live() == {}
+    assert len(timers) == 3

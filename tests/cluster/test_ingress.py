@@ -27,6 +27,10 @@ SETTINGS = IngressSettings(
     origins=("https://site.example",),
     require_key=True,
     query_timeout_s=7.0,
+    next_encoder="other/model",
+    explore=0.125,
+    log_level="debug",
+    log_format="json",
 )
 
 
@@ -44,21 +48,25 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     class _Engine:
         encoder = "encoder"
+        next_encoder = "next"
 
     monkeypatch.setattr("dsearch.threads.set_threads", record("threads"))
+    monkeypatch.setattr("dsearch.service.telemetry.logs.set_up_logs", record("logs"))
     monkeypatch.setattr(dsearch.service, "create_app", record("app", "app"))
     monkeypatch.setattr(dsearch.cluster.collection, "ClusterEngine", record("engine", "engine"))
     monkeypatch.setattr(dsearch.service.tasks.readonly, "open_readonly", record("open", _Engine()))
     return given
 
 
-OPENED = ((Path("/home"), "some/model", "cuda", "int8", "openvino"), {"cache": "/cache"})
+OPENED = ((Path("/home"), "some/model", "cuda", "int8", "openvino", "other/model", "/cache"), {})
+LOGS = (("debug", "json"), {})
 
 
 def test_each_setting_reaches_the_application(reached: dict[str, Any]) -> None:
     ingress = Ingress(asdict(SETTINGS), encoders=None)
     assert ingress.__serve_build_asgi_app__() == "app"
     assert reached["threads"] == ((3,), {})
+    assert reached["logs"] == LOGS
     (engine,), options = reached["app"]
     open_engine = options.pop("open_engine")
     assert engine == "engine"
@@ -67,6 +75,7 @@ def test_each_setting_reaches_the_application(reached: dict[str, Any]) -> None:
         "origins": ("https://site.example",),
         "require_key": True,
         "query_timeout_s": 7.0,
+        "explore": 0.125,
         "device": "cuda",
     }
     open_engine()
@@ -75,13 +84,14 @@ def test_each_setting_reaches_the_application(reached: dict[str, Any]) -> None:
     assert home == "/home"
     assert of_engine["encoder"]() == "encoder"
     assert reached["open"] == OPENED
+    assert of_engine["next_encoder"]() == "next"
     assert of_engine["encode"] == ingress._encode
     assert of_engine["await_encoder"] == ingress._await_encoder
 
 
 def test_each_setting_reaches_a_replica_of_the_encoder(reached: dict[str, Any]) -> None:
     EncoderReplica(asdict(SETTINGS))
-    assert reached == {"threads": ((3,), {}), "open": OPENED}
+    assert reached == {"threads": ((3,), {}), "logs": LOGS, "open": OPENED}
 
 
 def test_settings_have_the_defaults_of_a_server_on_this_machine() -> None:
@@ -97,6 +107,10 @@ def test_settings_have_the_defaults_of_a_server_on_this_machine() -> None:
         "origins": (),
         "require_key": False,
         "query_timeout_s": 2.0,
+        "next_encoder": None,
+        "explore": 0.0,
+        "log_level": "warning",
+        "log_format": "text",
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 from dsearch.cluster import collection
 from dsearch.cluster.collection import Releases
 from dsearch.cluster.coordinator import LiveRelease
+from dsearch.errors import CorruptData
 
 FIRST = LiveRelease("food", "first", "digest", 1, [["a"]], 1)
 
@@ -60,6 +61,29 @@ def test_shards_are_opened_once_for_a_release(releases: Releases, coordinator: C
     assert second is not None
     assert second[1] == "release of second"
     assert second[2] is not first[2]
+
+
+def test_a_release_that_cannot_be_read_is_an_error_of_its_collection_alone(
+    releases: Releases, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(uri: str) -> str:
+        if uri == "gone":
+            raise CorruptData("gone: no release.json")
+        return f"release of {uri}"
+
+    monkeypatch.setattr(collection, "read_release", read)
+    lost = replace(FIRST, collection="a", uri="gone")
+    coordinator.live = {"a": lost, "food": replace(FIRST, uri="second")}
+    found = releases.live("food", look=True)
+    assert found is not None
+    assert found[1] == "release of second"
+    for look in (False, True):
+        with pytest.raises(CorruptData, match=r"no release\.json"):
+            releases.live("a", look=look)
+    coordinator.live = {"a": replace(lost, uri="sent again")}
+    found = releases.live("a", look=True)
+    assert found is not None
+    assert found[1] == "release of sent again"
 
 
 def test_the_coordinator_is_asked_twice_a_second_at_most(

@@ -81,6 +81,20 @@ def test_a_pipeline_finds_what_the_engine_finds(engine: Engine, empty: str) -> N
     assert found[0].meta == {"title": hits[0].title, **hits[0].metadata}
 
 
+def test_filters_narrow_a_filter_among_the_options(engine: Engine, empty: str) -> None:
+    engine.upsert(empty, documents(20))
+    store = DSearchDocumentStore(engine=engine, collection=empty)
+    retriever = DSearchRetriever(store, top_k=20, options={"filter": {"i": {"gte": 5}}})
+    below = {"field": "meta.i", "operator": "<", "value": 10}
+    found = retriever.run("river music", filters=below)["documents"]
+    assert sorted(item.meta["i"] for item in found) == [5, 6, 7, 8, 9]
+    assert len(retriever.run("river music")["documents"]) == 15
+    assert store.delete_by_filter(below) == 10
+    with pytest.raises(FilterError, match="to delete every document, call delete_all_documents"):
+        store.delete_by_filter({})
+    assert store.count_documents() == 10
+
+
 def test_a_pipeline_is_serialized_by_address(address: str, remote: Client) -> None:
     store = DSearchDocumentStore(address, "kept")
     store.write_documents([Document(content="river")], policy=DuplicatePolicy.OVERWRITE)

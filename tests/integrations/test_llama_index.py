@@ -15,6 +15,7 @@ from dsearch.errors import InvalidRequest
 llama_index = late("llama_index.core")
 schema = late("llama_index.core.schema")
 stores = late("llama_index.core.vector_stores.types")
+utils = late("llama_index.core.vector_stores.utils")
 adapter = late("dsearch.integrations.llama_index")
 
 pytestmark = pytest.mark.server
@@ -119,17 +120,57 @@ def test_filters_mean_what_they_mean_in_llama_index(store: adapter.DSearchVector
         meant = stores.FilterOperator[operator]
         only = stores.MetadataFilters(filters=[stores.MetadataFilter(key=key, value=value, operator=meant)])
         assert {node.node_id for node in store.get_nodes(filters=only)} == expected, operator
+    by_id = {node.node_id: node.metadata for node in nodes()}
     either = [stores.MetadataFilter(key="i", value=0), stores.MetadataFilter(key="i", value=1)]
     for condition, expected in (
         (stores.FilterCondition.AND, set()),
         (stores.FilterCondition.OR, {"n0", "n1"}),
-        (stores.FilterCondition.NOT, {"n0", "n1", "n2", "n3"}),
+        (stores.FilterCondition.NOT, {"n2", "n3"}),
     ):
+        plain = stores.MetadataFilters(filters=[*either], condition=condition)
+        reference = utils.build_metadata_filter_fn(by_id.__getitem__, plain)
+        assert {id for id in by_id if reference(id)} == expected, condition
         inner = stores.MetadataFilters(filters=[*either], condition=condition)
         found = store.get_nodes(filters=stores.MetadataFilters(filters=[inner]))
         assert {node.node_id for node in found} == expected, condition
     sources = stores.VectorStoreQuery(query_str="river", similarity_top_k=9, doc_ids=["doc1"])
     assert set(store.query(sources).ids or []) == {"n1", "n3"}
+
+
+def test_an_empty_text_is_empty(store: adapter.DSearchVectorStore) -> None:
+    store.add(
+        [schema.TextNode(id_=f"e{i}", text="river", metadata={"tag": tag}) for i, tag in enumerate("x ")]
+    )
+    store.engine.update_metadata(store.collection, "e1", {"tag": ""})
+    empty = stores.MetadataFilter(key="tag", value=None, operator=stores.FilterOperator.IS_EMPTY)
+    found = store.get_nodes(filters=stores.MetadataFilters(filters=[empty]))
+    assert {node.node_id for node in found} == {"n0", "n1", "n2", "n3", "e1"}
+
+
+def test_filters_of_a_query_narrow_those_of_the_store(store: adapter.DSearchVectorStore) -> None:
+    """A store may be bound to a part of a collection, by tenant: no query leaves it."""
+    bound = store.model_copy(update={"options": {"filter": {"i": {"gte": 2}}}})
+    below = stores.MetadataFilters(
+        filters=[stores.MetadataFilter(key="i", value=3, operator=stores.FilterOperator.LT)]
+    )
+    for options, expected in (
+        ({}, {"n2", "n3"}),
+        ({"filters": below}, {"n2"}),
+        ({"doc_ids": ["doc1"]}, {"n3"}),
+        ({"filters": below, "doc_ids": ["doc1"]}, set()),
+    ):
+        asked = stores.VectorStoreQuery(query_str="river cat music", similarity_top_k=9, **options)  # pyright: ignore
+        assert set(bound.query(asked).ids or []) == expected, options
+
+
+def test_a_node_has_the_metadata_of_its_document_as_it_stands(store: adapter.DSearchVectorStore) -> None:
+    store.engine.update_metadata(store.collection, "n0", {"i": 7, "tags": None, "new": True})
+    (node,) = store.get_nodes(["n0"])
+    assert node.metadata == {"i": 7, "dc.title": "river stone", "new": True}
+    own = schema.TextNode(id_="own", text="x", metadata={"doc_id": "the user's", "i": 1})
+    store.add([own])
+    (node,) = store.get_nodes(["own"])
+    assert node.metadata == {"doc_id": "the user's", "i": 1}
 
 
 def test_modes_leave_a_leg_out(store: adapter.DSearchVectorStore) -> None:

@@ -29,6 +29,8 @@ def test_only_what_is_used_and_still_there_is_open(catalogue: Catalogue, papers:
     for name in ("notes", "letters"):
         assert catalogue.create(name)
         assert not catalogue.create(name)
+    catalogue.set_alias("mail", "letters")
+    assert not catalogue.create("mail")
     with catalogue.using("papers"), catalogue.writing("notes"):
         assert catalogue.opened() == ["notes", "papers"]
     catalogue.drop("notes")

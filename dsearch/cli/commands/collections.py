@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.remote import server_of
+from dsearch.cli.remote import is_there, server_of
 from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
 from dsearch.errors import Conflict, CorruptData, HomeLocked, InvalidRequest, amount
 
@@ -47,8 +47,10 @@ def create(
     except HomeLocked as locked:
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passages = {option: value for option, value in cut.items() if value is not None}
-        with server_of(locked) as client:
-            if name in [info.name for info in client.collections()]:
+        with server_of(locked, {"encoder": encoder}) as client:
+            if name in (aliases := client.aliases()):
+                raise Conflict(f"{name!r} is an alias of {aliases[name]!r}; choose another name") from None
+            if is_there(client, name):
                 raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
             info = client.create_collection(
                 name,
@@ -77,13 +79,13 @@ def drop(
         with opened_engine(home, readonly=False) as (engine, _):
             documents_of = _counted(names, lambda name: engine.collection(name).store.count().documents)
             _consent(documents_of, yes)
-            for name in names:
+            for name in documents_of:
                 engine.drop(name)
     except HomeLocked as locked:
         with server_of(locked) as client:
             documents_of = _counted(names, lambda name: client.collection(name).documents)
             _consent(documents_of, yes)
-            for name in names:
+            for name in documents_of:
                 client.delete_collection(name)
     if json:
         print_json({"dropped": documents_of})

@@ -143,23 +143,26 @@ def _drop_rows(home: Path | None, collection: str, contributor: str | None) -> i
 
 def _learned(home: Path | None, collection: str, contributor: str | None) -> tuple[int, list[str]]:
     """Number of rows that feedback of the contributor left in the query memory; versions trained from any."""
-    from dsearch.config import load_settings
-    from dsearch.engine.home import Home
     from dsearch.store import Store
 
-    with closing(
-        Store.open(Home(load_settings(home=home).home).existing(collection), readonly=True)
-    ) as store:
+    with closing(Store.open(_folder(home, collection), readonly=True)) as store:
         versions = [model.version for model in store.models() if "feedback" in model.record]
         return store.count_judged("clicks", contributor), versions
 
 
 def _opened(home: Path | None, collection: str) -> FeedbackStore:
-    from dsearch.config import load_settings
-    from dsearch.engine.home import Home
     from dsearch.store import FeedbackStore
 
-    return FeedbackStore(Home(load_settings(home=home).home).existing(collection))
+    return FeedbackStore(_folder(home, collection))
+
+
+def _folder(home: Path | None, collection: str) -> Path:
+    """The folder of a collection, by its name or alias."""
+    from dsearch.config import load_settings
+    from dsearch.engine.home import Home, read_aliases
+
+    place = Home(load_settings(home=home).home)
+    return place.existing(read_aliases(place.path).get(collection, collection))
 
 
 def _when(seconds: float) -> str:

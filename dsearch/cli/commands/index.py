@@ -13,7 +13,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.output import tell_waiting
-from dsearch.cli.remote import index_by_server, reader_of, server_of, stays_here
+from dsearch.cli.remote import index_by_server, is_there, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, as_rate, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest, amount
 from dsearch.results import CollectionDamaged, CollectionInfo, WriteResult
@@ -177,8 +177,8 @@ def index(
             ) from None
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passage_options = {name: value for name, value in cut.items() if value is not None}
-        with server_of(locked) as client:
-            if own_vectors and collection not in [info.name for info in client.collections()]:
+        with server_of(locked, own) as client:
+            if own_vectors and not is_there(client, collection):
                 documents, dimension = with_dimension(documents)
             creation = {
                 "language": language,

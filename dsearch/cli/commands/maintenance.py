@@ -191,7 +191,7 @@ def _compacted(collection: str, home: Path | None, threads: int | None) -> dict[
             with ProgressBars() as on_progress:
                 return compact(engine.collection(collection), on_progress).to_dict()
     except HomeLocked as locked:
-        with server_of(locked) as client:
+        with server_of(locked, {"threads": threads}) as client:
             return compact_by_server(client, collection)
 
 
@@ -365,7 +365,7 @@ def migrate(
             raise Conflict(
                 f"language={language!r}; a running server keeps the language: stop it, and run this again"
             ) from locked
-        with server_of(locked) as client:
+        with server_of(locked, {**own, "encoder": None}) as client:
             task = client.migrate(collection, encoder=encoder)  # refused where its settings have another
             migration = ended_task(client, task, f"migration of {collection}")
         then = f"The server answers with it; when all collections are moved, set encoder to {encoder}"

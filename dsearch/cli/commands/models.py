@@ -160,7 +160,7 @@ def remember(
 
             done = remember(engine.collection(collection), queries, judgements, accept=accept)
     except HomeLocked as locked:
-        with server_of(locked) as client:
+        with server_of(locked, own) as client:
             done = client.remember(collection, queries, judgements, accept=accept)
     if json:
         print_json(asdict(done))
@@ -229,7 +229,7 @@ def refresh(
             live, keys = target.live_model, target.describe().keys
     except HomeLocked as locked:
         changes = {"kind": kind, "recall_target": recall, "memory_bytes": memory, "queries": texts}
-        with server_of(locked) as client:
+        with server_of(locked, own) as client:
             built = refresh_by_server(client, collection, **changes)
         number, live, keys = built["generation"], built["model"], built["keys"]
     text = f"{collection}: generation {number} is live, with the keys of model {live}: {described_keys(keys)}"

@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
+from dsearch.cli.session import opened_engine, print_json, reopening, say, show_outcome, typed
 from dsearch.errors import Command, InvalidRequest, amount
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     from dsearch.service.auth.keys import ApiKeys
     from dsearch.service.middleware.guard import LOOPBACK_HOSTS
     from dsearch.service.server import run_server
-    from dsearch.service.tasks.readonly import open_readonly
     from dsearch.service.telemetry.logs import set_up_logs
 
     elsewhere = not is_loopback(settings.host)
@@ -85,16 +83,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         require_key=elsewhere,
         query_timeout_s=settings.query_timeout_ms / 1000,
         explore=settings.explore,
-        open_engine=partial(
-            open_readonly,
-            settings.home,
-            settings.encoder,
-            settings.device,
-            settings.dtype,
-            settings.backend,
-            settings.next_encoder,
-            settings.cache,
-        ),
+        open_engine=reopening(settings),
         migrates_to=settings.next_encoder or settings.encoder,
         rerankers=options.names_in(settings.rerankers),
         model_upload_bytes=settings.model_upload_bytes,
@@ -200,7 +189,7 @@ def start(
         print(
             f"{collection}: generation {release.generation} with {amount(release.documents, 'document')} "
             "answers from "
-            f"{amount(len(release.shards), 'shard')}; serve it with: dsearch serve --ray {ray}"
+            f"{amount(len(release.shards), 'shard')}; serve it with: {typed('serve', '--ray', ray)}"
         )
 
 
@@ -321,13 +310,7 @@ def ingest_on_ray(
     deleted = collection.delete(ids).deleted if ids else 0
     encoded = encode_on_cluster(
         collection.store,
-        encoder={
-            "encoder": settings.encoder,
-            "device": settings.device,
-            "dtype": settings.dtype,
-            "backend": settings.backend,
-            "cache": settings.cache and str(settings.cache),
-        },
+        encoder=_encoders_elsewhere(settings),
         workers=workers,
         threads=settings.threads or 1,
         num_cpus=free_share(workers),
@@ -345,6 +328,23 @@ def ingest_on_ray(
     )
 
 
+def _encoders_elsewhere(settings: Settings) -> dict[str, Any]:
+    """Settings of encoders for processes that start in another folder: folders by their whole paths."""
+
+    def whole(name: str | None) -> str | None:
+        folder = None if name is None else Path(name).expanduser()
+        return str(folder.resolve()) if folder is not None and folder.is_dir() else name
+
+    return {
+        "encoder": whole(settings.encoder),
+        "next_encoder": whole(settings.next_encoder),
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "backend": settings.backend,
+        "cache": settings.cache and str(settings.cache.resolve()),
+    }
+
+
 def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], require_key: bool) -> None:
     """Let a cluster serve the home until SIGTERM or Ctrl-C; its shards stay.
 
@@ -358,16 +358,15 @@ def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], re
     connect(address)
     chosen = IngressSettings(
         home=str(settings.home.resolve()),
-        encoder=settings.encoder,
-        device=settings.device,
-        dtype=settings.dtype,
-        backend=settings.backend,
-        cache=settings.cache and str(settings.cache),
+        **_encoders_elsewhere(settings),
         threads=settings.threads or 1,
         hosts=hosts,
         origins=tuple(options.names_in(settings.origins)),
         require_key=require_key,
         query_timeout_s=settings.query_timeout_ms / 1000,
+        explore=settings.explore,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
     )
     with bound(settings.host, settings.port) as free:  # Ray Serve would not say that something else listens
         port = free.getsockname()[1]

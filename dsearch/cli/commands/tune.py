@@ -41,7 +41,7 @@ def tune(
     try:
         record = _tune_here(collection, job, folder, home, own)
     except HomeLocked as locked:
-        with server_of(locked) as client:
+        with server_of(locked, own) as client:
             job = judged_beside(home, collection, job, folder)
             task = client.tune(collection, **request_of(job))
             result = ended_task(client, task, f"tuning of {collection}", unit="settings")

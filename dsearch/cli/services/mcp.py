@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import opened_engine
+from dsearch.cli.session import opened_engine, reopening
 
 
 def mcp(
@@ -22,5 +22,11 @@ def mcp(
     from dsearch.service.mcp.stdio import run_stdio
 
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with opened_engine(home, readonly=not write, rebuild=write, **own) as (engine, _):
-        run_stdio(engine, writes=write)
+    with opened_engine(home, readonly=not write, rebuild=write, **own) as (engine, settings):
+        run_stdio(
+            engine,
+            writes=write,
+            open_engine=reopening(settings),
+            task_memory_bytes=settings.task_memory_bytes,
+            device=settings.device,
+        )

@@ -120,7 +120,7 @@ def export(
     text = f"{output}: {amount(count, 'judgement')} of {amount(len(own.judgements), 'query', 'queries')}"
     show_outcome(text, {"queries": len(own.judgements), "judgements": count}, json=json)
     if not json:
-        say(f"learn from them: dsearch train --data {output} -c {name}")
+        say(f"learn from them: {typed('train', '--data', str(output), '-c', name)}")
 
 
 @judgements.command("import")

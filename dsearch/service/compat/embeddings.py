@@ -208,7 +208,8 @@ async def list_model_names(service: TheService) -> Response:
 async def get_model_name(id: str, service: TheService) -> Response:
     """Return one model (OpenAI's API)."""
     model = NamedModel.of(id)
-    plain = str(NamedModel(model.collection, model.version))
+    aliases = await service.read(service.catalogue.aliases)
+    plain = str(NamedModel(aliases.get(model.collection, model.collection), model.version))
     for item in await service.read(partial(_models, service.catalogue)):
         if item["id"] == plain:
             return json_answer({**item, "id": id})

@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
-from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
+from dsearch.errors import Conflict, CorruptData, InsufficientStorage, InvalidRequest, NotFound
 from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
 from dsearch.service.state import TheService
 from dsearch.service.uploads.attaching import detach_everywhere
@@ -134,7 +134,8 @@ class FileListParameters(RequestModel):
     "",
     response_model=FileObject,
     openapi_extra={"requestBody": _BODY},
-    responses=documented(InvalidRequest, BodyTooLarge, UnsupportedMediaType, Conflict, Overloaded),
+    responses=documented(InvalidRequest, BodyTooLarge, UnsupportedMediaType, Conflict, Overloaded)
+    | documented(InsufficientStorage),
 )
 async def upload_file(request: Request, service: TheService) -> Response:
     """Keep a file of at most 64 MiB, which vector stores can be made of (OpenAI's API)."""

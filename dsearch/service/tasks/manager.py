@@ -55,6 +55,7 @@ QUEUED = 32  # at most
 FOLDER_NAME = ".tasks"
 _ATTEMPTS = 2
 _TOLD_EVERY_S = 0.25
+REST_S = 5.0  # after a failure of tasks.db
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +127,8 @@ class Tasks:
             return
         for task in self.store.list(QUEUED, state="running"):
             self._take_up(task)
-        self.uploads.keep_only([self.store.request(task) for task in self.store.list(QUEUED, state="queued")])
+        waiting = self.store.list(QUEUED + 1, state="queued")  # with the one that ran, which waits again
+        self.uploads.keep_only([self.store.request(task) for task in waiting])
         self._thread = threading.Thread(target=self._go_on, name="tasks", daemon=True)
         self._thread.start()
 
@@ -191,15 +193,22 @@ class Tasks:
     # ---- in the thread
 
     def _go_on(self) -> None:
-        while True:
-            with self._changed:
-                task = None if self._stopping else self.store.next()
-                while task is None and not self._stopping:
-                    self._changed.wait()
+        message = ""
+        while not self._stopping:
+            try:
+                with self._changed:
                     task = None if self._stopping else self.store.next()
-            if task is None:
-                return
-            self._run(task)
+                    if task is None and not self._stopping:
+                        self._changed.wait()
+                if task is not None:
+                    self._run(task)
+                message = ""
+            except DsearchError as error:  # of tasks.db: a full disk, say, which has room again later
+                if str(error) != message:
+                    message = str(error)
+                    _log.error("tasks wait: %s", message)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, REST_S)
 
     def _run(self, task: StoredTask) -> None:
         folder, request = self._engine.home.path / FOLDER_NAME / task.id, dict[str, Any]()
@@ -252,10 +261,11 @@ class Tasks:
             self.store.requeue(task, begun=True)
             return
         shutil.rmtree(self._engine.home.path / FOLDER_NAME / task.id, ignore_errors=True)
+        version = self.store.request(task).get("version")  # of a verdict on one that is kept
+        route = task.kind if task.kind != "save" else f"models/{version}/judge" if version else "models/save"
         detail = (
             f"the server ended {amount(task.attempts, 'time')} while this ran; to start it again send the "
-            "same request "
-            f"to POST /v1/collections/{task.collection}/{task.kind}"
+            f"same request to POST /v1/collections/{task.collection}/{route}"
         )
         self.store.end(task, "interrupted", problem={"code": "interrupted", "detail": detail})
 

@@ -18,7 +18,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound, amount
+from dsearch.engine.indexing.disk_errors import FULL
+from dsearch.errors import (
+    Conflict,
+    CorruptData,
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    amount,
+)
 from dsearch.index.durable import file_digest, sync_file, sync_folder
 
 FOLDER = ".uploads"
@@ -80,6 +89,7 @@ class Uploads:
         Raises:
             Conflict: the home is readonly, or there is no room.
             InvalidRequest: a name that is none.
+            InsufficientStorage, Unavailable: the disk is full, or cannot be written.
         """
         name = _plain_name(filename)
         with self._lock:
@@ -89,12 +99,23 @@ class Uploads:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             id = _new_id(max(files, default=""))
             place = self.folder / f"{id}.bin"
-            digest = _copy(source, place)
-            upload = UploadedFile(id, name, place.stat().st_size, int(time.time()), purpose, digest)
             part = self.folder / f"{id}.json.part"
-            part.write_text(json.dumps(asdict(upload)))
-            sync_file(place)
-            sync_file(part)
+            try:
+                digest = _copy(source, place)
+                upload = UploadedFile(id, name, place.stat().st_size, int(time.time()), purpose, digest)
+                part.write_text(json.dumps(asdict(upload)))
+                sync_file(place)
+                sync_file(part)
+            except BaseException as error:  # a full disk would stay full of what no file has
+                part.unlink(missing_ok=True)
+                place.unlink(missing_ok=True)
+                if not isinstance(error, OSError):
+                    raise
+                full = error.errno in FULL
+                raise (InsufficientStorage if full else Unavailable)(
+                    f"the file could not be kept ({error.strerror}); "
+                    f"{'free space on' if full else 'check'} the disk of the server, then send it again"
+                ) from error
             part.rename(self.folder / f"{id}.json")
             sync_folder(self.folder)
             files[id] = upload

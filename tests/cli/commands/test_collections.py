@@ -32,7 +32,7 @@ def test_create_and_drop(dsearch: Terminal, beir: Path, monkeypatch: pytest.Monk
     assert dsearch("drop", "papers")[0] == 1
     assert "60 documents" in dsearch("collections")[1]
     monkeypatch.setattr(sys, "stdin", Answers("y\n"))
-    assert "papers: dropped, with 60 documents\n" in dsearch("drop", "papers")[1]
+    assert "papers: dropped, with 60 documents\n" in dsearch("drop", "papers", "papers")[1]
     assert "no collection yet" in dsearch("collections")[2]
     code, _, err = dsearch("drop", "papers", "--yes")
     assert (code, "no collection 'papers'" in err) == (1, True)

@@ -241,3 +241,14 @@ def test_what_is_older_is_counted_in_days(home: Path, dsearch: Run) -> None:
     assert "t: 1 event deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "2")[1]
     assert "t: 1 event deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "1")[1]
     assert FeedbackStore(home / "t").stats()["events"] == 2
+
+
+def test_an_alias_names_the_feedback_of_its_collection(home: Path, dsearch: Run) -> None:
+    with SearchEngine(home, encoder=HashingEncoder) as engine:
+        engine.set_alias("now", "t")
+    assert (
+        dsearch("feedback", "stats", "-c", "now", "--json")[:2]
+        == dsearch("feedback", "stats", "-c", "t", "--json")[:2]
+    )
+    code, out, err = dsearch("feedback", "clear", "-c", "now", "--all")
+    assert (code, out) == (0, "now: 0 events deleted\n"), err

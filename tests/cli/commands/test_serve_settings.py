@@ -22,16 +22,16 @@ EVERYWHERE = {
     "dtype": ("int8", "int8"),
     "backend": ("onnx", "onnx"),
     "cache": ("/given-cache", "/given-cache"),
+    "explore": ("0.125", 0.125),
+    "next_encoder": ("given-next", "given-next"),
+    "log_level": ("debug", "debug"),
+    "log_format": ("json", "json"),
 }
 HERE = {
     **EVERYWHERE,
-    "explore": ("0.125", 0.125),
-    "next_encoder": ("given-next", "given-next"),
     "rerankers": ("given-a, given-b", "given-b"),
     "task_memory_bytes": ("123456789", 123456789),
     "model_upload_bytes": ("12345678", 12345678),
-    "log_level": ("debug", "debug"),
-    "log_format": ("json", "json"),
     "port": ("12345", 12345),
 }
 ON_A_CLUSTER = {**EVERYWHERE, "threads": ("3", 3), "port": ("12345", 12345)}
@@ -44,6 +44,7 @@ def recorder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.setattr(serve_module, "signal", MagicMock())
     recorder = Recorder(Terminal(tmp_path / "home", capsys, monkeypatch), monkeypatch, by_server=False)
     recorder.outside.LOOPBACK_HOSTS = ()
+    recorder.outside.store_documents.return_value = (0, 0, 0)
     return recorder
 
 
@@ -68,6 +69,38 @@ def test_each_setting_reaches_the_server(recorder: Recorder, monkeypatch: pytest
 
 def test_each_setting_reaches_the_cluster(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lost(recorder, monkeypatch, ON_A_CLUSTER, "--ray", "auto") == []
+
+
+ENCODERS = {name: EVERYWHERE[name] for name in ("device", "dtype", "backend", "cache", "next_encoder")}
+
+
+def test_each_setting_of_encoders_reaches_those_that_index_on_a_cluster(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given() -> Any:
+        return [call for call in recorder.calls("index", "-c", "papers", "--ray", "auto") if _encodes(call)]
+
+    for name, (text, value) in ENCODERS.items():
+        with monkeypatch.context() as one:
+            one.setenv(f"DSEARCH_{name.upper()}", text)
+            assert holds(given(), value), name
+
+
+def _encodes(call: Any) -> bool:
+    return call[0] == "encode_on_cluster"
+
+
+@pytest.mark.parametrize("command", [("serve",), ("index", "-c", "papers")])
+def test_folders_of_encoders_are_found_from_any_folder(
+    recorder: Recorder, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The processes of a cluster start elsewhere."""
+    for name in ("encoder", "next_encoder", "cache"):
+        (tmp_path / f"{name}-folder").mkdir()
+        monkeypatch.setenv(f"DSEARCH_{name.upper()}", f"{name}-folder")
+    calls = recorder.calls(*command, "--ray", "auto")
+    for name in ("encoder", "next_encoder", "cache"):
+        assert holds(calls, str(tmp_path / f"{name}-folder")), (name, calls)
 
 
 @pytest.mark.parametrize("options", [(), ("--ray", "auto")])

@@ -97,6 +97,17 @@ def test_what_cannot_be_exported_is_refused(judging: Terminal, tmp_path: Path) -
     assert "name another file" in judging("judgements", "export", tmp_path / "no" / "j.csv", "-c", "t")[2]
 
 
+def test_messages_name_the_home_that_the_group_was_given(judging: Terminal, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for at in (("--home", home, "export"), ("export", "--home", home)):
+        code, _, err = judging("judgements", *at, tmp_path / "none.csv", "-c", "t")
+        assert (code, f"begin with: dsearch judge --home {home} QUERY ID -c t" in err) == (1, True), err
+    assert judging("judge", "word1", "d1", "-c", "t")[0] == 0
+    file = tmp_path / "my judgements.csv"
+    code, _, err = judging("judgements", "--home", home, "export", file, "-c", "t")
+    assert (code, err) == (0, f"learn from them: dsearch train --home {home} --data '{file}' -c t\n")
+
+
 def test_a_file_is_imported_and_what_is_wrong_in_it_named(judging: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "judged.csv"
     file.write_text(

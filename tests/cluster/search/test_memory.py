@@ -6,18 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from support.cluster_checks import WORDS, require_same, sharded
 from support.fakes import HashingEncoder
 
 import dsearch.engine.ranking.memory as ranking_memory
 from dsearch.cluster.release.release import ROWS_NAME
 from dsearch.cluster.search import attention
+from dsearch.cluster.search.query_encoder import encode_queries
 from dsearch.cluster.search.search import ShardedSearch
-from dsearch.cluster.shards.memory import ShardMemories
-from dsearch.cluster.wire.messages import MemoryContent
+from dsearch.cluster.shards.memory import MOST, ShardMemories
+from dsearch.cluster.wire.messages import MemoryContent, PastQueries
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
+from dsearch.engine.models.memory import memory_bytes
 from dsearch.errors import NotInCluster
 from dsearch.search_options import SearchOptions
 from dsearch.training import remember
@@ -109,6 +113,27 @@ def test_a_release_of_before_memories_says_so(shards: ShardedSearch, food: Colle
     memories = ShardMemories(food.snapshot, None)
     with pytest.raises(NotInCluster, match="publish the collection again"):
         memories.learn(MemoryContent("m", b""))
+
+
+def test_of_too_many_memories_the_one_unused_longest_is_forgotten(food: Collection) -> None:
+    """The live one is asked by every search, and would be sent again and again."""
+    memory, state = food.stored_head("v1").memory, food.snapshot
+    assert memory is not None
+    content = memory_bytes(memory)
+    with torch.inference_mode():
+        rows, weights, _ = memory(encode_queries(food, ["apple cheese"], "hybrid", "v1", False).states)
+    memories = ShardMemories(state, np.sort(state.rows(state.visible())))
+
+    def is_known(name: str) -> bool:
+        past = PastQueries(name, rows.numpy().copy(), weights.float().numpy(), borrowers=False)
+        return memories.of(past, state) is not None
+
+    names = [f"m{n}" for n in range(MOST)]
+    for name in names:
+        memories.learn(MemoryContent(name, content))
+    assert is_known("m0")
+    memories.learn(MemoryContent("more", content))
+    assert [name for name in (*names, "more") if is_known(name)] == ["m0", *names[2:], "more"]
 
 
 def test_rows_of_the_home_are_part_of_a_release(food: Collection, tmp_path: Path) -> None:

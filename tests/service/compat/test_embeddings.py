@@ -17,6 +17,7 @@ from support.late import late
 from support.service.service_fakes import DIMENSION, WordEncoder, documents, serving
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.client import Client
 from dsearch.engine import SearchEngine
 from dsearch.service.auth.keys import ApiKeys
 
@@ -123,9 +124,13 @@ def test_fewer_dimensions_are_the_first_ones_at_length_1(client: openai.OpenAI) 
     np.testing.assert_allclose(short, expected, atol=1e-6)
 
 
-def test_models_are_listed(client: openai.OpenAI) -> None:
+def test_models_are_listed(client: openai.OpenAI, origin: str) -> None:
     assert [one.id for one in client.models.list()] == ["papers", "papers@v0", "papers@v1"]
     assert client.models.retrieve("papers@v1:query").id == "papers@v1:query"
+    with Client(origin) as own:
+        own.set_alias("texts", "papers")
+    assert client.embeddings.create(model="texts@v1", input="cat").model == "texts@v1:document"
+    assert client.models.retrieve("texts@v1").id == "texts@v1"
     with pytest.raises(openai.NotFoundError, match="no model 'papers@v9'"):
         client.models.retrieve("papers@v9")
 

@@ -148,7 +148,7 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
     ("200", "404 413 415 503"): [
         "POST /retrieve",
     ],
-    ("200", "409 413 415 503"): [
+    ("200", "409 413 415 503 507"): [
         "POST /v1/files",
     ],
 }

@@ -97,6 +97,21 @@ def test_a_page_is_known_after_a_restart(engine: SearchEngine, papers: Collectio
     assert [event.position for event in pages_of(papers)[0].events] == [2, 1]
 
 
+def test_a_page_is_known_by_each_name_of_its_collection(
+    client: TestClient, engine: SearchEngine, papers: Collection
+) -> None:
+    engine.create("other")
+    engine.set_alias("live", "papers")
+    names = ("live", "papers")
+    for searched, told in ((one, other) for one in names for other in names):
+        answer = client.get(f"/v1/collections/{searched}/search", params={"q": "river stone"}).json()
+        sent = client.post(f"/v1/collections/{told}/feedback", json=[click(answer)])
+        assert sent.json() == {"events": 1, "repeated": 0}, (searched, told, sent.text)
+        elsewhere = client.post("/v1/collections/other/feedback", json=[click(answer)])
+        assert elsewhere.json()["code"] == "unknown_query"
+    assert len(pages_of(papers)) == 4
+
+
 def test_words_take_the_place_of_an_unknown_search(client: TestClient, papers: Collection) -> None:
     judged = {"user_query": "cat", "action_name": "thumbs_up", "object_id": "d001"}
     for expected in (1, 0):

@@ -331,6 +331,49 @@ def test_a_server_that_died_tries_once_more_and_then_says_so(
         assert "send the same request to POST /v1/collections/papers/evaluate" in task["problem"]["detail"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "route"), [({"file": "0"}, "models/save"), ({"version": "v7"}, "models/v7/judge")]
+)
+def test_an_interrupted_verdict_names_the_route_that_took_it(
+    engine: SearchEngine, papers: Collection, asked: dict[str, Any], route: str
+) -> None:
+    left = TaskStore(engine.home.path)
+    task = left.add("save", "papers", asked)
+    assert left.next() is not None
+    left.requeue(task, begun=True)
+    assert left.next() is not None
+    left.close()
+    with TestClient(app_of(engine), base_url=ORIGIN) as client:
+        detail = ended(client, task.id)["problem"]["detail"]
+    assert detail.endswith(f"send the same request to POST /v1/collections/papers/{route}")
+
+
+def test_tasks_go_on_when_the_disk_has_room_again(
+    engine: SearchEngine,
+    papers: Collection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    full, end = iter([True]), TaskStore.end
+
+    def ending(store: TaskStore, task: Any, state: Any, **about: Any) -> None:
+        if next(full, False):
+            raise InsufficientStorage("the disk is full")
+        end(store, task, state, **about)
+
+    monkeypatch.setattr(manager, "REST_S", 0.01)
+    monkeypatch.setattr(manager.TaskWork, "_evaluate", lambda work, job: {"of": job.task.id})
+    with TestClient(app_of(engine), base_url=ORIGIN) as client, monkeypatch.context() as now:
+        now.setattr(TaskStore, "end", ending)
+        first = ask(client, "evaluate", JUDGED)
+        assert ended(client, ask(client, "evaluate", JUDGED))["state"] == "done"
+    assert [record.getMessage() for record in caplog.records if "wait" in record.getMessage()] == [
+        "tasks wait: the disk is full"
+    ]
+    with TestClient(app_of(engine), base_url=ORIGIN) as client:
+        assert ended(client, first)["result"] == {"of": first}
+
+
 def test_too_many_tasks_are_refused(
     client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

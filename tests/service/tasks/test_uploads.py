@@ -24,6 +24,7 @@ from dsearch.errors import Cancelled, CorruptData, InvalidRequest
 from dsearch.service import create_app
 from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.errors import BodyTooLarge, Overloaded
+from dsearch.service.tasks import manager
 from dsearch.service.tasks import uploads as module
 from dsearch.service.tasks.manager import TaskWork
 from dsearch.service.tasks.uploads import ModelUploads
@@ -186,6 +187,22 @@ def test_a_restart_keeps_what_waits(engine: SearchEngine, stalled: list[Any]) ->
     with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as client:
         assert files_of(engine) == [kept]
         assert client.get(f"/v1/tasks/{id}").json()["state"] == "queued"
+
+
+def test_a_restart_keeps_the_model_of_what_ran_before_a_full_queue(
+    engine: SearchEngine, stalled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "QUEUED", 1)
+    monkeypatch.setattr(TaskWork, "_save", TaskWork._evaluate)
+    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as client:
+        assert client.post(URL, content=body_of(engine), headers=TENSORS).status_code == 202
+        while not stalled:
+            time.sleep(0.01)
+        assert client.post(URL, content=body_of(engine), headers=TENSORS).status_code == 202
+        kept = files_of(engine)
+        assert len(kept) == 2
+    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN):
+        assert files_of(engine) == kept
 
 
 @pytest.mark.parametrize("scope", ["read", "write"])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from pathlib import Path
 
 import pytest
 from support.syncs import recorded
 
-from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
+from dsearch.errors import (
+    Conflict,
+    CorruptData,
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from dsearch.service.uploads import files
 from dsearch.service.uploads.files import Uploads
 
@@ -50,6 +58,35 @@ def test_an_upload_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch:
     happened.clear()
     uploads.delete(id)
     assert happened == [f"unlink {id}.json", f"unlink {id}.bin", "sync files"]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "told"),
+    [(errno.ENOSPC, InsufficientStorage, "free space on"), (errno.EIO, Unavailable, "check")],
+)
+@pytest.mark.parametrize("step", ["_copy", "sync_file"])
+def test_a_disk_that_fails_is_told_and_keeps_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    number: int,
+    expected: type[Exception],
+    told: str,
+) -> None:
+    def failing(source: object, place: Path | None = None) -> None:
+        if place is not None:
+            place.write_bytes(b"riv")
+        raise OSError(number, "of the disk")
+
+    uploads = Uploads(tmp_path / "files")
+    id = add(uploads)
+    with monkeypatch.context() as now:
+        now.setattr(files, step, failing)
+        with pytest.raises(expected, match=rf"could not be kept \(of the disk\); {told} the disk"):
+            add(uploads)
+    assert sorted(path.name for path in (tmp_path / "files").iterdir()) == [f"{id}.bin", f"{id}.json"]
+    assert [one.id for one in uploads.list()] == [id]
+    assert add(uploads) > id
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

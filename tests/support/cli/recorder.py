@@ -120,7 +120,7 @@ class Recorder:
         yield self.outside.engine, load_settings(home=home, **chosen)
 
     @contextmanager
-    def _server(self, locked: HomeLocked) -> Iterator[Any]:
+    def _server(self, locked: HomeLocked, own: Mapping[str, object] | None = None) -> Iterator[Any]:
         yield self.outside.client
 
     @contextmanager
