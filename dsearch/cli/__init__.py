@@ -14,6 +14,10 @@ from io import TextIOWrapper
 from pathlib import Path
 
 INTERRUPTED = 130
+# What may be wrong with a path that was given.
+_OF_PATHS = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+)
 
 
 def main() -> None:
@@ -55,6 +59,11 @@ def _run_command() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
+        if error.filename is not None and error.errno in _OF_PATHS:
+            print(
+                f"dsearch: {error.filename}: {error.strerror}; check the path and its rights", file=sys.stderr
+            )
+            sys.exit(1)
         if error.errno != errno.ENOSPC:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would complain at exit

@@ -56,3 +56,16 @@ def test_a_reader_that_has_seen_enough_hears_nothing() -> None:
 def test_a_terminal_of_another_encoding_shows_what_it_can() -> None:
     said = ran("print('caf\\u00e9 \\u65e5')", PYTHONIOENCODING="latin-1")
     assert (said.returncode, said.stdout.encode(errors="replace")) == (0, b"caf\xef\xbf\xbd ?\n")
+
+
+@pytest.mark.parametrize("output", ["none/at/all", ".", "x" * 300])
+def test_a_path_that_cannot_be_written_is_one_line(output: str) -> None:
+    said = ran(f"open({output!r}, 'w')")
+    assert said.returncode == 1
+    assert said.stderr.count("\n") == 1
+    assert said.stderr.startswith(f"dsearch: {output}: ")
+    assert "check the path" in said.stderr
+
+
+def test_an_error_of_no_path_keeps_its_traceback() -> None:
+    assert "Traceback" in ran("(_ for _ in ()).throw(OSError(9, 'bad descriptor'))").stderr
