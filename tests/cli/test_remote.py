@@ -447,6 +447,9 @@ class _CountingClient:
     def collections(self) -> list[object]:
         return []
 
+    def aliases(self) -> dict[str, str]:
+        return {}
+
     def create_collection(self, name: str, **options: object) -> None:
         pass
 
