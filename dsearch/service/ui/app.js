@@ -17,7 +17,7 @@ const VIEWS = ["search", "compare", "train", "collection", "attend", "jobs", "co
 
 let view = at("view"); // anew for each view: what a former one still draws is seen nowhere
 let asked = false; // what there is: `load` shows then
-let leave = null; // what ends the present view: an AbortController
+let leave = null; // ends the present view
 
 async function show() {
   if (!asked) return;

@@ -20,10 +20,10 @@ const less = at("less"), further = at("further");
 
 let waiting = 0; // the timer of the next search
 let running = null; // the AbortController of the present one
-let ahead = false; // whether something was typed that the address does not have yet
+let ahead = query.value !== ""; // words that the address lacks
 let next = null; // asks for the next page
 let shown = []; // the hits so far
-let added = ""; // what became of the files that the collection was made of
+let added = ""; // what became of added files
 
 export function startSearch() {
   document.addEventListener("keydown", onKey);
@@ -82,10 +82,11 @@ function readAddress() {
 }
 
 function writeAddress() {
+  if (!chosen.value) return; // not read yet
   ahead = false;
   const mode = form.elements.mode.value;
   remember({
-    c: chosen.value, mode: mode === "hybrid" ? null : mode, m: model.value || null,
+    c: chosen.value, mode: mode === "hybrid" ? null : mode, m: model.length > 1 ? model.value || null : state().get("m"),
     q: query.value.trim() ? query.value : null, look: form.elements.look.checked ? "1" : null,
   });
 }
@@ -108,7 +109,7 @@ async function offerModels() {
 // A second look, where the documents have tokens.
 async function offerLook() {
   at("look").hidden = true;
-  const { second_stage } = await describe(chosen.value).catch(() => ({})); // as above
+  const { second_stage } = await describe(chosen.value).catch(() => ({}));
   at("look").hidden = !second_stage;
 }
 
@@ -185,7 +186,7 @@ async function answered(ask, words, about = "", page = {}) {
   document.body.classList.add("busy");
   try {
     const answer = await ask(page, mine.signal);
-    if (!page.cursor) await offerFilters(answer.hits); // before the hits, which would move
+    if (!page.cursor) await offerFilters(answer.hits); // or hits would move
     if (running !== mine) return;
     show(answer, words, about, Boolean(page.cursor));
     further.hidden = !answer.next_cursor;
