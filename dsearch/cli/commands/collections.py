@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.remote import is_there, server_of
+from dsearch.cli.remote import server_of
 from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
 from dsearch.errors import Conflict, CorruptData, HomeLocked, InvalidRequest, amount
 
@@ -50,7 +50,7 @@ def create(
         with server_of(locked, {"encoder": encoder}) as client:
             if name in (aliases := client.aliases()):
                 raise Conflict(f"{name!r} is an alias of {aliases[name]!r}; choose another name") from None
-            if is_there(client, name):
+            if name in [info.name for info in client.collections()]:
                 raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
             info = client.create_collection(
                 name,

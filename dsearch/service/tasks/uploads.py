@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
-from dsearch.engine.indexing.disk_errors import FULL
-from dsearch.errors import CorruptData, InsufficientStorage, Unavailable
+from dsearch.errors import CorruptData
 from dsearch.index.durable import file_digest, sync_file, sync_folder
 from dsearch.service.errors import Overloaded
 from dsearch.service.wire.requests import limited
+from dsearch.service.wire.whole import whole_or_gone
 
 FOLDER = "uploads"  # in that of the tasks
 MAX_BYTES = 512 * 1024**2
@@ -55,7 +55,7 @@ class ModelUploads:
         """
         name, digest, buffer = uuid.uuid4().hex, hashlib.sha256(), bytearray()
         place = self.folder / f"{name}{_SUFFIX}"
-        try:
+        with whole_or_gone(place, problem="the model could not be kept until it is judged"):
             file = await run_in_threadpool(self._begin, place)
             try:
                 async for some in limited(request, self._max_bytes, _LARGER):
@@ -67,15 +67,6 @@ class ModelUploads:
             finally:
                 file.close()
             await run_in_threadpool(self._finish, place)
-        except BaseException as error:  # a client that left, too
-            place.unlink(missing_ok=True)
-            if not isinstance(error, OSError):
-                raise
-            full = error.errno in FULL
-            raise (InsufficientStorage if full else Unavailable)(
-                f"the model could not be kept until it is judged ({error.strerror}); "
-                f"{'free space on' if full else 'check'} the disk of the server, then send it again"
-            ) from error
         return {"file": name, "digest": digest.hexdigest()}
 
     def verified(self, upload: Mapping[str, str]) -> Path:

@@ -18,17 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from dsearch.engine.indexing.disk_errors import FULL
-from dsearch.errors import (
-    Conflict,
-    CorruptData,
-    InsufficientStorage,
-    InvalidRequest,
-    NotFound,
-    Unavailable,
-    amount,
-)
+from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound, amount
 from dsearch.index.durable import file_digest, sync_file, sync_folder
+from dsearch.service.wire.whole import whole_or_gone
 
 FOLDER = ".uploads"
 MAX_FILES = 10_000
@@ -100,22 +92,12 @@ class Uploads:
             id = _new_id(max(files, default=""))
             place = self.folder / f"{id}.bin"
             part = self.folder / f"{id}.json.part"
-            try:
+            with whole_or_gone(part, place, problem="the file could not be kept"):
                 digest = _copy(source, place)
                 upload = UploadedFile(id, name, place.stat().st_size, int(time.time()), purpose, digest)
                 part.write_text(json.dumps(asdict(upload)))
                 sync_file(place)
                 sync_file(part)
-            except BaseException as error:  # a full disk would stay full of what no file has
-                part.unlink(missing_ok=True)
-                place.unlink(missing_ok=True)
-                if not isinstance(error, OSError):
-                    raise
-                full = error.errno in FULL
-                raise (InsufficientStorage if full else Unavailable)(
-                    f"the file could not be kept ({error.strerror}); "
-                    f"{'free space on' if full else 'check'} the disk of the server, then send it again"
-                ) from error
             part.rename(self.folder / f"{id}.json")
             sync_folder(self.folder)
             files[id] = upload

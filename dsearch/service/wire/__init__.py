@@ -1,1 +1,1 @@
-"""JSON and problem documents on the wire."""
+"""JSON, requests, problem documents and received files."""
