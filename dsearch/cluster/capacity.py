@@ -121,7 +121,7 @@ def plan(
         dimensions: length of an embedding.
         queries_per_s: peak load.
         recall: required recall@10 of the keys.
-        shard_ms: maximum CPU time of one query on one shard; it bounds the latency.
+        shard_ms: maximum CPU time of the search of one shard's keys; `Rates.shard_ms` comes on top.
         replicas: minimum number of copies of each shard; 2 survive the loss of one machine.
         machine: resources of each machine.
         rates: measured rates.

@@ -43,8 +43,10 @@ def list_documents(
 
     Raises:
         InvalidCursor: not the `next` of a page.
-        InvalidRequest: not a filter, a limit out of range.
+        InvalidRequest: not a filter, a limit below 1.
     """
+    if limit < 1:
+        raise InvalidRequest(f"limit={limit}; use 1 or more")
     page: list[Document] = []
     characters, after = 0, None if cursor is None else _id_of(cursor)
     while len(page) < limit and characters < PAGE_CHARACTERS:

@@ -6,6 +6,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -146,7 +147,7 @@ class SearchEngine:
         """
         self._require_writable()
         folder = self.home.folder(name)
-        self._require_free(name, "use it, or another name")
+        self.home.require_free(name, "use it, or another name")
         fields, _ = checked_fields(search_fields), tokenizer_for(language)  # both refuse what is none
         if dimension is not None and (passages or PassageOptions()) != PassageOptions():
             raise InvalidRequest("passages of embeddings that are given; leave one of the two out")
@@ -166,7 +167,9 @@ class SearchEngine:
                 passages=None if cutting is None else cutting.to_dict(),
             ) as store:
                 build_generation(store, keys=keys, language=language, search_fields=fields)
-            publish(building, folder)  # a crash before leaves no collection, after it a searchable one
+            with self.home.naming:
+                self.home.require_free(name, "use it, or another name")  # another thread was faster
+                publish(building, folder)  # a crash before leaves no collection, after it a searchable one
         return self.collection(name)
 
     def collection_or_new(
@@ -187,14 +190,15 @@ class SearchEngine:
         """
         keys = None if kind is None else KeyOptions(kind)
         if name not in self.names() and name not in self.aliases():
-            return self.create(
-                name,
-                dimension=dimension,
-                keys=keys,
-                language=language or ENGLISH,
-                search_fields=search_fields or (),
-                passages=passages,
-            )
+            with suppress(CollectionExists):  # another thread has made it
+                return self.create(
+                    name,
+                    dimension=dimension,
+                    keys=keys,
+                    language=language or ENGLISH,
+                    search_fields=search_fields or (),
+                    passages=passages,
+                )
         collection = self.collection(name)
         require_options(collection.store, dimension, language, search_fields, kind, passages)
         return collection
@@ -206,16 +210,19 @@ class SearchEngine:
             CollectionNotFound, Conflict (opened readonly, it is an alias, or an alias names it).
         """
         self._require_writable()
-        if target := (aliases := self.aliases()).get(name):
-            raise Conflict(f"{name!r} is an alias of {target!r}, which stays; remove it, or drop {target!r}")
-        self.home.existing(name)
-        if standing := ", ".join(alias for alias, target in aliases.items() if target == name):
-            raise Conflict(f"alias {standing} stands for collection {name!r}; point it elsewhere first")
-        if collection := self._open.pop(name, None):
-            collection.close()
-        self._encoders.forget(name)
-        shutil.rmtree(migrating_folder(self.home, name), ignore_errors=True)
-        self.home.remove(name)
+        with self.home.naming:
+            if target := (aliases := self.aliases()).get(name):
+                raise Conflict(
+                    f"{name!r} is an alias of {target!r}, which stays; remove it, or drop {target!r}"
+                )
+            self.home.existing(name)
+            if standing := ", ".join(alias for alias, target in aliases.items() if target == name):
+                raise Conflict(f"alias {standing} stands for collection {name!r}; point it elsewhere first")
+            if collection := self._open.pop(name, None):
+                collection.close()
+            self._encoders.forget(name)
+            shutil.rmtree(migrating_folder(self.home, name), ignore_errors=True)
+            self.home.remove(name)
 
     # ---- copies
 
@@ -275,7 +282,7 @@ class SearchEngine:
         """
         self._require_writable()
         name = validate_name(name_of_backup(backup))
-        self._require_free(name, "a backup keeps its name; restore it into another home, or remove that")
+        self.home.require_free(name, "a backup keeps its name; restore it into another home, or remove that")
         restore(self.home.folder(name), backup)
         restored = self.collection(name)
         restored.restore_derived(on_progress)
@@ -429,12 +436,6 @@ class SearchEngine:
             rebuild_share=share,
             rebuild_minimum=minimum,
         )
-
-    def _require_free(self, name: str, advice: str) -> None:
-        if name in self.names():
-            raise CollectionExists(f"collection {name!r} exists in {self.home.path}; {advice}")
-        if target := self.aliases().get(name):
-            raise CollectionExists(f"{name!r} is an alias of {target!r}; {advice}")
 
     def _require_writable(self) -> None:
         if self.readonly:

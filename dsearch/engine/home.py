@@ -60,6 +60,9 @@ class Home:
     Args:
         path: the folder; created with the first collection.
 
+    Attributes:
+        naming: lock of the process's threads; held while a name or an alias is taken or freed.
+
     Raises:
         InvalidRequest: the address of a server.
     """
@@ -73,6 +76,7 @@ class Home:
             )
         self.path = path
         self._lock = FileLock(path / LOCK_NAME, thread_local=False)  # any thread may ask, and close
+        self.naming = threading.Lock()
 
     def folder(self, name: str) -> Path:
         """Return the folder of collection `name`, which need not exist.
@@ -122,6 +126,13 @@ class Home:
             if named and _holds_collection(folder):
                 names.add(name)
         return sorted(names)
+
+    def require_free(self, name: str, advice: str) -> None:
+        """Raise CollectionExists if a collection or an alias has this name."""
+        if name in self.names():
+            raise CollectionExists(f"collection {name!r} exists in {self.path}; {advice}")
+        if target := read_aliases(self.path).get(name):
+            raise CollectionExists(f"{name!r} is an alias of {target!r}; {advice}")
 
     def remove(self, name: str) -> None:
         """Delete collection `name`, durably; for the writing process only."""
@@ -251,12 +262,13 @@ def set_alias(home: Home, alias: str, name: str) -> str | None:
         CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so).
     """
     home.folder(alias)  # checks the name
-    home.existing(name)
-    if alias in home.names():
-        raise CollectionExists(f"collection {alias!r} is there; use another name for the alias")
-    aliases = read_aliases(home.path)
-    _write(home.path, {**aliases, alias: name})
-    return aliases.get(alias)
+    with home.naming:
+        home.existing(name)
+        if alias in home.names():
+            raise CollectionExists(f"collection {alias!r} is there; use another name for the alias")
+        aliases = read_aliases(home.path)
+        _write(home.path, {**aliases, alias: name})
+        return aliases.get(alias)
 
 
 def drop_alias(home: Home, alias: str) -> None:
@@ -265,12 +277,13 @@ def drop_alias(home: Home, alias: str) -> None:
     Raises:
         NotFound.
     """
-    aliases = read_aliases(home.path)
-    if alias not in aliases:
-        listing = f"there are: {', '.join(aliases)}" if aliases else "there is none"
-        raise NotFound(f"no alias {alias[:80]!r}; {listing}")
-    del aliases[alias]
-    _write(home.path, aliases)
+    with home.naming:
+        aliases = read_aliases(home.path)
+        if alias not in aliases:
+            listing = f"there are: {', '.join(aliases)}" if aliases else "there is none"
+            raise NotFound(f"no alias {alias[:80]!r}; {listing}")
+        del aliases[alias]
+        _write(home.path, aliases)
 
 
 def _write(home: Path, aliases: Mapping[str, str]) -> None:

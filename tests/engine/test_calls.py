@@ -48,6 +48,8 @@ def test_pages_follow_each_other_by_their_cursors_and_the_last_has_none() -> Non
     assert paged(shelf, limit=7).next is None  # exactly all
     assert paged(shelf, limit=6).next is not None
     assert paged(Shelf([]), limit=3).next is None
+    with pytest.raises(InvalidRequest, match="limit=0; use 1 or more"):
+        paged(shelf, limit=0)
 
 
 def test_a_filter_counts_for_the_next_page_too() -> None:

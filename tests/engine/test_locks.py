@@ -6,16 +6,18 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.locks import WatchedLock, waiting
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.engine import Collection
+from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.home import Home
+from dsearch.engine.indexing.ingest import build_generation
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.models.files import save_model
-from dsearch.errors import HomeLocked, InvalidRequest
+from dsearch.errors import CollectionExists, HomeLocked, InvalidRequest
 from dsearch.types import Document
 
 WRITES: dict[str, Callable[[Collection], object]] = {
@@ -47,6 +49,45 @@ def building(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> Watched
     lock = WatchedLock()
     monkeypatch.setattr(collection.rebuilder, "_building", lock)
     return lock
+
+
+@pytest.mark.parametrize("change", ["set_alias", "drop_alias", "drop", "create"])
+def test_names_change_one_after_the_other(
+    engine: SearchEngine, collection: Collection, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    engine.create("drinks")
+    engine.set_alias("old", "food")
+    monkeypatch.setattr(engine.home, "naming", naming := WatchedLock())
+    changes: dict[str, Callable[[], object]] = {
+        "set_alias": lambda: engine.set_alias("new", "food"),
+        "drop_alias": lambda: engine.drop_alias("old"),
+        "drop": lambda: engine.drop("drinks"),
+        "create": lambda: engine.create("more"),
+    }
+    with waiting(naming, changes[change]):
+        assert (engine.names(), engine.aliases()) == (["drinks", "food"], {"old": "food"})
+    assert (engine.names(), engine.aliases()) != (["drinks", "food"], {"old": "food"})
+
+
+def test_a_name_that_another_thread_takes_during_a_creation_is_told(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`create` refuses it, `collection_or_new` gives the collection, and what was built is removed."""
+    faster: list[Collection] = []
+
+    def build(*arguments: Any, **options: Any) -> None:
+        build_generation(*arguments, **options)
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr("dsearch.engine.engine.build_generation", build_generation)
+            faster.append(engine.create("food"))
+
+    monkeypatch.setattr("dsearch.engine.engine.build_generation", build)
+    with pytest.raises(CollectionExists, match="collection 'food' exists"):
+        engine.create("food")
+    assert engine.collection_or_new("food") is faster[0]
+    engine.drop("food")
+    assert engine.collection_or_new("food") is faster[1]
+    assert [path.name for path in engine.home.path.iterdir() if path.is_dir()] == ["food"]
 
 
 @pytest.mark.parametrize("name", WRITES)

@@ -136,7 +136,7 @@ def _check_against(
         reported.add(pair.query)
         if not queries.get(pair.query, "").strip():
             report.add(
-                "queries without text", f"{pair.place}: query {pair.query!r} has no text in queries.jsonl"
+                "queries without text", f"{pair.place}: query {pair.query!r} has no text among the queries"
             )
         elif pair.query not in answered:
             report.add("queries without a positive", f"{pair.place}: nothing answers query {pair.query!r}")

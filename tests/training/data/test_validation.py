@@ -55,7 +55,7 @@ def test_each_bad_line_is_named_and_counted(collection: Collection, folder: Path
         "train.tsv:5: query 'a' and document 'd1' are judged 1 here and 2 in line 3; left out",
         "train.tsv:6: document 'gone' is not in collection 'food'",
         "train.tsv:6: nothing answers query 'b'",
-        "train.tsv:7: query 'c' has no text in queries.jsonl",
+        "train.tsv:7: query 'c' has no text among the queries",
         "train.tsv:8: nothing answers query 'd'",
         "nothing answers query 'f': its judgements contradict",
         "left out: contradictions: 2, duplicate pairs: 1",
