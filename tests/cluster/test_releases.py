@@ -6,11 +6,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from support.guarded import guarded
 
 from dsearch.cluster import collection
 from dsearch.cluster.collection import Releases
 from dsearch.cluster.coordinator import LiveRelease
 from dsearch.errors import CorruptData
+
+checked = guarded(Releases, "_by_name", "_unread", "_looked")
+
 
 FIRST = LiveRelease("food", "first", "digest", 1, [["a"]], 1)
 

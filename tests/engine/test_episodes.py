@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from support.guarded import guarded
 
 from dsearch.engine import episodes as module
 from dsearch.engine.episodes import Episodes, TaskOutcome, UnknownEpisode
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression
+
+checked = guarded(Episodes, "_episodes", "_bytes", free=("__len__", "bytes"))
 
 
 def page(name: str, *ids: str, query: str = "words") -> Impression:

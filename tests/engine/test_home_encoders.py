@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 
 from dsearch.encoder import TextEncoder
 from dsearch.engine import SearchEngine
 from dsearch.engine.home import HomeEncoders
 from dsearch.types import Document
+
+checked = guarded(HomeEncoders, "_own", "_following")
 
 
 def counted(loaded: list[str], made: TextEncoder):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from support.guarded import guarded
 from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder
 
@@ -17,6 +18,8 @@ from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, Corru
 from dsearch.results import CollectionDamaged, CollectionInfo
 from dsearch.service.collections import Catalogue
 from dsearch.types import EmbeddedDocument
+
+checked = guarded(Catalogue, "_holds", "_leaving", "_used", lock="_changed")
 
 
 @pytest.fixture

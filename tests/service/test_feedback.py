@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.guarded import guarded
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
@@ -15,6 +16,8 @@ from dsearch.service.feedback import Feedback, Impressions, asker
 from dsearch.service.schemas.feedback import EventGiven
 from dsearch.store import Event
 from dsearch.types import AttentionSummary, Hit, SearchResult, Stamp
+
+checked = guarded(Impressions, "_pages", "_bytes", free=("__len__", "bytes"))
 
 
 def result(words: str = "cat", count: int = 3, first: int = 1) -> SearchResult:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.cluster_checks import WORDS, require_same, sharded
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 
 import dsearch.engine.ranking.memory as ranking_memory
 from dsearch.cluster.release.release import ROWS_NAME
@@ -26,6 +27,9 @@ from dsearch.errors import NotInCluster
 from dsearch.search_options import SearchOptions
 from dsearch.training import remember
 from dsearch.types import Document
+
+checked = guarded(ShardMemories, "_memories")
+
 
 PAST = {f"p{n}": f"{WORDS[n]} {WORDS[(n * 5 + 2) % 16]}" for n in range(12)}
 JUDGED = {f"p{n}": {f"d{(n * 7) % 60}": 2.0, f"d{(n * 11 + 3) % 60}": 1.0} for n in range(12)}

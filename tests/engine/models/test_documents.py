@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 import torch
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run, open_layer
-from dsearch.engine.models.documents import EncodedDocuments
+from dsearch.engine.models.documents import EncodedDocuments, ModelDocuments
 from dsearch.errors import CorruptData, Gone, InvalidRequest
 from dsearch.index import Generation
 from dsearch.index.manifest import Manifest
 from dsearch.types import Document, Query, Stamp
+
+checked = guarded(ModelDocuments, "_loaded")
+
 
 QUERIES = ["apple bread", "honey ice", "kale number7"]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 from support.patience import LATEST_S
 
 from dsearch.attention.retrieval.head import Head
@@ -21,6 +22,9 @@ from dsearch.engine import Collection, QueryStates, SearchEngine, System, make_r
 from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME, ModelEncoders
 from dsearch.errors import CorruptData
 from dsearch.types import Query
+
+checked = guarded(ModelEncoders, "_loaded", lock="_keeping")
+
 
 QUERIES = ["apple bread", "honey ice", "kale"]
 

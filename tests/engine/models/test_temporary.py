@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support.guarded import guarded
 
 from dsearch.engine.models.drafts import Bounds, Temporary
 from dsearch.errors import Gone, InvalidRequest
+
+checked = guarded(Temporary, "_entries", free=("size", "__len__"))
+
 
 BOUNDS = Bounds(count=3, owner_bytes=10, all_bytes=16, expiry_s=60.0)
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.guarded import guarded
 
 from dsearch.engine.models.training_record import HALF_LIFE, LEAST, QueryDrift, query_statistics
+
+checked = guarded(QueryDrift, "_model", "_lately")
 
 
 def unit(draw: np.random.Generator, count: int, towards: int = 0, dimension: int = 16) -> np.ndarray:

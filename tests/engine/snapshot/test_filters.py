@@ -12,12 +12,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.search.attend import AttendResult
+from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Mode
+
+checked = guarded(NarrowedStates, "_recent")
+
 
 WORDS = [
     "apple",

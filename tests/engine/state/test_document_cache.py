@@ -7,11 +7,14 @@ import sqlite3
 import numpy as np
 import pytest
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 
 from dsearch.engine import SearchEngine
 from dsearch.engine.state.caches import KeptDocuments
 from dsearch.errors import CorruptData, NotFound
 from dsearch.types import Document
+
+checked = guarded(KeptDocuments, "_documents", free=("__len__",))
 
 
 @pytest.fixture

@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.guarded import guarded
 
 from dsearch.engine import Collection
 from dsearch.engine.state import fields
 from dsearch.engine.state.fields import KeptFields, with_match
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
+
+checked = guarded(KeptFields, "_fields")
+
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # the store is a stand-in
 

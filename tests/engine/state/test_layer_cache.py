@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import dot
@@ -14,6 +15,8 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.state.caches import KeptLayers
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
+
+checked = guarded(KeptLayers, "_state", "_layers", free=("__len__",))
 
 
 @pytest.fixture

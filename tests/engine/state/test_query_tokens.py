@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 
 from dsearch.engine.state import caches
 from dsearch.engine.state.caches import KeptQueryTokens
+
+checked = guarded(KeptQueryTokens, "_tokens", free=("__len__",))
 
 
 class Noting(HashingEncoder):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.guarded import guarded
 
 from dsearch.attention.memory_rows import TRUSTED
 from dsearch.attention.retrieval.memory import QueryMemory
@@ -16,6 +17,9 @@ from dsearch.engine.state import remembered
 from dsearch.engine.state.remembered import JUDGEMENTS, RememberedRows, contributor_of, memory_of_rows
 from dsearch.errors import InvalidRequest
 from dsearch.store import MemoryRow
+
+checked = guarded(RememberedRows, "_states", "_heads")
+
 
 DIM = 4
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.guarded import guarded
 
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.encoder import reranker as loading
@@ -15,6 +16,9 @@ from dsearch.engine.state.caches import KeptRerankings, identity_of, require_sam
 from dsearch.errors import RerankerUnavailable
 from dsearch.store import Passages
 from dsearch.types import Document
+
+checked = guarded(KeptRerankings, "_scores", free=("__len__",))
+
 
 ONE = RerankerIdentity("some/model", "cross-encoder", "a" * 64)
 TWO = RerankerIdentity("some/model", "cross-encoder", "b" * 64)

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.guarded import guarded
 
 from dsearch.errors import CorruptData
 from dsearch.index.tokens import spool as module
 from dsearch.index.tokens.codec import TokenCodec
 from dsearch.index.tokens.spool import TokenSpool
 from dsearch.index.tokens.table import DocumentTokens
+
+checked = guarded(TokenSpool, "_connection")
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from support.guarded import guarded
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import CorruptData
 from dsearch.service import create_app
 from dsearch.service.auth.keys import ApiKeys
+
+checked = guarded(ApiKeys, "_keys", "_seen", "_sequence")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from support.guarded import guarded
 from support.patience import LATEST_S
 from support.service.loading import until_loaded
 from support.service.service_fakes import ORIGIN, WORDS, WordEncoder, documents
@@ -24,6 +25,9 @@ from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.service import create_app
 from dsearch.service.batching.worker import Worker
 from dsearch.service.errors import NotReady, Overloaded
+
+checked = guarded(Worker, "_queue", "_characters", "_waits", free=("depth",))
+
 
 URL = "/v1/collections/papers"
 

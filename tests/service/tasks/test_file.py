@@ -10,15 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from support.guarded import guarded
 from support.service.service_fakes import ORIGIN
 from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, DsearchError
 from dsearch.service import create_app
-from dsearch.service.tasks.file import TASKS
+from dsearch.service.tasks.file import TASKS, TaskFile
 from dsearch.service.tasks.store import TaskStore
 from dsearch.store.sqlite import watermark
+
+# What opens the file runs before any other thread has it.
+checked = guarded(TaskFile, "_connection", free=("_upgrade", "_sealed", "_check", "_state", "close"))
 
 
 def filled(home: Path) -> Path:

@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
+from support.guarded import guarded
 from support.syncs import recorded
 
 from dsearch.errors import (
@@ -19,6 +20,8 @@ from dsearch.errors import (
 )
 from dsearch.service.uploads import files
 from dsearch.service.uploads.files import Uploads
+
+checked = guarded(Uploads, "_loaded")
 
 
 def add(uploads: Uploads, name: str = "a.txt", content: bytes = b"river") -> str:

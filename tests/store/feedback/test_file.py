@@ -6,12 +6,15 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from support.guarded import guarded
 from support.store.feedback_rows import PAGE, click
 
 from dsearch.errors import CorruptData, Unavailable
 from dsearch.store import FeedbackStore
 from dsearch.store.feedback import file as module
 from dsearch.store.feedback.file import FeedbackFile
+
+checked = guarded(FeedbackFile, "_writer")
 
 
 @pytest.fixture

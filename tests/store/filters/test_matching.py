@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.guarded import guarded
 from support.store.matching import matching_rows
 
 from dsearch.store import Store
 from dsearch.store.filters import matching
 from dsearch.store.filters.field_names import compared_fields, meant_among, names_of
+from dsearch.store.filters.matching import RowMatches
 from dsearch.store.filters.parse import parse_filter
 from dsearch.types import Document
+
+checked = guarded(RowMatches, "_rows_of")
+
 
 YEARS: dict[str, Any] = {
     "a": 1,

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.guarded import guarded
 
 from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, Unavailable
 from dsearch.store import Store
@@ -19,6 +20,8 @@ from dsearch.store.sqlite.connection import (
     translate,
 )
 from dsearch.store.sqlite.schema import PAGE_BYTES
+
+checked = guarded(ReaderPool, "_idle", "_closed", free=("closed",))
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> object:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.guarded import guarded
 
 from dsearch.errors import Unavailable
 from dsearch.store import Store
 from dsearch.store.sqlite.journal import CommitGroup, Journal
 from dsearch.store.sqlite.schema import read_state
+
+checked = guarded(Journal, "_group", "_closed")
 
 
 @pytest.fixture
