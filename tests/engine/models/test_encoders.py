@@ -13,6 +13,7 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 from support.guarded import guarded
+from support.locks import WatchedLock, waiting
 from support.patience import LATEST_S
 
 from dsearch.attention.retrieval.head import Head
@@ -121,6 +122,24 @@ def test_few_encoders_stay_in_memory(collection: Collection) -> None:
     assert collection.encoder_of(versions[0]) is not encoders[0]
     assert len(collection._encoders._loaded) == KEPT
     assert collection.encoder_of("v0") is collection.encoder
+
+
+def test_an_encoder_that_many_ask_for_is_loaded_once(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = add(collection)
+    load, loads, encoders = ModelEncoders._load, list[str](), list[Any]()
+    monkeypatch.setattr(collection._encoders, "_loading", loading := WatchedLock())
+
+    def watched(self: ModelEncoders, version: str, described: dict[str, Any]) -> Any:
+        loads.append(version)
+        return load(self, version, described)
+
+    monkeypatch.setattr(ModelEncoders, "_load", watched)
+    with waiting(loading, lambda: encoders.append(collection.encoder_of(version))):
+        assert loads == []  # another thread is at it
+        collection._encoders._loaded[version] = ready = collection.encoder
+    assert (encoders, loads) == ([ready], [])
 
 
 def test_an_encoder_is_loaded_before_its_version_answers(

@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 from support.syncs import recorded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import way_back
+from dsearch.engine.state.remembered import RememberedRows
 from dsearch.errors import Conflict, InvalidRequest, ModelNotFound
+
+checked_encoders = guarded(ModelEncoders, "_loaded", lock="_keeping")
+checked_heads = guarded(RememberedRows, "_heads")
 
 
 @pytest.fixture
