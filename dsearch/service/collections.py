@@ -33,7 +33,6 @@ class Catalogue:
         self._holds: Counter[Searchable] = Counter()
         self._leaving: set[str] = set()
         self._used: set[str] = set()
-        self._loading = threading.Lock()
 
     def using(self, name: str, *, encoder: bool = False) -> AbstractContextManager[Searchable]:
         """Hold a collection for search and reads; it stays open until the block ends.
@@ -225,9 +224,8 @@ class Catalogue:
             CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so),
             Conflict (the engine is readonly).
         """
-        with self._changed:
-            collection = self._existing(name, self._engine.collection).name
-            return AliasSet(alias, collection, self._engine.set_alias(alias, collection))
+        collection = self._existing(name, self._engine.collection).name
+        return AliasSet(alias, collection, self._engine.set_alias(alias, collection))
 
     def drop_alias(self, alias: str) -> None:
         """Remove an alias.
@@ -235,13 +233,11 @@ class Catalogue:
         Raises:
             NotFound, Conflict (the engine is readonly).
         """
-        with self._changed:
-            self._engine.drop_alias(alias)
+        self._engine.drop_alias(alias)
 
     def load_encoder(self) -> None:
         """Load the engine's encoder, once; raises EncoderUnavailable without its weights."""
-        with self._loading:
-            self._engine.load_encoder()
+        self._engine.load_encoder()
 
     def _existing(self, name: str, open: Callable[[str], Opened]) -> Opened:
         try:

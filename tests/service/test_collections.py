@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -192,3 +193,21 @@ def test_a_deletion_waits_for_those_that_hold_and_keeps_new_ones_out(
     assert dropped.is_set()
     assert refused.is_set()
     assert catalogue._leaving == set()
+
+
+def test_a_replaced_collection_is_closed_when_the_last_that_holds_it_is_done(
+    catalogue: Catalogue, engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = threading.Event()
+    prepared: Any = object()
+    monkeypatch.setattr(papers, "close", closed.set)
+    monkeypatch.setattr(engine, "finish_migration", lambda name, prepared, close: close(papers))
+    finishing = threading.Thread(target=catalogue.finish_migration, args=("papers", prepared))
+    with catalogue.using("papers"):
+        finishing.start()
+        while finishing.is_alive() and not catalogue._changed._waiters:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        assert finishing.is_alive()
+        assert not closed.is_set()
+    finishing.join(LATEST_S)
+    assert closed.is_set()

@@ -6,13 +6,17 @@ import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 from support.guarded import guarded
+from support.locks import WatchedLock, waiting
 from support.patience import LATEST_S
 from support.service.loading import until_loaded
 from support.service.service_fakes import ORIGIN, WORDS, WordEncoder, documents
@@ -23,7 +27,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.home import HomeEncoders
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.service import create_app
-from dsearch.service.batching.worker import Worker
+from dsearch.service.batching.worker import Worker, _Job
 from dsearch.service.errors import NotReady, Overloaded
 
 checked = guarded(Worker, "_queue", "_characters", "_waits", free=("depth",))
@@ -166,6 +170,21 @@ def test_a_worker_that_stops_finishes_what_waits() -> None:
             await worker.submit(Double(), 1)
 
     asyncio.run(asyncio.wait_for(scenario(), LATEST_S))
+
+
+def test_a_job_that_is_begun_as_its_time_ends_is_finished_and_not_counted() -> None:
+    observer = Mock()
+    worker = Worker("test", waiting=1, finishes=True, observer=observer)
+    worker._lock = lock = WatchedLock()  # type: ignore[assignment]
+    loop = asyncio.new_event_loop()
+    give_up: list[Callable[[_Job], None]] = [worker._expire, lambda job: worker._count(job, "client gone")]
+    for ends in give_up:
+        job = _Job(Double(), 1, loop.create_future(), loop, 0, 0.0)
+        with waiting(lock, partial(ends, job)):
+            job.begun = True  # the worker's thread holds the lock
+        assert not job.answer.done()
+    observer.rejected.assert_not_called()
+    loop.close()
 
 
 # ---- through the service
