@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from support.guarded import guarded
 from support.patience import LATEST_S
 
 import dsearch.store.sqlite.journal as journal
@@ -20,6 +21,8 @@ from dsearch.errors import CorruptData, InsufficientStorage, InvalidDocument, Un
 from dsearch.store import Store
 from dsearch.store.sqlite.watermark import Watermark, WatermarkEntry, create_watermark, read_watermark
 from dsearch.types import Document
+
+checked = guarded(journal.Journal, "_group", "_closed")
 
 FOREVER_S = 10.0**6
 

@@ -14,7 +14,7 @@ from dsearch.store import FeedbackStore
 from dsearch.store.feedback import file as module
 from dsearch.store.feedback.file import FeedbackFile
 
-checked = guarded(FeedbackFile, "_writer")
+checked = guarded(FeedbackFile, "_writer", "_transactions")
 
 
 @pytest.fixture
@@ -121,6 +121,14 @@ def test_a_file_that_could_not_be_copied_takes_more_unless_its_disk_failed_befor
         raise KeyError
     with pytest.raises(Unavailable, match="the disk failed"):
         store.record([], [click("e2")])
+
+
+def test_what_was_cleared_is_not_in_the_file_any_more(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    assert store.clear() == 1
+    store.close()
+    assert PAGE.query.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_a_write_that_changes_nothing_is_no_operation(tmp_path: Path) -> None:

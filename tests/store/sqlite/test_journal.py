@@ -13,6 +13,7 @@ from dsearch.store.sqlite.journal import CommitGroup, Journal
 from dsearch.store.sqlite.schema import read_state
 
 checked = guarded(Journal, "_group", "_closed")
+counted = guarded(Journal, "_waiting", lock="_counting", free=("operation",))
 
 
 @pytest.fixture
