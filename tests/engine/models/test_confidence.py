@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.locks import WatchedLock, waiting
 
 from dsearch.engine.models import confidence
 from dsearch.engine.models.confidence import FILE_NAME, KeptCalibrations
@@ -63,6 +64,20 @@ def test_calibrations_of_several_versions_stand_beside_each_other(tmp_path: Path
         assert thresholds(reader) == {"v0": 0.7, "v1": 0.1, "v2": 0.6, "v3": 0.1, "v4": None, "v9": None}
     assert calibrations.of("v0") == calibration(0.7)
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_calibrations_are_written_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the second to read the file would write it without what the first has added."""
+    calibrations = kept(tmp_path)
+    monkeypatch.setattr(calibrations, "_writing", writing := WatchedLock())
+    with waiting(writing, lambda: calibrations.keep("v2", calibration(0.6))):
+        kept(tmp_path).keep("v0", calibration(0.5))
+    assert {version: thresholds(kept(tmp_path))[version] for version in ("v0", "v2")} == {
+        "v0": 0.5,
+        "v2": 0.6,
+    }
 
 
 def test_judgements_count_before_what_training_recorded_and_made_queries_do_not(tmp_path: Path) -> None:

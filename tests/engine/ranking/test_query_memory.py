@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.engine.judged_memory import memory_of_judged
 from support.fakes import HashingEncoder
+from support.locks import WatchedLock, waiting
 
 from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS, Recalled
 from dsearch.attention.retrieval.head import Head
@@ -419,3 +420,16 @@ def test_further_documents_are_those_that_the_memory_recalls_too(papers: Collect
         recalled = set(layer.memory.best(output.recalled, 3)[0].tolist())
     assert recalled - set(plain.positions[0].tolist())
     assert recalled <= set(output.positions[0].tolist())
+
+
+def test_neighbours_that_many_ask_for_are_computed_once() -> None:
+    lending = memory_module._Lending.empty(3)._replace(lock=WatchedLock())
+    at, computed = np.array([[0, 2]]), list[int]()
+
+    def compute(missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        computed.extend(missing.tolist())
+        return np.ones((len(missing), NEIGHBOURS), np.int32), np.ones((len(missing), NEIGHBOURS), np.float32)
+
+    with waiting(lending.lock, lambda: lending.of(at, compute)):
+        lending.computed[0] = True  # by the thread that holds the lock
+    assert computed == [2]

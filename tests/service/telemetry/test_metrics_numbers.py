@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.locks import WatchedLock, waiting
 
 from dsearch.service.telemetry.metrics import Metrics
 
@@ -99,3 +101,12 @@ def test_readings_are_taken_when_somebody_asks() -> None:
     assert samples(metrics)["depth a"] == 5
     assert "# TYPE depth gauge" in metrics.text().decode()
     assert "# TYPE seen_total counter" in metrics.text().decode()
+
+
+def test_readings_are_taken_for_one_that_asks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, taken = Metrics(), list[int]()
+    metrics.read(lambda: taken.append(1) or [])
+    monkeypatch.setattr(metrics, "_reading", reading := WatchedLock())
+    with waiting(reading, metrics.text):
+        assert taken == []
+    assert taken == [1]
