@@ -46,8 +46,7 @@ class SearchEngine:
     Args:
         home: folder of collections.
         readonly: open collections without the home's lock; others may write meanwhile.
-        encoder: loads the encoder on first use; when None that of the settings (DSEARCH_ENCODER,
-            DSEARCH_BACKEND, …), which are read then.
+        encoder: loads the encoder on first use; when None that of the settings, read then.
         query_cache_bytes: size of the cache of query embeddings.
         rebuild_share: share of a collection's documents written or deleted since its last build that starts
             the next one in another process; 0.05 suits a service. None builds only by `refresh`.
@@ -210,7 +209,7 @@ class SearchEngine:
             CollectionNotFound, Conflict (opened readonly, it is an alias, or an alias names it).
         """
         self._require_writable()
-        with self.home.naming:
+        with self.home.naming, self._opening:  # what is opened meanwhile would stay open
             if target := (aliases := self.aliases()).get(name):
                 raise Conflict(
                     f"{name!r} is an alias of {target!r}, which stays; remove it, or drop {target!r}"
@@ -300,8 +299,8 @@ class SearchEngine:
     ) -> Migration:
         """Encode a collection with another encoder beside the live one, then replace it at once (migrate.py).
 
-        Searches and writes continue; one that runs during the switch may get Unavailable. Trained models are
-        left behind; remembered queries stay. A repeated call continues an interrupted migration.
+        Searches and writes continue; one that runs during the switch may get Unavailable. Remembered queries
+        stay, trained models do not. A repeated call continues an interrupted migration.
 
         Args:
             name: the collection.
@@ -383,9 +382,10 @@ class SearchEngine:
 
     def close(self) -> None:
         """Close every collection and release the lock, for good; safe to call twice."""
-        while self._open:
-            self._open.popitem()[1].close()
-        self.home.unlock()
+        with self._opening:
+            while self._open:
+                self._open.popitem()[1].close()
+            self.home.unlock()
 
     def __enter__(self) -> SearchEngine:
         return self
@@ -419,7 +419,8 @@ class SearchEngine:
             successor = self._opened(folder)
             _ = successor.snapshot
         except BaseException:
-            self._open.pop(old.name, None)  # the next access reports the damage
+            with self._opening:
+                self._open.pop(old.name, None)  # the next access reports the damage
             raise
         with self._opening:
             self._open[old.name] = successor

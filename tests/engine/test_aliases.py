@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.fakes import HashingEncoder
+from support.guarded import guarded
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.home import ALIASES_FILE
@@ -22,6 +23,8 @@ from dsearch.errors import (
 )
 from dsearch.index import durable
 from dsearch.types import Document
+
+checked = guarded(SearchEngine, "_open", lock="_opening", free=("damaged",))
 
 
 def test_an_alias_stands_for_a_collection_and_is_exchanged_at_once(

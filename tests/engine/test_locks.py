@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.guarded import guarded
 from support.locks import WatchedLock, waiting
 
 from dsearch.attention.retrieval.head import Head
@@ -19,6 +20,8 @@ from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.models.files import save_model
 from dsearch.errors import CollectionExists, HomeLocked, InvalidRequest
 from dsearch.types import Document
+
+checked = guarded(SearchEngine, "_open", lock="_opening", free=("damaged",))
 
 WRITES: dict[str, Callable[[Collection], object]] = {
     "ingest": lambda food: food.ingest([Document("new", "apple")]),
@@ -105,6 +108,19 @@ def test_a_write_waits_for_other_writers(collection: Collection, writing: Watche
         "models": [model.version for model in collection.store.models()],
     }
     assert after != {"sequence": before, "live": live, "models": ["v0", "v1", "v2"]}
+
+
+def test_what_others_wrote_is_read_and_the_writers_are_stopped_between_writes(
+    collection: Collection, writing: WatchedLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught_up = list[str]()
+    monkeypatch.setattr(collection._live, "catch_up", lambda: caught_up.append("live"))
+    with waiting(writing, collection.catch_up):
+        assert caught_up == []
+    assert caught_up == ["live"]
+    with collection.writing_stopped():
+        assert writing.locked()
+    assert not writing.locked()
 
 
 def test_a_generation_is_published_between_writes(collection: Collection, writing: WatchedLock) -> None:

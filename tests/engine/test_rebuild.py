@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.fakes import HashingEncoder
+from support.guarded import guarded
+from support.locks import WatchedLock, waiting
 from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine, rebuild
@@ -19,6 +21,8 @@ from dsearch.engine.indexing.ingest import BuiltGeneration, build_files
 from dsearch.errors import Cancelled, InvalidRequest, ProcessDied
 from dsearch.processes import Report
 from dsearch.types import Document, Progress
+
+checked = guarded(rebuild.Rebuilder, "_thread", "_next", lock="_starting", free=("wait",))
 
 
 @pytest.fixture
@@ -69,6 +73,17 @@ def test_a_build_starts_when_the_delta_is_due_and_not_before(served: SearchEngin
     assert live(food) == before + 2
     assert food.snapshot.excluded is None
     assert food.rebuilder.status() == {"share": 0.25, "running": False, "progress": None, "problem": None}
+
+
+def test_closing_waits_for_a_start_and_ends_it(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rebuilder = collection.rebuilder
+    monkeypatch.setattr(rebuilder, "_starting", starting := WatchedLock())
+    with waiting(starting, rebuilder.close):
+        assert not rebuilder._closed.is_set()  # what starts now is waited for
+    rebuilder.in_background(lambda: pytest.fail("it begins after the end"))
+    assert rebuilder._thread is None
 
 
 def test_nothing_starts_by_itself_unless_it_is_wanted(collection: Collection) -> None:

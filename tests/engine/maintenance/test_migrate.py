@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support.fakes import HashingEncoder
 from support.forked import Forks, said
+from support.guarded import guarded
 from support.paths import SUPPORT
 from support.patience import LATEST_S
 
@@ -33,6 +34,9 @@ from dsearch.errors import (
 )
 from dsearch.store import Event, Impression, MemoryRow, ModelRecord, Store
 from dsearch.types import Document, Progress
+
+checked = guarded(SearchEngine, "_open", lock="_opening", free=("damaged",))
+
 
 PROGRAM = "interrupted_maintenance"
 PAGE = Impression("q", "apple", 1.0, ids=("d1",))
