@@ -65,7 +65,9 @@ def train_job(
             open_run=_resumed_or_new(folder),
             device=device,
         )
-    return _written(folder, learned)
+    written = _written(folder, learned)
+    learned.finish()
+    return written
 
 
 def tune_job(
