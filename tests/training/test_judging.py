@@ -119,6 +119,11 @@ def _by_meaning_alone(topics: Collection) -> Head:
     return head
 
 
+def test_a_grade_above_zero_stays_above_zero() -> None:
+    grades = {-1: 0, 0: 0, 0.01: 1, 0.3: 1, 1.4: 1, 1.6: 2, 2.6: 3, 9: 3}
+    assert {grade: judging.nearest_grade(grade) for grade in grades} == grades
+
+
 def test_difference_by_hand() -> None:
     assert difference_of(["a", "b"], ["a", "b"]) == 0
     assert difference_of(["a", "b"], ["c", "d"]) == 1
