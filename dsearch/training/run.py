@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from dsearch.training.loop.distributed import Processes
     from dsearch.training.scopes.head import MakeTask
 
+OF_GATE = {"risk", "alpha", "margin"}  # options of a job; another margin is that of hard negatives
 ROWS_FIRST = "the same feedback as rows of the query memory passed, and answers instead"
 
 OpenRun = Callable[[Mapping[str, Any], bool], RunFolder]
@@ -358,7 +359,7 @@ class _TrainingRun:
     def _chosen(self) -> dict[str, Any]:
         """The options that were chosen, by the names of `TrainingOptions` and `FullOptions`."""
         job = self.job
-        named = {*TrainingOptions.__dataclass_fields__, *FullOptions.__dataclass_fields__}
+        named = {*TrainingOptions.__dataclass_fields__, *FullOptions.__dataclass_fields__} - OF_GATE
         chosen = {
             name: getattr(job, name)
             for name, (declared, _) in options_of(TrainingJob).items()
