@@ -80,13 +80,9 @@ class JobResult:
         Rows of past queries that passed go live in its place; a second stage that passed goes live behind it.
         """
         registered = self._registered(collection, job)
-        self.finish()
-        return registered
-
-    def finish(self) -> None:
-        """The result is stored: its run is not gone on with any more."""
         if self.run is not None:
             self.run.release()
+        return registered
 
     def _registered(self, collection: Collection, job: LearningJob) -> Registration:
         registered = register_trained(

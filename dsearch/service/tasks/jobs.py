@@ -65,9 +65,7 @@ def train_job(
             open_run=_resumed_or_new(folder),
             device=device,
         )
-    written = _written(folder, learned)
-    learned.finish()
-    return written
+    return _written(folder, learned)
 
 
 def tune_job(
