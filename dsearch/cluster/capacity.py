@@ -156,7 +156,8 @@ def plan(
     cores = queries_per_s * query_ms / 1000
     memory_gb = shard_documents * resident / 1e9
     for_cores = math.ceil(cores / (machine.cores * machine.share))
-    for_memory = math.ceil(shards * replicas * memory_gb / usable)
+    of_machine = max(1, int(usable / memory_gb + 1e-9))  # copies are whole: a machine has no part of one
+    for_memory = math.ceil(shards * replicas / of_machine)
     on_disk = dimensions * (DISK_PER_EMBEDDING + kind.bytes_per_number) + POSTINGS_BYTES + TEXT_BYTES
     machines = max(for_cores, for_memory, replicas)
     return CapacityPlan(

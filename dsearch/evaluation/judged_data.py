@@ -91,7 +91,7 @@ def _texts_beside(path: Path, problems: Problems | None) -> list[Query] | None:
             continue
         if beside.suffix == ".jsonl":
             return read_queries(beside, problems)
-        return [Query(id, text) for _, (id, text, *_) in _rows(beside, 2)]
+        return [Query(id, text) for _, (id, text, *_) in _rows(beside, 2, quoted=False)]
     return None
 
 
@@ -139,14 +139,16 @@ def _pair(place: str, query: Any, document: Any, grade: Any) -> JudgedPair:
     return JudgedPair(place, query.strip(), document, value)
 
 
-def _rows(path: Path, columns: int) -> Iterator[tuple[str, list[str]]]:
+def _rows(path: Path, columns: int, *, quoted: bool = True) -> Iterator[tuple[str, list[str]]]:
     """Yield the place and the cells of each row behind a header, which may be missing.
 
     Cells are separated by tabs if the first row has any, otherwise by the more frequent of `;` and `,`.
+    Between tabs a quote is a character like others unless cells are `quoted`.
     """
     start = next((line for line in _lines(path) if line.strip()), "")
     delimiter = "\t" if "\t" in start else max(";,", key=start.count)
-    reader = csv.reader(_lines(path), delimiter=delimiter)
+    quoting = csv.QUOTE_MINIMAL if quoted or delimiter != "\t" else csv.QUOTE_NONE
+    reader = csv.reader(_lines(path), delimiter=delimiter, quoting=quoting)
     first = True
     while True:
         try:

@@ -89,7 +89,7 @@ def table_of(form: str, queries: Mapping[str, str], judgements: Judgements) -> s
 def _trec_lines(names: Mapping[str, str], judgements: Judgements) -> Iterator[str]:
     for query, of in judgements.items():
         for document, grade in of.items():
-            if len(document.split()) != 1:
+            if document.split() != [document]:
                 raise InvalidRequest(f"id {document!r} has white space, which TREC cannot hold; write .csv")
             yield f"{names[query]} 0 {document} {grade:g}\n"
 

@@ -49,7 +49,7 @@ from dsearch.training.registry import (
     register_verdict,
     starting_version,
 )
-from dsearch.training.run import JobResult, run_training, run_tuning
+from dsearch.training.run import run_training, run_tuning
 from dsearch.training.saving import (
     Evidence,
     JudgedLayer,
@@ -61,7 +61,7 @@ from dsearch.training.saving import (
 )
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.scopes.head import train_head, train_student
-from dsearch.training.summary import summary
+from dsearch.training.summary import JobResult, summary
 from dsearch.training.tune import TunedSearch, tune
 from dsearch.training.values.examples import ValueExamples, value_examples
 from dsearch.training.values.finetune import TrainedValues, finetune_values

@@ -85,7 +85,7 @@ def _comparison(
     first, second = list(scores)[:2]
     compared = compare_values(scores[first][MEASURE], scores[second][MEASURE], groups=groups)
     rows = [
-        {"id": id, "query": texts[id], "first": before, "second": after}
+        {"id": id, "query": texts.get(id, ""), "first": before, "second": after}
         for id, before, after in compared.queries
     ]
     moved = [row for row in rows if row["first"] != row["second"]]

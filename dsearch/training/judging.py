@@ -186,18 +186,20 @@ def _tops(collection: Collection, texts: Sequence[str], model: str, mode: Mode) 
 
 
 def _texts(collection: Collection, judged: set[str], seed: int) -> dict[str, bool]:
-    """Queries that were asked, by people (True) or made from documents (False)."""
-    asked_s: dict[str, float] = {}
+    """Queries that were asked, by people (True) or made from documents (False); one text of each name."""
+    last: dict[str, tuple[float, str]] = {}  # name → latest time, and the text of then
     for page in collection.feedback.pages():  # in the order of their ids, which are random
-        text, shown_s = page.impression.query, page.impression.shown_s
-        if query_name(text) not in judged:
-            asked_s[text] = max(asked_s.get(text, shown_s), shown_s)
-    latest = sorted(asked_s, key=lambda text: (asked_s[text], text))[-MOST_ASKED:]
-    texts = dict.fromkeys(latest, True)
+        at = page.impression.shown_s, page.impression.query
+        if (name := query_name(at[1])) not in judged:
+            last[name] = max(last.get(name, at), at)
+    latest = sorted(last.values())[-MOST_ASKED:]
+    texts = dict.fromkeys([text for _, text in latest], True)
+    names = {*judged, *last}
     visible = collection.snapshot.visible()
     drawn = np.random.default_rng(seed).permutation(len(visible))[:MADE]
     documents = collection.store.documents(collection.snapshot.rows(np.sort(visible[drawn])))
     for text, _ in known_item_queries(documents, seed):
-        if query_name(text) not in judged:
-            texts.setdefault(text, False)
+        if (name := query_name(text)) not in names:
+            texts[text] = False
+            names.add(name)
     return texts

@@ -26,9 +26,8 @@ from dsearch.training.finetune.as_served import ServedQueries, logged_queries
 from dsearch.training.finetune.feedback import TrustedSlice, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
-from dsearch.training.finetune.null_slot import NullSlot, enough_unanswerable, with_null_slot
+from dsearch.training.finetune.null_slot import enough_unanswerable, with_null_slot
 from dsearch.training.finetune.outcomes import (
-    OutcomeMemory,
     judged_together,
     remember_outcomes,
     rows_of_feedback,
@@ -49,22 +48,19 @@ from dsearch.training.options import (
     stage_features,
 )
 from dsearch.training.registry import (
-    Registration,
-    register_outcomes,
-    register_second_stage,
-    register_trained,
     starting_version,
 )
 from dsearch.training.scopes.full import FullOptions
-from dsearch.training.summary import summary
-from dsearch.training.tune import TunedSearch, tune
+from dsearch.training.summary import JobResult
+from dsearch.training.tune import tune
 from dsearch.training.values.examples import ValueExamples, value_examples
-from dsearch.training.values.finetune import TrainedValues, finetune_values
+from dsearch.training.values.finetune import finetune_values
 
 if TYPE_CHECKING:
     from dsearch.training.loop.distributed import Processes
     from dsearch.training.scopes.head import MakeTask
 
+OF_GATE = {"risk", "alpha", "margin"}  # options of a job; another margin is that of hard negatives
 ROWS_FIRST = "the same feedback as rows of the query memory passed, and answers instead"
 
 OpenRun = Callable[[Mapping[str, Any], bool], RunFolder]
@@ -72,54 +68,6 @@ OpenRun = Callable[[Mapping[str, Any], bool], RunFolder]
 
 MakeShardTask = Callable[[TrainingOptions], "MakeTask"]
 """Makes the steps of a training whose documents lie on shards."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """The result of a job, before it is registered.
-
-    Attributes:
-        result: the head, its record and the gate's report.
-        parent: the version that it started from.
-        examples: the number of queries, or documents, that it learned from.
-        left_out: the number of lines that could not be used, by kind.
-        null_slot: the report of the null slot, where one was learned.
-        second_stage: trained to follow what goes live; None where the collection keeps no tokens.
-        outcomes: rows of the query memory that feedback is worth; None without any.
-    """
-
-    result: TrainingResult | TrainedValues | TunedSearch
-    parent: str
-    examples: int
-    left_out: Mapping[str, int]
-    null_slot: NullSlot | None = None
-    second_stage: TrainedStage | None = None
-    outcomes: OutcomeMemory | None = None
-
-    def in_place_of(self, live: str) -> JobResult:
-        """The same result, to go live only if `live` is still the live version then."""
-        record = {**self.result.record, "live_at_start": live}
-        return replace(self, result=replace(self.result, record=record))
-
-    def register(self, collection: Collection, job: LearningJob) -> Registration:
-        """Store the result as a version, and make it live if the gate passed.
-
-        Rows of past queries that passed go live in its place; a second stage that passed goes live behind it.
-        """
-        registered = register_trained(
-            collection, self.result, promote=job.promote, accept=job.accept, parent=self.parent
-        )
-        if self.outcomes is not None and self.outcomes.gate.passed and job.promote:
-            return register_outcomes(collection, self.outcomes.rows, self.outcomes.record, registered)
-        stage = self.second_stage
-        if stage is None or not stage.passed or not job.promote or self.result.head.second_stage is not None:
-            return registered  # no second stage, or it is part of the version
-        return register_second_stage(collection, stage.stage, stage.record, registered)
-
-    def summary(self, registered: Registration) -> dict[str, Any]:
-        """The result as JSON, as tasks show it."""
-        stage = None if self.second_stage is None else self.second_stage.record
-        return summary(registered, self.result.record, self.left_out, stage)
 
 
 def run_training(
@@ -156,6 +104,7 @@ def run_training(
     def open_noted(identity: Mapping[str, Any], join: bool) -> RunFolder:
         assert open_run is not None
         folders.append(open_run({**identity, "live_at_start": live}, join))
+        folders[-1].hold()
         return folders[-1]
 
     run = _TrainingRun(
@@ -175,6 +124,8 @@ def run_training(
     else:
         learned = run.full() if job.scope == "full" else run.head()
     # A resumed run may only replace the version that was live when it first began, which its folder noted.
+    first = processes is None or processes.first
+    learned = replace(learned, run=folders[-1] if folders and first else None)
     return learned.in_place_of(folders[-1].live_at_start if folders else live)
 
 
@@ -408,7 +359,7 @@ class _TrainingRun:
     def _chosen(self) -> dict[str, Any]:
         """The options that were chosen, by the names of `TrainingOptions` and `FullOptions`."""
         job = self.job
-        named = {*TrainingOptions.__dataclass_fields__, *FullOptions.__dataclass_fields__}
+        named = {*TrainingOptions.__dataclass_fields__, *FullOptions.__dataclass_fields__} - OF_GATE
         chosen = {
             name: getattr(job, name)
             for name, (declared, _) in options_of(TrainingJob).items()

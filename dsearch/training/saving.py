@@ -410,16 +410,7 @@ def _live_layer(collection: Collection, layer: SearchLayer, live: str) -> Search
     """The same attention by the version that answers now."""
     if isinstance(layer, CollectionLayer):
         return layer.with_model(live)
-    return SearchLayer(
-        collection.snapshot_for(live),
-        collection.head(live),
-        mode=layer.mode,
-        candidates=layer.candidates,
-        hops=layer.fixed_hops,
-        hop_strength=layer.hop_strength,
-        score="dot" if isinstance(layer.score, torch.nn.Module) else layer.score,
-        pooling=layer.pooling,
-    )
+    return layer.with_head(collection.head(live), collection.snapshot_for(live))
 
 
 def _require_whole(collection: Collection, parent: str, head: Head, encoder: EncoderChange | None) -> None:

@@ -48,6 +48,13 @@ def test_embeddings_equal_sentence_transformers_own(encoder: Encoder) -> None:
     assert encoder.encode_documents([]).shape == (0, 384)
 
 
+def test_a_shorter_window_is_that_of_the_identity(encoder: Encoder) -> None:
+    short = Encoder.load(max_tokens=6)
+    assert short.identity == replace(encoder.identity, max_tokens=6)
+    one, beyond = short.encode_queries(["a cat on a mat", "a cat on a dog"])  # four words and two marks
+    np.testing.assert_allclose(one, beyond, atol=1e-6)
+
+
 def test_embed_keeps_float64(encoder: Encoder) -> None:
     expected = encoder.embed(["a cat"], "query")
     assert expected.dtype == torch.float32

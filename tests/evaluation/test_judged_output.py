@@ -44,13 +44,14 @@ def test_the_name_tells_the_form(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.trec", "folder"])
 def test_what_was_written_is_read_back(tmp_path: Path, name: str) -> None:
-    write_judged_data(tmp_path / name, {"a": "undo a training", "b": "how many"}, JUDGEMENTS)
+    phrase, open_quote = '"undo" a "training', '"how many'
+    write_judged_data(tmp_path / name, {"a": phrase, "b": open_quote}, JUDGEMENTS)
     data = read_judged_data(tmp_path / name, "train")
     texts = {query.id: query.text for query in data.queries}
     assert [(texts[pair.query], pair.document, pair.grade) for pair in data.pairs] == [
-        ("how many", "d2", 2.0),
-        ("how many", "d1", 0.5),
-        ("undo a training", "d1", -1.0),
+        (open_quote, "d2", 2.0),
+        (open_quote, "d1", 0.5),
+        (phrase, "d1", -1.0),
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
@@ -15,13 +16,13 @@ from support.patience import LATEST_S
 
 from dsearch.client import wire
 from dsearch.corpus.made_queries import EVERYDAY, known_item_query, nonsense_queries
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.models.confidence import FILE_NAME, RECORDED
 from dsearch.jobs import EvaluationJob, TrainingJob
 from dsearch.service import create_app
 from dsearch.service.middleware import deadline
 from dsearch.training import run_evaluation, run_training
-from dsearch.training.confidence import calibrate_by_documents, calibrate_by_judgements
+from dsearch.training.confidence import calibrate_by_documents, calibrate_by_judgements, ranked
 from dsearch.types import Confidence, Document
 
 COUNT = 60
@@ -85,6 +86,21 @@ def test_made_queries_give_words_and_refuse_nonsense(engine: SearchEngine, colle
     renewed = calibrate_by_documents(collection)
     assert renewed is not None
     assert renewed.documents == COUNT - 10
+
+
+def test_right_is_a_query_whose_first_hit_answers_it(collection: Collection) -> None:
+    """Its other right hits among the first ten count for the floor alone."""
+    snapshot, head = collection.snapshot, collection.head("v0")
+    texts = [document.text for document in _documents()[:4]]
+    states = collection.encoder.encode_queries(texts)
+    found = SearchLayer(snapshot, head).ranked(torch.as_tensor(states), texts)
+    first, second, beyond = found.positions[:, 0], found.positions[:, 1], found.positions[:, 11]
+    relevant = [first[:1], second[1:2], np.array([first[2], second[2]]), beyond[3:4]]
+    answered = ranked(snapshot, head, texts, states, relevant)
+    assert answered.right.tolist() == [True, False, True, False]
+    scores = found.scores.numpy()
+    expected = [scores[0, 0], scores[1, 1], scores[2, 0], scores[2, 1]]
+    assert answered.right_scores.tolist() == pytest.approx(expected)
 
 
 def test_judgements_give_a_probability_that_stays(engine: SearchEngine, collection: Collection) -> None:

@@ -116,6 +116,13 @@ def test_warnings_are_one_sentence_after_the_other(
     assert "q2" in groups["unseen"]
 
 
+def test_a_judged_query_without_words_is_compared_too() -> None:
+    """Nothing is ranked for it, so that both systems miss what it should find."""
+    scores: Any = {"a": {"nDCG@10": {"q1": 0.5, "q4": 0.0}}, "b": {"nDCG@10": {"q1": 0.0, "q4": 1.0}}}
+    [row] = _comparison(scores, {}, QUERIES)["wins"]
+    assert (row["id"], row["query"]) == ("q4", "")
+
+
 def test_the_largest_wins_and_losses_come_first() -> None:
     before = {f"q{number}": 0.5 for number in range(300)}
     after = {id: 0.5 + (number - 150) / 1000 for number, id in enumerate(before)}

@@ -105,18 +105,23 @@ def test_of_many_queries_the_latest_unjudged_ones_are_suggested(
     with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
         topics = topics_in(engine)
         asked = [("z", "old", 1.0), ("y", "new", 8.0), ("x", "again", 2.0), ("w", "Judged", 9.0)]
-        asked += [("v", "again", 7.0), ("u", "older", 0.0)]
+        asked += [("v", "AGAIN ", 7.0), ("u", "older", 0.0), ("t", "NEW", 7.5)]
         for id, text, shown_s in asked:
             click = Event(f"e{id}", id, "k", "", "click", "d1-0", 1, shown_s, shown_s)
             topics.feedback.record([Impression(id, text, shown_s, ids=("d1-0",))], [click])
         suggested = queries_to_judge(topics, judged=["judged"], limit=100).queries
-    assert {each.query for each in suggested if each.logged} == {"new", "again"}
+    assert [each.query for each in suggested if each.logged] == ["AGAIN ", "new"]  # each as it was asked last
 
 
 def _by_meaning_alone(topics: Collection) -> Head:
     head = deepcopy(topics.head("v0"))
     head.keyword_weight.data.fill_(0.0)
     return head
+
+
+def test_a_grade_above_zero_stays_above_zero() -> None:
+    grades = {-1: 0, 0: 0, 0.01: 1, 0.3: 1, 1.4: 1, 1.6: 2, 2.6: 3, 9: 3}
+    assert {grade: judging.nearest_grade(grade) for grade in grades} == grades
 
 
 def test_difference_by_hand() -> None:

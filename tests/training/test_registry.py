@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dsearch.training import registry
 from dsearch.training.registry import Registration, starting_version
 
 
@@ -52,6 +53,33 @@ def test_queries_inserted_since_do_not_change_the_start() -> None:
     after: Any = ({"scope": REMEMBER}, "v2")
     assert starting_version(collection("v3", v1=TUNE, v2=behind, v3=after)) == "v1"
     assert starting_version(collection("v2", v1=({}, "v0"), v2=({"scope": REMEMBER}, None))) == "v0"
+
+
+@pytest.mark.parametrize(
+    ("encoder", "purpose", "kept"),
+    [(None, "search", True), (None, "predict", False), (object(), "search", False)],
+)
+def test_queries_inserted_meanwhile_are_kept_where_the_encoder_is_theirs(
+    monkeypatch: pytest.MonkeyPatch, encoder: Any, purpose: str, kept: bool
+) -> None:
+    monkeypatch.setattr(registry, "with_inserted", lambda head, memory: f"{head} with {memory}")
+    written: list[str] = []
+    taken = SimpleNamespace(
+        live_model="v1",
+        stored_head=lambda version: SimpleNamespace(memory=f"rows of {version}"),
+        add_model=lambda head, record, **parts: written.append(head) or "v2",
+    )
+    head: Any = "head"
+    registry.register(
+        taken,
+        head,
+        {"purpose": purpose},
+        passed=False,
+        reason="",
+        promote=False,
+        encoder=encoder,  # type: ignore[arg-type]
+    )
+    assert written == ["head with rows of v1" if kept else "head"]
 
 
 def test_a_registration_names_what_answers_else_what_was_trained() -> None:

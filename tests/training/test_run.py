@@ -11,9 +11,10 @@ from support.training.observers import Recorder, StopWhen
 
 from dsearch.client import LocalEngine
 from dsearch.engine import SearchEngine
-from dsearch.errors import Cancelled
-from dsearch.jobs import TrainingJob
-from dsearch.training import RunFolder, run_training
+from dsearch.errors import Cancelled, InvalidRequest
+from dsearch.jobs import RISKS, TrainingJob, TuningJob
+from dsearch.store import Event, Impression
+from dsearch.training import RunFolder, run_training, run_tuning
 from dsearch.types import Document
 
 PAIRS = 24
@@ -58,6 +59,29 @@ def test_a_run_is_known_by_its_data_its_documents_its_options_and_its_parent(
     assert (later["options"], later["parent"]) == (first["options"], first["parent"])
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"scope": "full"}, {"source": "feedback"}, {"field": "n", "objective": "value", "queries": None}],
+    ids=str,
+)
+def test_the_gate_is_that_of_the_job(pairs: Any, kind: dict[str, Any]) -> None:
+    pairs.ingest([Document(f"n{i}", f"number{i} colour{i % 3}", metadata={"n": i}) for i in range(12)])
+    shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
+    pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
+    chosen: dict[str, Any] = {"risk": "bold", "alpha": 0.3, "margin": 0.125, "epochs": 1, "memory": False}
+    data = {"queries": QUERIES, "judgements": JUDGEMENTS} if "queries" not in kind else {}
+    result = run_training(pairs, TrainingJob(**{**data, **chosen, "tune": False, **kind})).result
+    gate = result.gate.gate
+    assert (gate.alpha, gate.margin, gate.harm) == (0.3, 0.125, RISKS["bold"].harm)
+    assert result.record["options"].get("margin", 0.95) == 0.95  # of hard negatives
+
+
+def test_the_gate_of_a_tuning_is_that_of_the_job(pairs: Any) -> None:
+    job = TuningJob(queries=QUERIES, judgements=JUDGEMENTS, risk="cautious", alpha=0.4, margin=0.25)
+    gate = run_tuning(pairs, job).result.gate.gate
+    assert (gate.alpha, gate.margin, gate.harm) == (0.4, 0.25, RISKS["cautious"].harm)
+
+
 def test_an_observer_receives_everything_and_stops_the_job(pairs: Any) -> None:
     observer = Recorder()
     learned = run_training(pairs, JOB, observer)
@@ -68,6 +92,38 @@ def test_an_observer_receives_everything_and_stops_the_job(pairs: Any) -> None:
     with pytest.raises(Cancelled):
         run_training(pairs, JOB, StopWhen(lambda: True))
     assert pairs.store.models() == []  # nothing is registered by running
+
+
+class StopAt(Recorder):
+    """Stops a job in a stage."""
+
+    def __init__(self, stage: str):
+        super().__init__()
+        self.stage = stage
+
+    def cancelled(self) -> bool:
+        return bool(self.steps) and self.steps[-1].stage == self.stage
+
+
+def test_a_run_goes_on_until_its_result_is_registered(pairs: Any, tmp_path: Path) -> None:
+    """Stopped in the null slot, which is fitted when the head is trained."""
+    nothing = {f"n{i}": f"nothing{i} at all" for i in range(12)}
+    judged = {**JUDGEMENTS, **{id: {"d0": 0.0} for id in nothing}}
+    job = TrainingJob(queries={**QUERIES, **nothing}, judgements=judged, epochs=1, tune=False, null_slot=True)
+    runs: list[RunFolder] = []
+
+    def open_run(identity: Mapping[str, Any], join: bool) -> RunFolder:
+        runs.append(RunFolder(tmp_path / "run", dict(identity), resume=bool(runs)))
+        return runs[-1]
+
+    with pytest.raises(Cancelled):
+        run_training(pairs, job, StopAt("null slot"), open_run=open_run)
+    whole, learned = run_training(pairs, job), run_training(pairs, job, open_run=open_run)
+    assert learned.null_slot == whole.null_slot
+    run_training(pairs, job, open_run=open_run)  # as after a version that could not be written
+    learned.register(pairs, job)
+    with pytest.raises(InvalidRequest, match="is finished; give another folder"):
+        run_training(pairs, job, open_run=open_run)
 
 
 def test_a_local_engine_reports_to_its_observer(pairs: Any, engine: SearchEngine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,7 @@ from dsearch.training.tune import (
 from dsearch.types import Document, Query
 
 COUNT = 80
+tuning = sys.modules[Trials.__module__]  # the package has a function of its name
 
 
 @pytest.fixture
@@ -42,6 +44,25 @@ def words(engine: SearchEngine) -> Collection:
 def judged(collection: Collection, texts: list[str]) -> Examples:
     queries = {f"q{i:03}": text for i, text in enumerate(texts)}
     return examples_from_judgements(collection, queries, {f"q{i:03}": {f"d{i}": 1.0} for i in range(COUNT)})
+
+
+def test_of_many_queries_some_are_drawn_wherever_they_stand(
+    words: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data is often sorted; the first queries would all be of one kind."""
+    monkeypatch.setattr(tuning, "MOST_QUERIES", 24)
+    scored: list[list[str]] = []
+
+    def values(examples: Examples, *_: object) -> dict[Setting, np.ndarray]:
+        scored.append(examples.texts)
+        return {DENSE: np.zeros(len(examples))}
+
+    monkeypatch.setattr(tuning, "_values", values)
+    examples = judged(words, [f"word{i:02}" for i in range(COUNT)])
+    drawn = [Trials.of(examples, start=DENSE, seed=seed).drawn for seed in range(8)]
+    assert all(len(of) == 24 and (np.diff(of) > 0).all() for of in drawn)
+    assert scored == [[examples.texts[at] for at in of] for of in drawn]
+    assert set(np.concatenate(drawn).tolist()) > set(range(60, COUNT))
 
 
 def test_keywords_are_weighed_up_where_they_answer(words: Collection) -> None:

@@ -240,7 +240,7 @@ def _described(model: Model) -> str:
     record = model.record
     if not record:
         return "untrained"
-    if model.purpose == "predict" and record.get("objective") == "value":
+    if model.purpose == "predict" and record.get("field") is not None:
         verdict = f"{record.get('gate', {}).get('verdict', 'none')}, {record.get('verdict', '')}"
         learned = f"predicts {record.get('field')!r}, from {model.parent}"
         return f"{learned}, {amount(record.get('examples', '?'), 'document')}; gate: {verdict}"

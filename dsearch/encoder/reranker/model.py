@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from dsearch.encoder.reranker.weights import RerankerFiles, find_reranker, whole_name
+from dsearch.encoder.reranker.weights import RerankerFiles, find_reranker, state_of, whole_name
 from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable, amount
 
 MOST_MODELS = 2  # that stay in memory
@@ -41,6 +41,7 @@ class TextReranker:
     def __init__(self, files: RerankerFiles, model: Any):
         self.files = files
         self._model = model
+        self._state = state_of(files.folder)
         # A fast tokenizer changes its padding during a call, so it is not reentrant.
         self._using = threading.Lock()
 
@@ -62,6 +63,12 @@ class TextReranker:
             )
         return scores
 
+    @property
+    def outdated(self) -> bool:
+        """True if the folder has other files by now; a model without its folder stays as it is."""
+        state = state_of(self.files.folder)
+        return bool(state) and state != self._state
+
     def _of_pairs(self, query: str, texts: list[str]) -> Any:
         return self._model.predict(
             [(query, text) for text in texts],
@@ -77,12 +84,15 @@ class TextReranker:
         return self._model.similarity(of_query, of_texts)[0].float().cpu().numpy()
 
 
-def load_reranker(name: str, *, fetch: bool = False) -> TextReranker:
+def load_reranker(name: str, *, fetch: bool = False, sha256: str | None = None) -> TextReranker:
     """Load a reranker on the CPU, once; the last few stay in memory.
+
+    One whose files have changed since is loaded again, unless it is the one of the digest.
 
     Args:
         name: name of a model on the hub, or a folder.
         fetch: whether it may come over the network.
+        sha256: digest of the files that it should have; None: as they are now.
 
     Raises:
         RerankerUnavailable: not on this machine, or not to be loaded.
@@ -91,11 +101,13 @@ def load_reranker(name: str, *, fetch: bool = False) -> TextReranker:
     """
     name = whole_name(name)
     with _loading:
-        if name in _loaded:
+        present = _loaded.get(name)
+        if present is not None and (present.files.sha256 == sha256 or not present.outdated):
             _loaded.move_to_end(name)
-            return _loaded[name]
+            return present
         files = find_reranker(name, fetch=fetch)
         _loaded[name] = TextReranker(files, _load(files))
+        _loaded.move_to_end(name)
         while len(_loaded) > MOST_MODELS:
             _loaded.popitem(last=False)
         return _loaded[name]

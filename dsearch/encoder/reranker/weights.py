@@ -138,10 +138,19 @@ def _json(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
+def state_of(folder: Path) -> list[tuple[Path, int, int]]:
+    """Names, sizes and times of a model's files: they change when it is trained again; none if it is gone."""
+    status = [(file, file.stat()) for file in _files_in(folder)]
+    return [(file, of.st_size, of.st_mtime_ns) for file, of in status]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted({file for pattern in _FILES for file in folder.rglob(pattern) if file.is_file()})
+
+
 def _digest(folder: Path) -> str:
-    files = sorted({file for pattern in _FILES for file in folder.rglob(pattern) if file.is_file()})
     digest = hashlib.sha256()
-    for file in files:
+    for file in _files_in(folder):
         with file.open("rb") as stream:
             digest.update(file.relative_to(folder).as_posix().encode())
             digest.update(hashlib.file_digest(stream, "sha256").digest())

@@ -19,7 +19,7 @@ from dsearch.attention.transforms import NO_GRAPH, bounded_states, require_numbe
 from dsearch.engine.ranking.candidates import Among
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.ranking.scores import check_texts, check_values
+from dsearch.engine.ranking.scores import NamedScore, check_texts, check_values
 from dsearch.engine.ranking.scoring import EmbedRows, under_autocast_of_now
 from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import Snapshot
@@ -83,6 +83,25 @@ class SearchLayer(Ranker, nn.Module):
             uncompiled: Callable[..., SearchOutput] = torch.compiler.disable(self._search)  # pyright: ignore
             return uncompiled(query_states, texts, embed, values, None, tokens=tokens, shares=True)
         return self._search(query_states, texts, embed, values, None, tokens=tokens, shares=True)
+
+    def with_head(self, head: Head, snapshot: Snapshot) -> SearchLayer:
+        """Return the same search by another head, with the score of that one where this one has its own."""
+        learned = isinstance(self.score, nn.Module)
+        inner = learned or (isinstance(self.score, NamedScore) and self.score.name == "dot")
+        return SearchLayer(
+            snapshot,
+            head,
+            mode=self.mode,
+            candidates=self.candidates,
+            depth=self.depth,
+            over=self.over,
+            hops=self.fixed_hops,
+            hop_strength=self.hop_strength,
+            score=self.match or ("dot" if inner else self.score),
+            pooling=self.pooling,
+            temperature=None if learned else self._temperature,
+            rerank_candidates=self.rerank_candidates,
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A layer with parameters of its own over the same documents, which are not copied."""

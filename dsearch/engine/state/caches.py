@@ -314,7 +314,7 @@ class KeptRerankings:
         if missing:
             from dsearch.encoder.reranker import load_reranker
 
-            model = require_same(reranker, load_reranker(reranker.name))
+            model = require_same(reranker, load_reranker(reranker.name, sha256=reranker.sha256))
             new = self._scored(model, query, np.array(missing, np.int64))
             scores |= new
             with self._lock:

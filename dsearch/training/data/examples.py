@@ -51,6 +51,7 @@ Reward = Callable[
 """(texts of queries, positions shown to each) → what each was worth: a black box."""
 
 _Made = TypeVar("_Made")
+_LARGEST = 1e38  # of single precision, in which losses are computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,10 @@ def examples_from_judgements(
         teacher: query id → document id → score, for the objectives that learn from a teacher.
 
     Raises:
-        InvalidRequest: nothing is left to learn from.
+        InvalidRequest: nothing is left to learn from; a grade or score that is no number of single precision.
     """
+    for numbers in (qrels, teacher or {}):
+        _require_finite(numbers)
     excluded = {query: set(ids) for query, ids in (exclude or {}).items()}
     scored = teacher or {}
     sources = (*qrels.values(), *scored.values(), *excluded.values())
@@ -194,6 +197,16 @@ def examples_from_judgements(
         teacher=None if teacher is None else taught,
         hidden=hidden if any(len(of) for of in hidden) else None,
     )
+
+
+def _require_finite(numbers: Mapping[str, Mapping[str, float]]) -> None:
+    for query, of in numbers.items():
+        for document, number in of.items():
+            if not abs(number) <= _LARGEST:  # NaN too
+                raise InvalidRequest(
+                    f"query {query!r} and document {document!r}: {number}; use finite grades and scores, up "
+                    f"to {_LARGEST:g}"
+                )
 
 
 def make_examples(

@@ -8,9 +8,9 @@ redirections are not followed.
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,13 +67,13 @@ class RewardCallback:
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
                 content = answer.read(_MAX_BYTES + 1)
-        except (OSError, urllib.error.URLError) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise Unavailable(
-                f"reward_url={self._url}: {error}; is the program that rewards running?"
+                f"reward_url={self._url}: {str(error).strip()}; is the program that rewards running?"
             ) from error
         try:
             rewards = np.array(json.loads(content)["rewards"], np.float32)
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             rewards = np.zeros(0, np.float32)
         if rewards.shape != draws.shape or not np.isfinite(rewards).all():
             raise InvalidRequest(

@@ -132,6 +132,11 @@ def examples_from_feedback(
     graded = graded_pages(pages, propensities, options)
     if not graded.grades:
         why = "; ".join(f"{reason}: {count}" for reason, count in graded.left_out.items()) or "there is none"
+        if only is not None and why == "there is none":
+            raise InvalidRequest(
+                f"no feedback of {collection.name!r} by {', '.join(sorted(only))}; name keys that sent some, "
+                "or client:ID of who sent it without one"
+            )
         if without and why == "there is none":
             raise InvalidRequest(
                 f"no feedback of {collection.name!r} to learn from beside that of "

@@ -17,6 +17,7 @@ one thread; the order of sums over threads varies).
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -82,6 +83,7 @@ class RunFolder:
             live = {} if self.live_at_start is None else {_LIVE: self.live_at_start}
             self._write_run({**described, **live, "finished": False})
         self._board: Any = None
+        self._on_hold = False
 
     def stage(self, name: str) -> Stage:
         """The part of the run called `name`: "fold-0", "train"."""
@@ -126,8 +128,19 @@ class RunFolder:
         )
         return path
 
+    def hold(self) -> None:
+        """Let `finish` wait for `release`: until then the run can be gone on with."""
+        self._on_hold = True
+
+    def release(self) -> None:
+        """Finish a run that was held."""
+        self._on_hold = False
+        self.finish()
+
     def finish(self) -> None:
-        """The run is done: its metrics stay, its checkpoints go."""
+        """The run is done: its metrics stay, its checkpoints go. Without effect while it is held."""
+        if self._on_hold:
+            return
         described = json.loads((self.path / _RUN).read_text("utf-8"))
         self._write_run({**described, "finished": True})
         for folder in self.path.iterdir():
@@ -246,6 +259,17 @@ class Stage:
             for part in _PARTS
         }
         replace_file(self.folder / f"{name}.safetensors", save_arrays(arrays))
+
+    def arrays(self, names: Mapping[Key, str]) -> dict[Key, np.ndarray]:
+        """Those arrays that were kept under these names, by key."""
+        paths = {key: self.folder / f"{name}.npy" for key, name in names.items()}
+        return {key: np.load(path) for key, path in paths.items() if path.is_file()}
+
+    def keep_array(self, name: str, array: np.ndarray) -> None:
+        """Keep an array, at once or not at all."""
+        content = io.BytesIO()
+        np.save(content, array)
+        replace_file(self.folder / f"{name}.npy", content.getvalue())
 
 
 class ReadingStage:

@@ -216,17 +216,16 @@ class _Session:
         queries = part[:MOST] if len(part) <= MOST else _drawn(part, self.options.seed)
         predicted = {0: pooled.served(self.start.to(data.device), queries)}
         self.start.cpu()
-        folder = None if self.run is None else self.run.stage(f"fold-{number}").folder
+        stage = None if self.run is None else self.run.stage(f"fold-{number}")
 
         def report(epoch: Epoch, head: Head) -> None:
             if epoch.number in checkpoints:
                 predicted[epoch.number] = pooled.served(head, queries)
-                if folder is not None:
-                    np.save(folder / f"epoch-{epoch.number}.npy", predicted[epoch.number])
+                if stage is not None:
+                    stage.keep_array(f"epoch-{epoch.number}", predicted[epoch.number])
 
-        for epoch in checkpoints:  # of before the run was interrupted
-            if folder is not None and (folder / f"epoch-{epoch}.npy").is_file():
-                predicted[epoch] = np.load(folder / f"epoch-{epoch}.npy")
+        if stage is not None:  # what is there of before the run was interrupted
+            predicted |= stage.arrays({epoch: f"epoch-{epoch}" for epoch in checkpoints})
         self._train("validate", f"fold-{number}", others, evidence, None, report)
         predictions = [predicted[epoch] for epoch in (0, *checkpoints)]
         contrastive = self.options.contrastive

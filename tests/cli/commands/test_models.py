@@ -82,6 +82,9 @@ def test_a_version_says_where_it_comes_from(record: dict[str, Any], text: str) -
 def test_a_version_that_predicts_names_its_field() -> None:
     record = {"objective": "value", "field": "year", "examples": 40, **GATE}
     assert said(record, purpose="predict") == "predicts 'year', from v0, 40 documents; gate: passed, better"
+    assert said({**record, "objective": "context"}, purpose="predict").startswith(
+        "predicts 'year', from v0, 40"
+    )
     assert said({"objective": "value", **GATE}).startswith("head trained")
 
 

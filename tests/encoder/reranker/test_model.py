@@ -68,6 +68,22 @@ def test_the_one_that_was_used_last_stays(tmp_path: Path, unloaded: None) -> Non
     assert load_reranker(folders[1]) is not second
 
 
+def test_one_that_was_trained_again_is_loaded_again_unless_the_earlier_one_is_wanted(
+    tmp_path: Path, unloaded: None
+) -> None:
+    folder = cross_encoder_folder(tmp_path / "cross")
+    first = load_reranker(str(folder))
+    cross_encoder_folder(folder, seed=1)
+    earlier, own = first.files.sha256, weights.find_reranker(str(folder), fetch=False).sha256
+    assert load_reranker(str(folder), sha256=earlier) is first  # a version goes on with it
+    second = load_reranker(str(folder), sha256=own)
+    assert second.files.sha256 == own != earlier
+    assert load_reranker(str(folder)) is load_reranker(str(folder), sha256=earlier) is second
+    assert not np.allclose(second.scores(QUERY, TEXTS), first.scores(QUERY, TEXTS))
+    folder.rename(tmp_path / "elsewhere")
+    assert load_reranker(str(folder)) is second  # it is in memory
+
+
 def test_an_encoder_is_no_reranker() -> None:
     """sentence-transformers would put a class head of random numbers on it."""
     folder = find_weights("all-MiniLM-L6-v2").folder

@@ -53,7 +53,7 @@ class Texts:
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     """The model that is on this machine."""
     there = Model()
-    monkeypatch.setattr(loading, "load_reranker", lambda name: there)
+    monkeypatch.setattr(loading, "load_reranker", lambda name, sha256: there)
     return there
 
 

@@ -152,6 +152,18 @@ def test_thumbs_that_are_even_leave_a_document_to_its_clicks() -> None:
     assert (graded.grades, graded.left_out) == ({"wing": {"d1": 1.0}}, {})
 
 
+def test_a_negative_is_what_every_agent_left_or_read_in_vain() -> None:
+    pages = [
+        page(("used", "d1"), ("dismissed", "d3"), key="a"),
+        page(("used", "d2"), ("dismissed", "d1"), key="b"),
+    ]
+    left = set(IDS) - {"d1", "d2"}  # each of the two was useful to one of them
+    assert graded_pages(pages, THETA).negatives == left
+    third = [*pages, page(("used", "d1"), key="c")]
+    assert graded_pages(third, THETA, ClickOptions(quorum=3)).negatives == set()  # nothing is relevant
+    assert graded_pages(third, THETA, ClickOptions(quorum=2)).negatives == left
+
+
 def test_the_newest_thumb_of_a_client_counts() -> None:
     pages = [
         page(("thumbs_down", "d7"), key="b", time_s=2.0),

@@ -48,6 +48,16 @@ def test_judgements_become_examples_and_the_rest_is_counted(collection: Collecti
         examples_from_judgements(collection, QUERIES, {"q4": QRELS["q4"]})
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e39])
+def test_what_is_no_number_is_refused_before_a_loss_diverges_by_it(
+    collection: Collection, number: float
+) -> None:
+    bad = {**QRELS, "q5": {"d4": 1.0, "d3": number}}
+    for judgements, teacher in ((bad, None), (QRELS, bad)):
+        with pytest.raises(InvalidRequest, match=r"query 'q5' and document 'd3': .*; use finite grades"):
+            examples_from_judgements(collection, QUERIES, judgements, teacher=teacher)
+
+
 def test_what_is_excluded_of_a_query_is_neither_learned_nor_ranked_for_it_alone(
     collection: Collection,
 ) -> None:

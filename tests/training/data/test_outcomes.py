@@ -43,6 +43,17 @@ def test_a_thumb_down_takes_a_document_out_of_the_use() -> None:
     assert graded == {("river", "k"): {"a": 0.5, "b": 1.0, "c": -LEFT}}
 
 
+def test_thumbs_of_one_contributor_that_are_even_say_nothing() -> None:
+    """Two people behind one key do not agree; what is not said is no negative."""
+    clicked = page("river", "k", ("click", "a"))
+    both = [
+        Event(f"t{up}", clicked.impression.query_id, "k", client, action, "b", 2, 0.0, 0.0)
+        for up, (client, action) in enumerate((("ann", "thumbs_down"), ("ben", "thumbs_up")))
+    ]
+    said = Page(clicked.impression, (*clicked.events, *both))
+    assert grades(said) == {("river", "k"): {"a": 1.0}}
+
+
 def test_a_thumb_up_outweighs_that_an_agent_left_the_document() -> None:
     graded = grades(page("river", "k", ("used", "b"), ("thumbs_up", "a"), ("thumbs_down", "b")))
     assert graded == {("river", "k"): {"a": 1.0, "b": -LEFT, "c": -LEFT, "d": -LEFT}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -81,6 +82,7 @@ OTHERS = [
     {"rewards": [["x", 1], [1, 1]]},
     b"\xff",
     b"NaN",
+    b"[" * 100_000,
 ]
 
 
@@ -93,6 +95,23 @@ def test_other_answers_are_refused(serve: Serve, content: Any) -> None:
 def test_infinite_rewards_are_refused(serve: Serve) -> None:
     with pytest.raises(InvalidRequest, match="finite numbers"):
         RewardCallback(serve(lambda _: {"rewards": [[1e999, 1], [1, 1]]}), name_rows)(["a", "b"], SHOWN)
+
+
+@pytest.mark.parametrize(
+    "reply", [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{"]
+)
+def test_a_program_that_speaks_otherwise_or_stops_in_the_middle_is_not_there(reply: bytes) -> None:
+    def answer() -> None:
+        taken, _ = listening.accept()
+        with taken:
+            taken.recv(1 << 16)
+            taken.sendall(reply)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        with pytest.raises(Unavailable, match=r"[^\n]; is the program that rewards running"):
+            RewardCallback(url, name_rows)(["a"], SHOWN[:1])
 
 
 def test_a_redirection_is_not_followed_and_nobody_is_named(serve: Serve) -> None:

@@ -96,8 +96,8 @@ def test_keys_can_be_named_and_left_out(synonyms: Collection) -> None:
     clicked(synonyms, "b", list(range(20)))
     assert len(examples_from_feedback(synonyms, without={"b"}).examples) == 10
     assert len(examples_from_feedback(synonyms, only={"b"}).examples) == 20
-    with pytest.raises(InvalidRequest, match="no feedback of 'synonyms' to learn from"):
-        examples_from_feedback(synonyms, only={"nobody"})
+    with pytest.raises(InvalidRequest, match="no feedback of 'synonyms' by nobody, who; name keys that sent"):
+        examples_from_feedback(synonyms, only={"who", "nobody"})
     with pytest.raises(InvalidRequest) as refused:
         examples_from_feedback(synonyms, without={"a", "b"})
     assert "no feedback of 'synonyms' to learn from beside that of a, b, which is trusted" in str(

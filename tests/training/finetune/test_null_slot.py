@@ -93,6 +93,24 @@ def test_each_fold_is_measured_by_the_slot_of_the_others(
     assert slot.gain == pytest.approx(likelihood - share * np.log(share) - (1 - share) * np.log(1 - share))
 
 
+@pytest.mark.parametrize(("absent", "opened"), [(-2.0, True), (2.0, False)])
+def test_a_slot_that_grows_with_the_evidence_is_not_opened(
+    papers: Collection, monkeypatch: pytest.MonkeyPatch, absent: float, opened: bool
+) -> None:
+    """Where what nothing answers scores higher, "nothing fits" would be said of the best hits."""
+
+    def made_up(_head: Head, _snapshot: object, some: list[str], _states: object) -> np.ndarray:
+        draw = np.random.default_rng(1).normal(size=len(some))
+        return draw + np.array([absent if text in ABSENT else 0.0 for text in some])
+
+    monkeypatch.setattr(null_slot, "evidence_of", made_up)
+    states = papers.encoder.encode_queries(ABSENT)
+    head, slot = learn_null_slot(Head(32), judged(papers), ABSENT, states)
+    assert slot.gain > 0.1  # it tells them apart either way
+    assert slot.opened is opened
+    assert (head.null_slot is not None) is opened
+
+
 def test_a_slot_that_says_nothing_is_not_opened(papers: Collection) -> None:
     """The same queries on both sides: nothing tells them apart."""
     examples = judged(papers)

@@ -50,7 +50,9 @@ def test_everything_that_a_run_goes_on_from_is_synced_before_it_has_its_name(
     stage = run.stage("fold-0")
     stage.keep_checkpoint(({"x": torch.zeros(2)}, {"epoch": 1}))
     stage.keep_answers("before", answers(0.5))
+    stage.keep_array("epoch-1", np.arange(3))
     files = {"run.json": "run", "checkpoint.safetensors": "fold-0", "before.safetensors": "fold-0"}
+    files["epoch-1.npy"] = "fold-0"
     assert happened == [
         line
         for name, folder in files.items()
