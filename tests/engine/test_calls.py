@@ -163,3 +163,9 @@ def test_a_promotion_tells_what_answered_before(collection: Collection) -> None:
         ("v1", False, "v0"),
         ("v2", False, "v0"),
     ]
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1001])
+def test_a_page_of_no_length_is_refused_as_over_http(limit: int) -> None:
+    with pytest.raises(InvalidRequest, match=rf"limit={limit}; use 1 to 1000"):
+        paged(Shelf([1] * 7), limit=limit)

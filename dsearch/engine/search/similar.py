@@ -55,6 +55,7 @@ def similar(
         raise InvalidRequest("stages=2; examples have no tokens of a query: leave it out, or search by text")
     if query is not None and not query.strip():
         raise InvalidRequest("query is empty; give at least one word, or leave it out")
+    chosen.check([query or ""], vectors=query is None or vector is not None)
     _check_examples(like, unlike)
     own = None
     if vector is not None:
