@@ -127,7 +127,7 @@ def first_of_each(values: list[Any]) -> Int64[np.ndarray, " hits"]:
     indices: list[int] = []
     for index, value in enumerate(values):
         # True is not 1, and 1 is 1.0; a list is a document's `value`.
-        name = isinstance(value, bool), tuple(value) if isinstance(value, list) else value
+        name = isinstance(value, bool), tuple(cast("list[Any]", value)) if isinstance(value, list) else value
         if value is None or name not in seen:
             indices.append(index)
         seen.add(name)
