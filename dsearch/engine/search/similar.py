@@ -61,7 +61,8 @@ def similar(
     if vector is not None:
         own = query_vectors([vector], collection.store.dimension, "vector").float()
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
-    question: tuple[object, ...] = ((*like,), (*unlike,), query, chosen.ranking(tree))
+    rules = chosen.ranking(tree)
+    question: tuple[object, ...] = (collection.name, (*like,), (*unlike,), query, rules)
     if own is not None:
         question = (*question, own.numpy().tobytes())
     place = PageRequest.of(
