@@ -141,6 +141,8 @@ def load_settings(**values: Any) -> Settings:
         return Settings(**{key: value for key, value in values.items() if value is not None})
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"{named or DEFAULT_FILE}: not TOML ({error})") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{named or DEFAULT_FILE}: not UTF-8; save it so ({error})") from error
     except ValidationError as error:
         problems = [_in_words(problem["loc"], problem["msg"], problem["type"]) for problem in error.errors()]
         raise InvalidRequest(

@@ -114,7 +114,7 @@ def has_type(value: object, field: dataclasses.Field[Any]) -> bool:
 
 
 def check_keywords(declaration: type, keywords: Mapping[str, Any], further: Iterable[str] = ()) -> None:
-    """Refuse keyword arguments that a dataclass of options does not have, or of another type than its own.
+    """Refuse keyword arguments that a dataclass of options does not have, of another type, or out of bounds.
 
     Args:
         declaration: the dataclass.
@@ -134,7 +134,8 @@ def check_keywords(declaration: type, keywords: Mapping[str, Any], further: Iter
             continue
         field, about = declared[name]
         plain = value.item() if hasattr(value, "item") else value  # numbers of NumPy
-        if not (has_type(plain, field) or (about.choices and callable(value))):  # a score of one's own
+        fits = has_type(plain, field) and (not isinstance(plain, int | float) or about.allows(plain))
+        if not (fits or (about.choices and callable(value))):  # a score of one's own
             raise InvalidRequest(f"{name}={value!r}; use {allowed_values(field, about)}")
 
 

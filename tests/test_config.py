@@ -112,6 +112,10 @@ def test_unknown_keys_and_files_that_are_none_are_refused(
     (bare / "dsearch.toml").write_text("port =\n")
     with pytest.raises(InvalidRequest, match=r"dsearch\.toml: not TOML"):
         load_settings()
+    for encoding in ("latin-1", "utf-16"):
+        (bare / "dsearch.toml").write_text("port = 1  # für\n", encoding)
+        with pytest.raises(InvalidRequest, match=r"dsearch\.toml: not UTF-8; save it so"):
+            load_settings()
     (bare / "dsearch.toml").unlink()
     monkeypatch.setenv("DSEARCH_PROT", "1")
     with pytest.raises(

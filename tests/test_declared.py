@@ -125,6 +125,21 @@ def test_keywords_are_checked_by_name_and_type() -> None:
             check_keywords(Declaration, {name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "use"),
+    [
+        ("count", 0, "an integer from 1 to 5"),
+        ("count", np.int64(6), "an integer from 1 to 5"),
+        ("share", 1.0, "a number between 0 and 1"),
+        ("ratio", float("nan"), "a number from 0 to 2"),
+        ("ratio", np.float32(2.5), "a number from 0 to 2"),
+    ],
+)
+def test_keywords_out_of_bounds_are_refused_as_a_schema_refuses_them(name: str, value: Any, use: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"{name}=.*; use {use}$"):
+        check_keywords(Declaration, {name: value})
+
+
 def test_suggestions() -> None:
     assert suggestion("hybird", ["dense", "hybrid"]) == " (did you mean hybrid?)"
     assert suggestion("xyz", ["dense", "hybrid"]) == ""

@@ -153,3 +153,16 @@ def test_what_another_process_cannot_import_is_refused() -> None:
 def test_an_interrupt_is_left_to_the_process_that_started_it() -> None:
     """Ctrl-C reaches a whole group of processes; the parent ends its children by itself."""
     assert run_spawned(targets.interrupt_itself) == "still here"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs RLIMIT_AS and /proc")
+@pytest.mark.parametrize("hard", [-1, 1 << 20])
+def test_a_limit_of_memory_is_not_above_the_systems_own(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
+    resource = pytest.importorskip("resource")
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
+    processes._limit_memory(1 << 40)
+    [(soft, kept)] = limits
+    assert kept == hard
+    assert soft > 1 << 40 if hard == resource.RLIM_INFINITY else soft == hard

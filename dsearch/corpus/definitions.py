@@ -23,6 +23,7 @@ _KEYWORDS = (
 _DEFINITION = re.compile(rf"^[ \t]{{0,8}}(?:(?:{_WORDS})\s+)*(?:{_KEYWORDS})\b\s*[\w(<*\[]")
 _HEAD = re.compile(r"^[A-Za-z_][\w\s*&:<>,~\[\]]*\([^;]*$")
 _ABOVE = re.compile(r"^[ \t]*(?:@|#(?!include|define|if|endif|else)|//|/\*|\*|--|\"\"\"|%|;;)")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")  # Python's; str.splitlines ends more
 _MARGIN = frozenset({"c", "c++", "c#", "java", "dart", "php"})
 
 
@@ -53,9 +54,7 @@ def _python(text: str) -> Iterator[int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes in strings that others wrote
         tree = ast.parse(text)
-    lines = text.splitlines(keepends=True)
-    if "\f" in text or "\x1c" in text:  # lines for Python are not lines for str
-        lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    lines = _LINE.findall(text)
     offsets = _offsets(lines)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -105,7 +106,8 @@ class SourceFile:
             pass
         else:
             facts["size"] = state.st_size
-            facts["modified"] = datetime.fromtimestamp(int(state.st_mtime), UTC).isoformat()
+            with suppress(OSError, ValueError, OverflowError):  # a year above 9999
+                facts["modified"] = datetime.fromtimestamp(int(state.st_mtime), UTC).isoformat()
         own: dict[str, Any] = {FIELD: {"root": self.root, "path": self.path}}
         if part:
             own[FIELD]["part"] = part

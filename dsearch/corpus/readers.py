@@ -241,7 +241,7 @@ def _read_folder(folder: Path, reading: _Reading) -> Iterator[Located]:
 def _read_files(files: Iterable[Path], folder: Path, reading: _Reading) -> Iterator[Located]:
     for path in files:
         if not kind_of(path):
-            reading.problems.passed_over[path.suffix.lower()] += 1
+            reading.problems.passed_over[_printable(path.suffix.lower())] += 1
             continue
         try:
             yield from _read_file(_source_file(path, folder, reading.mirror), reading)
@@ -269,7 +269,10 @@ def _source_file(path: Path, folder: Path, mirror: Mirror) -> SourceFile:
 
 def _read_file(file: SourceFile, reading: _Reading, tracked: bool = True) -> Iterator[Located]:
     """Read a file; `tracked` records note where they come from."""
-    name, problems = str(file.file), reading.problems
+    name, problems = _printable(str(file.file)), reading.problems
+    if name != str(file.file):
+        problems.add(name, None, "its name is not UTF-8, and ids are; rename it")
+        return
     try:
         with opened(file.file) as stream:
             for line, document in _places(file, stream, reading):
@@ -335,6 +338,11 @@ def kind_of(path: PurePath) -> str:
     if not suffix and name in PLAIN_NAMES:
         return ".txt"
     return suffix if suffix in RECORDS or suffix in TEXTS else ""
+
+
+def _printable(name: str) -> str:
+    """A name of the file system, its bytes that are not UTF-8 written as such: they stand in no message."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _nearest(path: Path) -> str:

@@ -25,6 +25,7 @@ from dsearch.results import (
     PromotionResult,
     RowsDropped,
 )
+from dsearch.search_options import MAX_LIMIT
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import parse_field, parse_filter
 from dsearch.types import Document, Purpose, RowSource
@@ -43,10 +44,10 @@ def list_documents(
 
     Raises:
         InvalidCursor: not the `next` of a page.
-        InvalidRequest: not a filter, a limit below 1.
+        InvalidRequest: not a filter, a limit out of range.
     """
-    if limit < 1:
-        raise InvalidRequest(f"limit={limit}; use 1 or more")
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidRequest(f"limit={limit}; use 1 to {MAX_LIMIT}")
     page: list[Document] = []
     characters, after = 0, None if cursor is None else _id_of(cursor)
     while len(page) < limit and characters < PAGE_CHARACTERS:

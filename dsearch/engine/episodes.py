@@ -115,15 +115,7 @@ class Episodes:
         Raises:
             UnknownEpisode: none of its searches is remembered.
         """
-        with self._lock:
-            task = self._episodes.get((key, episode))
-            names = [] if task is None else list(dict.fromkeys(name for name, _ in task.pages))
-        if not names:
-            raise UnknownEpisode(
-                f"episode={episode[:80]!r}; no search of it is remembered: name it in the searches "
-                "of its task, and report soon after them"
-            )
-        return names
+        return list(dict.fromkeys(name for name, _ in self._remembered(key, episode)[0]))
 
     def feedback(
         self,
@@ -152,15 +144,14 @@ class Episodes:
             UnknownEpisode: none of its searches here is remembered.
             InvalidRequest: a useful document that the episode neither found nor read.
         """
-        if collection not in self.collections(key, episode):
+        every_page, every_reading = self._remembered(key, episode)
+        pages = [page for name, page in every_page if name == collection]
+        if not pages:
             raise UnknownEpisode(
                 f"episode={episode[:80]!r}; it has not searched in {collection!r}: report to "
                 "the collections that it did search"
             )
-        with self._lock:
-            task = self._episodes[key, episode]
-            pages = [page for name, page in task.pages if name == collection]
-            readings = {id for name, id in task.readings if name == collection}
+        readings = {id for name, id in every_reading if name == collection}
         seen = readings.union(*(page.ids for page in pages))
         if strange := next((id for id in outcome.useful_ids if id not in seen), None):
             raise InvalidRequest(
@@ -187,6 +178,19 @@ class Episodes:
         ]
         about = {event.query_id for event in events}
         return [page for page in pages if page.query_id in about], events
+
+    def _remembered(
+        self, key: str, episode: str
+    ) -> tuple[list[tuple[str, Impression]], list[tuple[str, str]]]:
+        """Pages and readings of an episode as they are now: others may make it forgotten meanwhile."""
+        with self._lock:
+            task = self._episodes.get((key, episode))
+            if task is not None and task.pages:
+                return [*task.pages], [*task.readings]
+        raise UnknownEpisode(
+            f"episode={episode[:80]!r}; no search of it is remembered: name it in the searches "
+            "of its task, and report soon after them"
+        )
 
     def _grow(self, task: _Episode, more: int) -> None:
         task.bytes += more

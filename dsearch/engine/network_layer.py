@@ -10,8 +10,9 @@ documents at positions (`ids`) and be compared with another version (`with_model
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -84,15 +85,17 @@ class CollectionLayer(SearchLayer):
                 learning = _learning_encoder(collection, version, encoder_training)
             snapshot, own = _layer_parts(collection, collection.snapshot_for(version), options)
             lease = Lease(snapshot.generation.folder)  # the collection's own ends with its engine
+            release = finalize(self, lease.release)  # also of a layer that is refused below
+            origin = _Origin(collection)
             head = copy.deepcopy(collection.head(version)).train()
         if options.get("stages") == 2 and head.second_stage is None and snapshot.token_dims is not None:
             head.second_stage = SecondStage(snapshot.token_dims)
         super().__init__(snapshot, head, **own)
         self.version = version
         self.encoder: LearningEncoder | None = learning
-        self._source, self._options = source, options
+        self._source, self._options, self._origin = source, options, origin
         self._frozen: list[TextEncoder] = []  # in a list: as a submodule it would be a parameter to train
-        self._release = finalize(self, lease.release)
+        self._release = release
         self._resident: Resident | None = resident
         if resident is not None:
             self.resident = ResidentEmbeddings(self.snapshot, resident, self.device)
@@ -136,7 +139,7 @@ class CollectionLayer(SearchLayer):
         attend = partial(super().forward, query_states, texts, embed=embed, tokens=tokens)
         ids_of = partial(self._listed, self.snapshot)
         if isinstance(values, str):
-            with self._source() as collection:
+            with self._collection() as collection:
                 output = with_field(collection, self, values, lambda rows: attend(values=rows))
         elif values is None or isinstance(values, Tensor | np.ndarray):
             output = attend(values=None if values is None else torch.as_tensor(values))
@@ -157,7 +160,7 @@ class CollectionLayer(SearchLayer):
             )
         if not with_texts:
             return output
-        with self._source() as collection:
+        with self._collection() as collection:
             return output._replace(texts=texts_at(collection, self.snapshot, output.positions))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CollectionLayer:
@@ -176,7 +179,7 @@ class CollectionLayer(SearchLayer):
         if self.encoder is not None:
             return self.encoder.embed(list(texts), "query")
         if not self._frozen:
-            with self._source() as collection:
+            with self._collection() as collection:
                 self._frozen.append(collection.encoder_of(self.version))
         with in_full_precision(self.device.type):
             return torch.as_tensor(self._frozen[0].encode_queries(list(texts)), device=self.device)
@@ -195,7 +198,7 @@ class CollectionLayer(SearchLayer):
             batch = self.encoder.embed_tokens(list(texts), "query")
             parts = zip(batch.states, batch.spans, texts, strict=True)
             return [query_tokens_in_graph(*part, self.snapshot) for part in parts]
-        with self._source() as collection:
+        with self._collection() as collection:
             return tokens_of(collection, texts, self.snapshot, self.version)
 
     @property
@@ -209,7 +212,7 @@ class CollectionLayer(SearchLayer):
 
         Positions change their meaning: take `ids` before, or use outputs of the same step alone.
         """
-        with self._source() as collection:
+        with self._collection() as collection:
             collection.catch_up()
             snapshot, own = _layer_parts(collection, collection.snapshot_for(self.version), self._options)
             if snapshot.generation is not self.snapshot.generation:
@@ -227,7 +230,7 @@ class CollectionLayer(SearchLayer):
         """The same layer, with the same parameters, over other embeddings of the collection's documents."""
         other = copy.copy(self)
         other.__dict__["_modules"] = {**self._modules}
-        with self._source() as collection:
+        with self._collection() as collection:
             other.snapshot, own = _layer_parts(collection, state, self._options)
         match = own.get("score")
         other.match = match if isinstance(match, FieldMatch) else None
@@ -237,14 +240,25 @@ class CollectionLayer(SearchLayer):
 
     def ids(self, positions: Int64[np.ndarray, "batch candidates"]) -> list[list[str]]:
         """Ids of the documents at positions of the present snapshot; "" at −1."""
-        with self._source() as collection:
+        with self._collection() as collection:
             return collection.ids_at(self.snapshot, positions)
 
     def _listed(
         self, snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"]
     ) -> list[list[str]]:
-        with self._source() as collection:
+        with self._collection() as collection:
             return without_padding(collection.ids_at(snapshot, positions))
+
+    @contextmanager
+    def _collection(self) -> Generator[Collection]:
+        """Open the collection that the layer's documents are of.
+
+        Raises:
+            Conflict: another one has its name now, whose rows would be taken for these.
+        """
+        with self._source() as collection:
+            self._origin.require(collection)
+            yield collection
 
     def with_model(self, version: str) -> CollectionLayer:
         """Open the same search by another version on the same device; encoder and score do not learn.
@@ -256,6 +270,28 @@ class CollectionLayer(SearchLayer):
         if isinstance(options.get("score"), torch.nn.Module):
             del options["score"]  # the version has its own
         return CollectionLayer(self._source, version, resident=self._resident, **options).to(self.device)
+
+
+class _Origin:
+    """The folder of a layer's collection. It is held open, so no folder that is made later has its inode."""
+
+    def __init__(self, collection: Collection):
+        file = os.open(collection.store.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._status = os.fstat(file)
+        finalize(self, os.close, file)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Origin:
+        return self
+
+    def require(self, collection: Collection) -> None:
+        """Refuse a collection that has another folder; raises Conflict."""
+        with suppress(OSError):
+            if os.path.samestat(self._status, os.stat(collection.store.path)):
+                return
+        raise Conflict(
+            f"collection {collection.name!r} is another one than when this layer was opened: it was made "
+            "anew or migrated, or an alias was moved; open the layer again"
+        )
 
 
 def open_layer(

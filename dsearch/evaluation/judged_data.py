@@ -26,7 +26,8 @@ from dsearch.types import Query
 
 _QUERIES = ("queries.jsonl", "queries.tsv")
 _DOCUMENT = {"document", "corpus-id", "doc", "doc_id"}
-_HEADER = {"query", "query-id", "query_id", "qid", *_DOCUMENT, "grade", "score"}
+_QUERY = {"query", "query-id", "query_id", "qid"}
+_HEADER = {*_QUERY, *_DOCUMENT, "grade", "score"}
 _ITERATION = ("0", "Q0")  # second column of TREC's judgements
 _JSON = (".jsonl", ".ndjson", ".json")
 
@@ -66,7 +67,7 @@ def read_judged_data(path: str | PathLike[str], split: str, problems: Problems |
         return JudgedData(folder.queries(problems), list(read_judged_pairs(folder.qrels_path(split))))
     texts = _texts_beside(path, problems)
     if path.suffix.lower() in _JSON:
-        pairs = list(_json_pairs(path, problems))
+        pairs = list(_json_pairs(path, problems, ids=texts is not None))
     elif _is_trec(path):
         pairs = list(read_judged_pairs(path))
         if texts is None:
@@ -91,7 +92,7 @@ def _texts_beside(path: Path, problems: Problems | None) -> list[Query] | None:
             continue
         if beside.suffix == ".jsonl":
             return read_queries(beside, problems)
-        return [Query(id, text) for _, (id, text, *_) in _rows(beside, 2, quoted=False)]
+        return [Query(id, text) for _, (id, text, *_) in _rows(beside, 2, texts=True)]
     return None
 
 
@@ -115,19 +116,25 @@ def _table_pairs(path: Path) -> Iterator[JudgedPair]:
         yield _pair(place, columns[0], columns[1], columns[2] if len(columns) > 2 else 1)
 
 
-def _json_pairs(path: Path, problems: Problems | None) -> Iterator[JudgedPair]:
+def _json_pairs(path: Path, problems: Problems | None, *, ids: bool) -> Iterator[JudgedPair]:
+    """Pairs of JSON lines; with `ids` queries are named by id, which may be a number."""
     from dsearch.corpus.formats.jsonl import json_objects
 
     numbered = ((number, line) for number, line in enumerate(_lines(path), start=1))
     reported = Problems(strict=True) if problems is None else problems
     for number, record in json_objects(numbered, str(path), reported):
         grade = record.get("grade", record.get("score", 1))
-        yield _pair(f"{path}:{number}", record.get("query"), record.get("document"), grade)
+        query = record.get("query")
+        yield _pair(f"{path}:{number}", _id(query) if ids else query, record.get("document"), grade)
+
+
+def _id(value: Any) -> Any:
+    """An id as a text: whole numbers stand for one, as in `queries.jsonl`."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _pair(place: str, query: Any, document: Any, grade: Any) -> JudgedPair:
-    if isinstance(document, int) and not isinstance(document, bool):
-        document = str(document)
+    document = _id(document)
     if not isinstance(query, str) or not isinstance(document, str) or not query.strip() or not document:
         raise InvalidSource(f"{place}: without query or document; each line needs both, and may have a grade")
     try:
@@ -139,15 +146,17 @@ def _pair(place: str, query: Any, document: Any, grade: Any) -> JudgedPair:
     return JudgedPair(place, query.strip(), document, value)
 
 
-def _rows(path: Path, columns: int, *, quoted: bool = True) -> Iterator[tuple[str, list[str]]]:
+def _rows(path: Path, columns: int, *, texts: bool = False) -> Iterator[tuple[str, list[str]]]:
     """Yield the place and the cells of each row behind a header, which may be missing.
 
     Cells are separated by tabs if the first row has any, otherwise by the more frequent of `;` and `,`.
-    Between tabs a quote is a character like others unless cells are `quoted`.
+
+    With `texts` these are ids and texts of queries: the text of the first is no header, whatever it is, and
+    between tabs a quote is a character like others.
     """
     start = next((line for line in _lines(path) if line.strip()), "")
     delimiter = "\t" if "\t" in start else max(";,", key=start.count)
-    quoting = csv.QUOTE_MINIMAL if quoted or delimiter != "\t" else csv.QUOTE_NONE
+    quoting = csv.QUOTE_NONE if texts and delimiter == "\t" else csv.QUOTE_MINIMAL
     reader = csv.reader(_lines(path), delimiter=delimiter, quoting=quoting)
     first = True
     while True:
@@ -162,11 +171,13 @@ def _rows(path: Path, columns: int, *, quoted: bool = True) -> Iterator[tuple[st
         place = f"{path}:{reader.line_num}"
         names = [cell.strip().lower() for cell in row] if first else []
         first = False
-        if names and names[0] in _DOCUMENT:
+        if names and not texts and names[0] in _DOCUMENT:
             raise InvalidSource(
                 f"{place}: the first column is {names[0]!r}; put query, document, grade in order"
             )
-        if not _HEADER.isdisjoint(names):
+        if texts and names and names[0] in {*_QUERY, "id", "_id"}:
+            continue
+        if not texts and not _HEADER.isdisjoint(names):
             continue
         if len(row) < columns:
             raise InvalidSource(

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 
-from dsearch.corpus.formats.beir import write_beir_judgements
+from dsearch.corpus.formats.beir import grade_text, write_beir_judgements
 from dsearch.errors import InvalidRequest
 from dsearch.types import Query
 
@@ -82,7 +82,7 @@ def table_of(form: str, queries: Mapping[str, str], judgements: Judgements) -> s
     written = io.StringIO(newline="")
     table = csv.writer(written, delimiter="\t" if form == "tsv" else ",", lineterminator="\n")
     table.writerow(("query", "document", "grade"))
-    table.writerows((text, id, f"{grade:g}") for text, id, grade in rows)
+    table.writerows((text, id, grade_text(grade)) for text, id, grade in rows)
     return written.getvalue()
 
 
@@ -91,7 +91,7 @@ def _trec_lines(names: Mapping[str, str], judgements: Judgements) -> Iterator[st
         for document, grade in of.items():
             if document.split() != [document]:
                 raise InvalidRequest(f"id {document!r} has white space, which TREC cannot hold; write .csv")
-            yield f"{names[query]} 0 {document} {grade:g}\n"
+            yield f"{names[query]} 0 {document} {grade_text(grade)}\n"
 
 
 def _on_a_line(text: str) -> str:

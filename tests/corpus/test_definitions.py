@@ -95,3 +95,10 @@ def test_passages_of_a_module_begin_with_definitions() -> None:
 def test_a_definition_that_is_far_leaves_the_cut_as_it_was() -> None:
     text = "def near(): 1\n" + "word " * 500
     assert cut(text, 100, 0, words, [0]) == cut(text, 100, 0, words)
+
+
+@pytest.mark.parametrize("mark", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_of_python_end_where_python_ends_them(mark: str, end: str) -> None:
+    text = end.join([f"x = 'a{mark}b'  # {mark}", "", "def one():", "    pass", "", "def two():", "    pass"])
+    assert [text[start:][:7] for start in definition_starts(text, "python")] == ["def one", "def two"]

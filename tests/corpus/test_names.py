@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from dsearch.corpus import Mirror, Problems, read_sources
-from dsearch.corpus.files import FIELD, key_of
+from dsearch.corpus.files import FIELD, SourceFile, key_of
 from dsearch.types import Document
 
 
@@ -71,3 +77,26 @@ def test_keys_come_from_whole_metadata_alone(tmp_path: Path) -> None:
         {"root": 1, "path": "b"},
     ):
         assert key_of({FIELD: own}) is None, own
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are any bytes on Linux alone")
+def test_a_name_that_is_not_utf8_is_a_problem_that_can_be_shown(tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv"))
+    odd.write_text("id,text\na,x\n")
+    odd.with_suffix(os.fsdecode(b".\xe9")).touch()
+    (tmp_path / "b.txt").write_text("y")
+    problems = Problems()
+    assert [one.id for one in read_sources([tmp_path], problems=problems)] == ["b.txt"]
+    said = f"{tmp_path}/caf\\xe9.csv: its name is not UTF-8, and ids are; rename it"
+    assert [str(problem) for problem in problems.first] == [said]
+    assert problems.passed_over == {".\\xe9": 1}
+    assert list(read_sources([odd], problems=problems)) == []
+    assert [str(problem) for problem in problems.first] == [said, said]
+
+
+@pytest.mark.parametrize("seconds", [2.0**38, 2.0**60, 2.0**70])
+def test_a_file_of_the_far_future_has_no_time_of_change(seconds: float) -> None:
+    late: Any = SimpleNamespace(stat=lambda: SimpleNamespace(st_size=7, st_mtime=seconds))
+    file = SourceFile(late, "/home", "a.txt", ".txt")
+    metadata = file.described(Document("a.txt", "x")).metadata
+    assert (metadata["size"], "modified" in metadata) == (7, False)

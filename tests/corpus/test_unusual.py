@@ -16,7 +16,7 @@ from dsearch.corpus import Problems, RecordFields, read
 from dsearch.corpus.columns import typed
 from dsearch.corpus.definitions import definition_starts
 from dsearch.corpus.formats import office
-from dsearch.corpus.formats.decoding import decoded
+from dsearch.corpus.formats.decoding import SAMPLE, decoded
 from dsearch.corpus.formats.front_matter import MOST, split_front_matter
 from dsearch.corpus.formats.jsonl import documents_of_array, read_jsonl
 from dsearch.corpus.formats.mail import read_mbox
@@ -84,6 +84,48 @@ def test_a_line_that_is_no_object_is_named(line: str, problem: str) -> None:
 def test_an_array_is_documents_if_one_of_its_objects_is(raw: str, number: int | None) -> None:
     read = documents_of_array(raw.encode(), "f.json", Problems(), RecordFields())
     assert (None if read is None else len(list(read))) == number
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_an_array_is_parsed_as_strictly_as_lines_and_decoded_as_texts_are(encoding: str) -> None:
+    large = 2**70
+    raw = (
+        f'[ {{"id": "a", "text": "ä", "n": {large}}},\n {{"id": "b", "text": "x", "n": 1, "n": 2}},'
+        '{"id": "c", "text": "y", "n": [[]]}, {"id": "d", "text": "z", "n": ' + "[" * 70 + "]" * 70 + "}\n]"
+    )
+    problems = Problems()
+    read = documents_of_array(raw.encode(encoding), "f.json", problems, RecordFields())
+    assert read is not None
+    assert [(number, one.id, one.metadata) for number, one in read] == [
+        (1, "a", {"n": large}),
+        (3, "c", {"n": [[]]}),
+    ]
+    assert [str(problem).partition(";")[0] for problem in problems.first] == [
+        "f.json:2: the name 'n' stands twice in one object",
+        "f.json:4: this JSON nests more than 64 levels deep",
+    ]
+
+
+def test_an_array_that_nests_too_deep_for_python_ends_there() -> None:
+    deep = "[" * 1010 + "]" * 1010
+    problems = Problems()
+    read = documents_of_array(
+        f'[{{"text": "a"}}, {{"text": "b", "n": {deep}}}]'.encode(), "f.json", problems, RecordFields()
+    )
+    assert read is not None
+    assert [number for number, _ in read] == [1]
+    assert [str(problem) for problem in problems.first] == [
+        "f.json:2: nests too deep; nothing from here on is read"
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["shift_jis", "gb18030"])
+def test_a_text_longer_than_the_sample_is_decoded_wherever_that_ends(encoding: str) -> None:
+    text = "検索エンジンの試験に使う日本語の文書です。漢字とかなが混ざっています。\n" * 1000
+    for lead in range(4):
+        raw = b"a" * lead + text.encode(encoding)
+        assert len(raw) > SAMPLE
+        assert decoded(raw) == ("a" * lead + text, encoding)
 
 
 def test_a_mark_that_lies_is_a_problem_and_an_encoding_is_named() -> None:

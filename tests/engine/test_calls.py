@@ -48,7 +48,7 @@ def test_pages_follow_each_other_by_their_cursors_and_the_last_has_none() -> Non
     assert paged(shelf, limit=7).next is None  # exactly all
     assert paged(shelf, limit=6).next is not None
     assert paged(Shelf([]), limit=3).next is None
-    with pytest.raises(InvalidRequest, match="limit=0; use 1 or more"):
+    with pytest.raises(InvalidRequest, match="limit=0; use 1 to 1000"):
         paged(shelf, limit=0)
 
 
@@ -165,3 +165,9 @@ def test_a_promotion_tells_what_answered_before(collection: Collection) -> None:
         ("v1", False, "v0"),
         ("v2", False, "v0"),
     ]
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1001])
+def test_a_page_of_no_length_is_refused_as_over_http(limit: int) -> None:
+    with pytest.raises(InvalidRequest, match=rf"limit={limit}; use 1 to 1000"):
+        paged(Shelf([1] * 7), limit=limit)

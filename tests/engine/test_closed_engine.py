@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.service.service_fakes import WordEncoder, documents
 
 import dsearch
 from dsearch.engine import SearchEngine
-from dsearch.errors import Unavailable
+from dsearch.errors import Conflict, Unavailable
 
 
 def test_a_closed_engine_opens_nothing_for_writing(tmp_path: Path) -> None:
@@ -42,3 +43,33 @@ def test_a_closed_engine_opens_nothing_for_writing(tmp_path: Path) -> None:
     engine.close()
     with SearchEngine(tmp_path / "home", encoder=WordEncoder, readonly=True) as reading:
         assert reading.collection("papers").search("river").hits
+
+
+@pytest.mark.parametrize("opened", ["engine", "folder"])
+@pytest.mark.parametrize("changed", ["alias", "anew"])
+def test_a_layer_takes_no_rows_of_another_collection_for_its_own(
+    tmp_path: Path, opened: str, changed: str
+) -> None:
+    with SearchEngine(tmp_path / "home", encoder=WordEncoder) as engine:
+        for name in ("first", "second"):
+            engine.create(name).ingest(documents(6))
+        engine.set_alias("live", "first")
+        layer = dsearch.open_layer(engine if opened == "engine" else engine.home.path, "live", mode="dense")
+        states = torch.ones(1, 32)
+        out = layer(states)
+        if changed == "alias":
+            engine.set_alias("live", "second")
+        else:
+            engine.drop_alias("live")
+            engine.drop("first")
+            engine.create("live").ingest(documents(6))
+        calls: list[Any] = [
+            lambda: out.ids,
+            lambda: layer.ids(out.positions),
+            lambda: layer(states, with_texts=True),
+            lambda: layer(states, values="i"),
+            lambda: layer.refresh(),
+        ]
+        for call in calls:
+            with pytest.raises(Conflict, match="another one than when this layer was opened"):
+                call()

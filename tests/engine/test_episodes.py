@@ -145,3 +145,17 @@ def test_contributors_are_keys_or_else_clients() -> None:
             "", "task", "papers", TaskOutcome(("a",), True), client_id=client, now_s=9.0
         )[1]
         assert [(one.key, one.client_id) for one in made] == [(expected, client)]
+
+
+def test_an_outcome_of_an_episode_that_others_push_out_meanwhile_is_of_what_it_had() -> None:
+    episodes = task("b")
+
+    class Contended:  # whenever it is released others come and push everything out
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            episodes._episodes.clear()
+
+    episodes._lock = Contended()  # pyright: ignore
+    pages, made = episodes.feedback("k", "task", "papers", TaskOutcome((), True), now_s=9.0)
+    assert ([one.query_id for one in pages], [event.object_id for event in made]) == (["p1"], ["b"])

@@ -154,3 +154,14 @@ def test_a_line_without_query_or_document_is_refused(tmp_path: Path, line: str) 
     path.write_text(line + "\n")
     with pytest.raises(InvalidSource, match=r"judged.jsonl:1: without query or document"):
         read_judged_data(path, "test")
+
+
+def test_queries_beside_may_be_named_by_numbers_and_be_called_as_a_column_is(tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": 3, "text": "undo it"}\n')
+    (tmp_path / "judged.jsonl").write_text('{"query": 3, "document": 5, "grade": 1}\n')
+    assert read(tmp_path / "judged.jsonl") == ({"3": "undo it"}, {"3": {"5": 1.0}})
+    (tmp_path / "queries.jsonl").unlink()
+    (tmp_path / "qrels.txt").write_text("3 0 d5 1\n4 0 d5 1\n")
+    for header in ("", "qid\ttext\n", "id\tquery\n"):
+        (tmp_path / "queries.tsv").write_text(f"{header}3\tscore\n4\tquery\n")
+        assert read(tmp_path / "qrels.txt")[0] == {"3": "score", "4": "query"}

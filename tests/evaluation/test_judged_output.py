@@ -87,3 +87,15 @@ def test_other_names_and_ids_that_a_form_cannot_hold_are_refused(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
     assert table_of("csv", QUERIES, {}) == "query,document,grade\n"
     assert table_of("jsonl", QUERIES, {}) == ""
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.trec", "folder"])
+def test_quotes_of_a_query_and_digits_of_a_grade_survive(tmp_path: Path, name: str) -> None:
+    queries = {"1": '"new york" hotels', "2": '"an open quote', "3": '"a phrase"', "4": 'say "so"'}
+    grades = {"1": 0.1234567, "2": 1234567.0, "3": 1 / 3, "4": 2.0}
+    write_judged_data(tmp_path / name, queries, {query: {"d": grade} for query, grade in grades.items()})
+    data = read_judged_data(tmp_path / name, "train")
+    texts = {query.id: query.text for query in data.queries}
+    assert [(texts[pair.query], pair.grade) for pair in data.pairs] == [
+        (queries[query], grade) for query, grade in grades.items()
+    ]

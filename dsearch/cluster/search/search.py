@@ -105,7 +105,7 @@ class ShardedSearch:
                 "group_by, diversity and typos are of one machine; leave them out over shards"
             )
         tree = None if chosen.filter is None else parse_filter(chosen.filter)
-        places = PageRequest.of_batch(questions, chosen, tree)
+        places = PageRequest.of_batch(self.release.collection, questions, chosen, tree)
         if not places:
             return []
         stamp = self._stamp(places[0].pinned, chosen.model or model)

@@ -59,12 +59,15 @@ def _documents(
                 return
             if row == 0 and (remark := fields.remark_on(list(batch.schema.names))) is not None:
                 problems.remark(name, remark)
-            for record in batch.to_pylist():
+            for part in _readable(batch):
                 row += 1
                 try:
+                    record = part if isinstance(part, dict) else part.to_pylist()[0]
                     yield row, to_document(_plain(record), fields)
                 except BadRecord as error:
                     problems.add(name, row, str(error))
+                except OverflowError as error:
+                    problems.add(name, row, f"a date, time or duration out of range: {error}")
     except (
         OSError,
         ValueError,
@@ -72,6 +75,14 @@ def _documents(
         MemoryError,
     ) as error:  # pyarrow's own derive from these
         problems.add(name, row + 1, f"cannot be read from here on: {error}")
+
+
+def _readable(batch: Any) -> list[Any]:
+    """The rows of a batch; each as a batch of its own if one has a time that Python's cannot hold."""
+    try:
+        return batch.to_pylist()
+    except OverflowError:
+        return [batch.slice(at, 1) for at in range(batch.num_rows)]
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def write_beir_judgements(
     for split, judged in qrels.items():
         rows = ["query-id\tcorpus-id\tscore"]
         rows += [
-            f"{_column(query)}\t{_column(document)}\t{_number(grade)}"
+            f"{_column(query)}\t{_column(document)}\t{grade_text(grade)}"
             for query, grades in judged.items()
             for document, grade in grades.items()
         ]
@@ -150,8 +150,8 @@ def record_of(document: Document) -> dict[str, Any]:
     return record
 
 
-def _number(grade: float) -> str:
-    """A grade, exactly; whole ones without a point."""
+def grade_text(grade: float) -> str:
+    """A grade as files of judgements have it: exactly; whole ones without a point."""
     number = float(grade)
     return f"{number:.0f}" if number.is_integer() else repr(number)
 

@@ -7,9 +7,13 @@ encoding hardly ever has one. Only files without such a line are decoded by a de
 from __future__ import annotations
 
 import codecs
+from typing import TYPE_CHECKING
 
 from dsearch.corpus.formats.lines import not_utf8
 from dsearch.corpus.records import BadRecord
+
+if TYPE_CHECKING:
+    from charset_normalizer.models import CharsetMatch
 
 # In order of preference: texts of the Latin script fit several equally well.
 CANDIDATES = (
@@ -28,6 +32,7 @@ CANDIDATES = (
     "euc_kr",
 )
 SAMPLE = 1 << 16  # bytes from the first one beyond ASCII: detection takes some 10 ms
+_LONGEST = 4  # bytes of a character
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -72,7 +77,10 @@ def detected(raw: bytes) -> str | None:
     sample = raw[raw.rfind(b"\n", 0, start) + 1 :][:SAMPLE]
     if b"\0" in sample or any(_is_utf8(line) for line in sample.splitlines() if not line.isascii()):
         return None
-    matches = list(from_bytes(sample, cp_isolation=list(CANDIDATES)))
+    matches: list[CharsetMatch] = []
+    for cut in range(_LONGEST):
+        if not matches:  # the sample may end within a character
+            matches = list(from_bytes(sample[: len(sample) - cut], cp_isolation=list(CANDIDATES)))
     equal = [
         name
         for match in matches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import orjson
 
 from dsearch.corpus import strict_json
+from dsearch.corpus.formats.decoding import decoded
 from dsearch.corpus.formats.lines import ByteStream, Problems, decoded_lines
 from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
+
+_BETWEEN = " \t\r\n,"  # two elements of an array
 
 
 def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
@@ -22,11 +26,7 @@ def documents_of_lines(
     lines: Iterable[tuple[int, str]], name: str, problems: Problems, fields: RecordFields
 ) -> Iterator[Place]:
     """Yield the documents of decoded lines."""
-    for number, record in json_objects(lines, name, problems):
-        try:
-            yield number, to_document(record, fields)
-        except BadRecord as error:
-            problems.add(name, number, str(error))
+    return _documents_of(json_objects(lines, name, problems), name, problems, fields)
 
 
 def documents_of_array(
@@ -35,11 +35,16 @@ def documents_of_array(
     """Yield the documents of a JSON array of objects, by their number from 1.
 
     None if it is other JSON, or no JSON: an array whose objects have no field of a text. Where some have one,
-    the others are problems.
+    the others are problems, as those are that `strict_json` rejects. Text is decoded as that of files.
     """
+    ambiguous = False
     try:
-        records = orjson.loads(raw)
-    except orjson.JSONDecodeError:
+        text, _ = decoded(raw)
+        try:
+            records = strict_json.parse(text)
+        except strict_json.AmbiguousJson:
+            records, ambiguous = orjson.loads(text), True
+    except (BadRecord, orjson.JSONDecodeError):
         return None
     if not isinstance(records, list) or not records:
         return None
@@ -47,17 +52,37 @@ def documents_of_array(
         return None
     if all(fields.of(record)[2] is None for record in records):
         return None
-    return _documents_of(records, name, problems, fields)
+    if ambiguous:  # one of them at least, which is told by its number
+        return documents_of_lines(_elements(text, name, problems), name, problems, fields)
+    return _documents_of(enumerate(records, start=1), name, problems, fields)
 
 
 def _documents_of(
-    records: list[dict[str, Any]], name: str, problems: Problems, fields: RecordFields
+    records: Iterable[tuple[int, dict[str, Any]]], name: str, problems: Problems, fields: RecordFields
 ) -> Iterator[Place]:
-    for number, record in enumerate(records, start=1):
+    for number, record in records:
         try:
             yield number, to_document(record, fields)
         except BadRecord as error:
             problems.add(name, number, str(error))
+
+
+def _elements(array: str, name: str, problems: Problems) -> Iterator[tuple[int, str]]:
+    """Yield number from 1 and text of each element of an array that is valid JSON."""
+    decoder, at, number = json.JSONDecoder(), array.index("[") + 1, 0
+    while True:
+        while array[at] in _BETWEEN:
+            at += 1
+        if array[at] == "]":
+            return
+        number += 1
+        start = at
+        try:
+            at = decoder.raw_decode(array, start)[1]
+        except RecursionError:
+            problems.add(name, number, "nests too deep; nothing from here on is read")
+            return
+        yield number, array[start:at]
 
 
 def json_objects(

@@ -88,7 +88,7 @@ def _metadata(message: EmailMessage) -> dict[str, Any]:
     fields = {
         "from": parseaddr(_header(message, "from"))[1],
         "to": addresses,
-        "date": _date(_header(message, "date")),
+        "date": _date(message),
         "message_id": _header(message, "message-id").strip("<>"),
         "attachments": attachments,
     }
@@ -104,8 +104,8 @@ def _addresses(text: str) -> list[str]:
     return [address for _, address in getaddresses([text]) if address]
 
 
-def _date(text: str) -> str:
+def _date(message: EmailMessage) -> str:
     try:
-        return parsedate_to_datetime(text).isoformat()
+        return parsedate_to_datetime(_header(message, "date")).isoformat()
     except (ValueError, TypeError, OverflowError):
         return ""

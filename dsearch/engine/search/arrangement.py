@@ -122,15 +122,15 @@ def collapsed(
 
 
 def first_of_each(values: list[Any]) -> Int64[np.ndarray, " hits"]:
-    """Indices of the first of equal values; where there is no value every one is a first."""
-    seen: set[str] = set()
+    """Indices of the first of equal values, as filters compare them; without a value every one is a first."""
+    seen: set[tuple[bool, Any]] = set()
     indices: list[int] = []
     for index, value in enumerate(values):
-        name = None if value is None else repr(value)
-        if name is None or name not in seen:
+        # True is not 1, and 1 is 1.0; a list is a document's `value`.
+        name = isinstance(value, bool), tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+        if value is None or name not in seen:
             indices.append(index)
-        if name is not None:
-            seen.add(name)
+        seen.add(name)
     return np.array(indices, np.int64)
 
 

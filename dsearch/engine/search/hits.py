@@ -82,7 +82,7 @@ class Cursor:
         if request_digest != question:
             raise InvalidCursor(
                 "cursor: it belongs to another search; repeat query, filter, mode and all other options of "
-                "the first page (limit, explain, highlight and coverage may differ)"
+                "the first page (limit, explain, highlight and coverage may differ), in the same collection"
             )
         return cls(Stamp(generation, model, sequence), offset, depth, request_digest)
 
@@ -145,10 +145,13 @@ class PageRequest:
         return cls(digest, parsed.offset, shared, max(shared, parsed.depth), parsed.stamp)
 
     @classmethod
-    def of_batch(cls, queries: Sequence[object], chosen: SearchOptions, filter: object) -> list[PageRequest]:
+    def of_batch(
+        cls, collection: str, queries: Sequence[object], chosen: SearchOptions, filter: object
+    ) -> list[PageRequest]:
         """Return the place that the options of a search name in the ranking of each query.
 
         Args:
+            collection: its name; an alias may be moved between two pages.
             queries: the texts, with what stands in place of their embeddings.
             chosen: the options.
             filter: that of the options, parsed.
@@ -156,7 +159,7 @@ class PageRequest:
         Raises:
             InvalidRequest, InvalidCursor: see `of`.
         """
-        rules = chosen.ranking(filter)
+        rules = collection, chosen.ranking(filter)
         return [
             cls.of(
                 chosen.cursor,

@@ -43,7 +43,7 @@ def search(
     started = time.perf_counter()
     states, questions = checked_questions(queries, chosen, vectors, collection.store.dimension)
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
-    places = PageRequest.of_batch(questions, chosen, tree)
+    places = PageRequest.of_batch(collection.name, questions, chosen, tree)
     if not places:
         return []
     groups, stamp = resolve_queries(

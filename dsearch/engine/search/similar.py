@@ -55,12 +55,14 @@ def similar(
         raise InvalidRequest("stages=2; examples have no tokens of a query: leave it out, or search by text")
     if query is not None and not query.strip():
         raise InvalidRequest("query is empty; give at least one word, or leave it out")
+    chosen.check([query or ""], vectors=query is None or vector is not None)
     _check_examples(like, unlike)
     own = None
     if vector is not None:
         own = query_vectors([vector], collection.store.dimension, "vector").float()
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
-    question: tuple[object, ...] = ((*like,), (*unlike,), query, chosen.ranking(tree))
+    rules = chosen.ranking(tree)
+    question: tuple[object, ...] = (collection.name, (*like,), (*unlike,), query, rules)
     if own is not None:
         question = (*question, own.numpy().tobytes())
     place = PageRequest.of(

@@ -208,14 +208,15 @@ def _where(tree: Filter | None) -> tuple[str, list[str]]:
 
 
 def _live(connection: sqlite3.Connection, fields: str, id: str) -> tuple[Any, ...] | None:
-    if not _is_text(id):
+    if not is_text(id):
         return None  # such an id cannot be stored
     return connection.execute(
         f"SELECT {fields} FROM document WHERE id = ? AND deleted IS NULL", (id,)
     ).fetchone()
 
 
-def _is_text(id: str) -> bool:
+def is_text(id: str) -> bool:
+    """False for bytes of a command line that are not UTF-8, which no stored id has."""
     try:
         id.encode("utf-8")
     except UnicodeEncodeError:

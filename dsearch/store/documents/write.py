@@ -12,6 +12,7 @@ from jaxtyping import Float32, Int64
 from dsearch.errors import NotFound
 from dsearch.store.documents import passages as passages_table
 from dsearch.store.documents.passages import Packed
+from dsearch.store.documents.read import is_text
 from dsearch.store.documents.validate import DocumentRow, embedding_bytes
 from dsearch.store.records import WriteReceipt
 from dsearch.store.sqlite.connection import insert_rows
@@ -135,6 +136,7 @@ def set_embeddings(
 def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
     """Return row and digest of the live documents among `ids`, by id."""
     versions: dict[str, tuple[int, bytes]] = {}
+    ids = [id for id in ids if is_text(id)]
     for start in range(0, len(ids), _LOOKED_UP):
         chunk = ids[start : start + _LOOKED_UP]
         marks = ",".join(["(?)"] * len(chunk))  # a list behind IN would be sorted into a table first

@@ -19,7 +19,13 @@ def search() -> ShardedSearch:
     """Of generation 5 at sequence 50, in three shards of 60, 30 and 10 documents."""
     shards = [SimpleNamespace(documents=count, offset=0) for count in (60, 30, 10)]
     release: Any = SimpleNamespace(
-        generation=5, sequence=50, documents=100, shards=shards, tokenizer=None, dimension=2
+        collection="food",
+        generation=5,
+        sequence=50,
+        documents=100,
+        shards=shards,
+        tokenizer=None,
+        dimension=2,
     )
     nothing: Any = None
     return ShardedSearch(release, nothing, nothing, nothing)

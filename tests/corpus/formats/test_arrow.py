@@ -80,3 +80,22 @@ def test_large_files_are_read_in_slices(tmp_path: Any, monkeypatch: pytest.Monke
     with path.open("rb") as stream:
         read = list(reader(stream, "a", Problems(), RecordFields()))
     assert [(number, document.id) for number, document in read] == [(n + 1, str(n)) for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "units", "count"),
+    [("date32", [], 2**30), ("timestamp", ["us"], 2**62), ("duration", ["s"], 2**62)],
+)
+def test_a_time_that_python_cannot_hold_is_a_problem_of_its_row(
+    tmp_path: Any, kind: str, units: list[str], count: int
+) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    form = getattr(pyarrow, kind)(*units)
+    table = pyarrow.table({"id": ["a", "b", "c"], "text": ["x"] * 3, "t": pyarrow.array([0, count, 1], form)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    problems = Problems()
+    with open(tmp_path / "a.parquet", "rb") as file:
+        read = list(read_parquet(file, "a.parquet", problems, RecordFields()))
+    assert [(row, document.id) for row, document in read] == [(1, "a"), (3, "c")]
+    assert len(problems.first) == 1
+    assert str(problems.first[0]).startswith("a.parquet:2: a date, time or duration out of range: ")

@@ -84,3 +84,11 @@ def test_messages_are_named_by_themselves_and_a_bad_one_costs_only_itself() -> N
     assert [(line, one.id) for line, one in read] == [(1, "1@x"), (9, content_id("three", "words"))]
     assert problems == ["m.mbox:6: an e-mail with neither subject nor text"]
     assert mbox("") == ([], [])
+
+
+@pytest.mark.parametrize(
+    "date", ["Mon, 2 Jan 20" + "9" * 30 + " 15:04:05 -0700", "Mon, 2 Jan 2006 15:04:05 -07" + "9" * 30]
+)
+def test_a_date_of_too_many_digits_costs_only_itself(date: str) -> None:
+    read = eml(f"From: a@x.org\nDate: {date}\nSubject: s\n\nwords\n")
+    assert (read.text, read.metadata) == ("words", {"from": "a@x.org"})

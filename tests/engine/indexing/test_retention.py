@@ -20,8 +20,9 @@ from support.warm.processes import warm_start
 
 from dsearch.engine import Collection, SearchEngine, open_layer
 from dsearch.engine.indexing import leases
+from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.leases import KEEP, Lease, alone_with, clear, lease_registered, retire
-from dsearch.errors import CorruptData
+from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.types import Document
 
 
@@ -390,3 +391,13 @@ def follow_swaps(engine: SearchEngine, collection: Collection, swaps: int, *, br
         same = held == ids
         assert same, f"{ids} of generation {generation} at operation {sequence} is not what it held"
     return len({generation for generation, *_ in answers})
+
+
+def test_a_layer_that_is_refused_holds_nothing(engine: SearchEngine, collection: Collection) -> None:
+    folder = generation_folder(collection.store, collection.snapshot.generation.number)
+    engine.close()
+    with pytest.raises(InvalidRequest, match="hops=0; use an integer of at least 1"):
+        open_layer(engine.home.path, "food", hops=0)
+    gc.collect()
+    with alone_with(folder) as alone:
+        assert alone

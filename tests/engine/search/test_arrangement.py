@@ -106,7 +106,8 @@ def test_pages_continue_and_thresholds_come_first(papers: Collection) -> None:
 
 
 def test_edges() -> None:
-    assert first_of_each(["a", 1, "1", None, "a", True, None, 1.0]).tolist() == [0, 1, 2, 3, 5, 6, 7]
+    assert first_of_each(["a", 1, "1", None, "a", True, None, 1.0]).tolist() == [0, 1, 2, 3, 5, 6]
+    assert first_of_each([0, False, "0", [1.0, 2], 0.0, [1, 2.0], [1]]).tolist() == [0, 1, 2, 3, 6]
     assert diverse(np.array([2.0]), np.eye(1), 0.5).tolist() == [0]
     assert diverse(np.array([1.0, 1.0, 1.0]), np.eye(3), 0.0).tolist() == [0, 1, 2]
     alike = np.array([[1.0, 0], [1.0, 0], [0, 1.0]])

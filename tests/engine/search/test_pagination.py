@@ -269,3 +269,22 @@ def test_each_bound_of_a_page_is_inclusive(options: dict[str, int], allowed: str
         PageRequest.of(None, **{"limit": 1, "offset": 0, **options}, question="")
     inside = {name: min(max(value, int(allowed.split()[1])), int(allowed.split()[3]))}
     PageRequest.of(None, **{"limit": 1, "offset": 0, **inside}, question="")
+
+
+def test_a_cursor_is_of_one_collection(engine: SearchEngine) -> None:
+    for name in ("first", "second"):
+        engine.create(name).ingest([Document(f"{name}{i}", f"apple {i}") for i in range(6)])
+    engine.set_alias("live", "first")
+    page, like = engine.collection("live").search("apple", limit=2), ["first0"]
+    assert page.stamp == engine.collection("second").search("apple").stamp  # made alike, as each night
+    alike = engine.collection("live").similar(like, limit=2)
+    engine.collection("second").upsert([Document("first0", "apple 0")])
+    again = engine.collection("first").search("apple", limit=2, cursor=page.next_cursor)
+    assert [hit.rank for hit in again.hits] == [3, 4]
+    engine.set_alias("live", "second")
+    for ask in (
+        lambda live: live.search("apple", limit=2, cursor=page.next_cursor),
+        lambda live: live.similar(like, limit=2, cursor=alike.next_cursor),
+    ):
+        with pytest.raises(InvalidCursor, match=r"belongs to another search; .* in the same collection"):
+            ask(engine.collection("live"))

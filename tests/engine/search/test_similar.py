@@ -157,3 +157,20 @@ def test_a_cursor_goes_on_with_the_same_question_alone(
     assert len(collection.similar(**asked, cursor=cursor).hits) == 3
     with pytest.raises(InvalidCursor):
         collection.similar(**{**asked, **change}, cursor=cursor)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sort": "number", "diversity": 0.5}, "sort='number' and diversity=0.5; give one of the two"),
+        ({"diversity": 5}, "diversity=5; use a number from 0 to 1"),
+        ({"query": "app\udcff"}, "has bytes that are not UTF-8; give UTF-8"),
+        ({"highlight_by": "mean"}, "highlight_by='mean'; use words or meaning"),
+        ({"query": "x", "vector": [1.0], "sort": "number", "diversity": 0.5}, "give one of the two"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_as_in_searches(
+    collection: Collection, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        collection.similar(["d1"], **options)

@@ -183,6 +183,13 @@ def test_delete_reports_what_was_there(store, embed):
     assert store.needs_encoding([ONE]) == [0]
 
 
+def test_bytes_that_are_no_text_are_the_id_of_no_document(store, embed):
+    store.upsert([ONE], embed("One hello"))
+    receipt = store.delete(["caf\udce9", "a"])
+    assert (receipt.deleted, receipt.missing) == (1, 1)
+    assert store.rows_of(["caf\udce9"]) == {}
+
+
 def test_rows_are_not_reused_after_the_last_one_was_deleted_and_the_store_reopened(folder):
     with Store.create(folder, name="papers", encoder={}, dimension=8) as store:
         store.upsert([ONE, TWO])
