@@ -135,6 +135,17 @@ def test_what_the_console_gives_is_typed_as_it_stands(page: Any) -> None:
     assert words[-1] == '{"a":"b\'c"}'
 
 
+def test_marks_count_letters_as_the_server_does(page: Any) -> None:
+    """Positions of highlights are of code points; JavaScript has two units for a picture."""
+    page.goto("/#v=console")
+    text, spans = "🦊🦊 a river 🦊 bank ", [[5, 10], [13, 17]]
+    fragment = {"field": "text", "text": text, "spans": spans, "start": 0, "by": "words"}
+    hit = {"id": "d", "title": "T", "text": text + "and so on " * 60, "metadata": {}}
+    hit |= {"weight": 0.5, "score": 1.0, "rank": 1, "highlights": [fragment]}
+    marked = "[...m.hitElement(v[0], 'river').querySelectorAll('.text mark')].map((one) => one.textContent)"
+    assert asked(page, "hits", marked, hit) == ["river", "bank"]
+
+
 def test_records_are_read_as_the_command_reads_them(page: Any) -> None:
     page.goto("/#v=console")
 
@@ -192,4 +203,6 @@ def test_lines_of_judgements_are_those_of_the_file(page: Any) -> None:
     ):
         with pytest.raises(Exception, match=re.escape(f"{name}, line {line}:")):
             judged(name, text)
+    graded = judged("a.jsonl", '{"query": "q", "document": "d", "grade": 0}\n{"query": "q", "document": "e"}')
+    assert graded["judgements"] == {"q": {"d": 0, "e": 1}}  # 0 is a grade, none is 1
     assert judged("JUDGED.CSV", "query,document\nq,d\nq,e,0")["judgements"] == {"q": {"d": 1, "e": 0}}
