@@ -177,7 +177,7 @@ class DSearchVectorStore(BasePydanticVectorStore):
             )
         if query.node_ids:
             raise InvalidRequest("node_ids restrict no search here; use filters or doc_ids")
-        options: dict[str, Any] = {**self.options, "mode": _mode(query), **kwargs}
+        options: dict[str, Any] = {**self.options, **_mode(query), **kwargs}
         of_query = (filter_of(query.filters), _of_sources(query.doc_ids))
         conditions = [item for item in (options.pop("filter", None), *of_query) if item]
         if query.mode == VectorStoreQueryMode.MMR:
@@ -258,15 +258,19 @@ def _of_sources(ids: list[str] | None) -> dict[str, Any] | None:
     return {"ref_doc_id": {"in": list(ids)}} if ids else None
 
 
-def _mode(query: VectorStoreQuery) -> Mode:
-    """The legs of a query; `alpha` leaves one out at its ends: what lies between, the model has learned."""
+def _mode(query: VectorStoreQuery) -> dict[str, Mode]:
+    """The legs of a query, as an option; none in the default mode, in which the store's option counts.
+
+    `alpha` leaves one out at its ends: what lies between, the model has learned.
+    """
     mode = _MODES.get(query.mode)
     if mode is None:
         allowed = ", ".join(each.value for each in _MODES)
         raise InvalidRequest(f"query mode {query.mode.value!r}; use {allowed}")
     if mode == "hybrid" and query.alpha is not None:
-        return {0.0: "keyword", 1.0: "dense"}.get(float(query.alpha), mode)  # type: ignore[return-value]
-    return mode
+        ends: dict[float, Mode] = {0.0: "keyword", 1.0: "dense"}
+        return {"mode": ends.get(float(query.alpha), mode)}
+    return {} if query.mode == VectorStoreQueryMode.DEFAULT else {"mode": mode}
 
 
 def _node(item: Hit | Stored) -> BaseNode:

@@ -213,6 +213,10 @@ class Catalogue:
         """Alias → collection."""
         return self._engine.aliases()
 
+    def own_name(self, name: str) -> str:
+        """Name of the collection that a name or an alias stands for."""
+        return name if name in self.names() else self.aliases().get(name, name)
+
     def names_of(self, name: str) -> list[str]:
         """Names by which requests name a collection: its own and its aliases."""
         return [name, *(alias for alias, target in self.aliases().items() if target == name)]

@@ -159,7 +159,9 @@ def record_outcome(
         CollectionNotFound, Conflict, FeedbackFull, InsufficientStorage, Unavailable.
     """
     with catalogue.using(name) as collection:
-        pages, events = episodes.feedback(key, episode, name, outcome, client_id=client_id, now_s=time.time())
+        pages, events = episodes.feedback(
+            key, episode, collection.name, outcome, client_id=client_id, now_s=time.time()
+        )
         return collection.feedback.record(pages, events)
 
 

@@ -445,3 +445,16 @@ def test_outcomes_of_tasks_are_alike(apis: dict[str, Any], api: str) -> None:
     for episode, options in (("none", told), (task, {**told, "useful_ids": ["none"]})):
         with pytest.raises(InvalidRequest, match="no search of"):
             asked.report_outcome("papers", episode, **options)
+
+
+@pytest.mark.parametrize("api", ["http", "async", "local"])
+def test_a_task_goes_by_each_name_of_a_collection(apis: dict[str, Any], api: str) -> None:
+    asked, task, alias = apis[api], f"named-{api}", f"today-{api}"
+    asked.set_alias(alias, "papers")
+    found = asked.similar(alias, ["d001"], query="river", limit=3, episode=task)  # a search with words
+    ids = [hit.id for hit in found.hits]
+    asked.get(alias, ids[1], episode=task)
+    told = {"useful_ids": ids[:1], "success": True, "client_id": f"run-{api}"}
+    assert asked.report_outcome("papers", task, **told).events == 2
+    assert asked.report_outcome(alias, task, **told).repeated == 2
+    asked.drop_alias(alias)

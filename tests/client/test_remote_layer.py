@@ -219,6 +219,28 @@ def test_a_head_trains_here_and_answers_there(remote: Client) -> None:
     remote.delete_collection(name)
 
 
+def test_a_gradient_is_of_the_head_that_answered(remote: Client) -> None:
+    layer = RemoteSearch(remote, "papers", model="v1", train_head=True, candidates=20)
+
+    def gradient(step: bool) -> torch.Tensor:
+        found = layer(states := states_of(torch.float32))
+        if step:  # as of several losses, of which one was computed before
+            with torch.no_grad():
+                for parameter in layer.parameters():
+                    parameter.add_(0.2)
+            layer.sync()
+        losses(found).backward()
+        assert states.grad is not None
+        return states.grad
+
+    of_version = gradient(step=False)
+    torch.testing.assert_close(gradient(step=True), of_version)
+    of_draft = gradient(step=False)
+    torch.testing.assert_close(gradient(step=True), of_draft)
+    assert (of_draft - of_version).abs().max() > 1e-3
+    layer.release()
+
+
 @pytest.mark.parametrize("side", ["remote", "local"])
 def test_what_a_head_has_beside_its_projections_comes_and_goes_with_it(
     remote: Client, local: LocalEngine, side: str

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import dsearch.cluster.collection
 import dsearch.service
 import dsearch.service.tasks.readonly
 from dsearch.cluster.coordinator import READY_S
-from dsearch.cluster.ingress import EncoderReplica, Ingress, IngressSettings, deploy
+from dsearch.cluster.ingress import EncodeRequest, EncoderReplica, Ingress, IngressSettings, deploy
+from dsearch.cluster.search import query_encoder
+from dsearch.cluster.search.query_encoder import EncodedQueries
 from dsearch.errors import CollectionNotFound, EncoderUnavailable, InvalidRequest
 
 SETTINGS = IngressSettings(
@@ -141,6 +146,42 @@ def test_an_encoder_is_waited_for_no_longer_than_it_takes_to_be_ready() -> None:
     assert ready.waits == [READY_S]
     with pytest.raises(EncoderUnavailable, match=f"no replica of the encoder was ready in {READY_S:g} s"):
         ingress(ready=_Remote(TimeoutError()))._await_encoder()
+
+
+def test_queries_that_wait_together_get_the_states_of_their_own(
+    reached: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[tuple[list[str], str, str, bool]] = []
+
+    def encoded(_: Any, texts: list[str], mode: str, model: str, tokens: bool) -> EncodedQueries:
+        batches.append((texts, mode, model, tokens))
+        if "unknown" in texts:
+            raise CollectionNotFound("gone")
+        states = torch.tensor([[float(len(text))] for text in texts])
+        return EncodedQueries(states, [_tokens_of(text) for text in texts] if tokens else None)
+
+    monkeypatch.setattr(query_encoder, "encode_queries", encoded)
+    replica = EncoderReplica(asdict(SETTINGS))
+    replica._engine = SimpleNamespace(collection=lambda name: name)  # type: ignore[assignment]
+    asked = [
+        EncodeRequest("papers", ["a", "bb"], "dense", "v1", True),
+        EncodeRequest("papers", ["ccc"], "dense", "v0", False),
+        EncodeRequest("papers", ["dddd"], "dense", "v1", True),
+        EncodeRequest("notes", ["unknown"], "dense", "v1", True),
+        EncodeRequest("papers", ["eeeee"], "dense", "v1", False),
+    ]
+    first, other, third, failed, plain = asyncio.run(replica.encode(asked))
+    states = [answer[0].tolist() for answer in (first, other, third, plain)]
+    assert states == [[[1], [2]], [[3]], [[4]], [[5]]]
+    assert [[token[0][0] for token in answer[1]] for answer in (first, third)] == [["a", "bb"], ["dddd"]]
+    assert other[1] is plain[1] is None
+    assert isinstance(failed, CollectionNotFound)
+    assert batches[0] == (["a", "bb", "dddd"], "dense", "v1", True)
+    assert len(batches) == 4
+
+
+def _tokens_of(text: str) -> Any:
+    return [[text], [(0, len(text))]]
 
 
 def test_an_error_of_the_encoder_is_that_of_the_search() -> None:

@@ -100,6 +100,10 @@ def test_a_run_is_one_episode_and_copies_share_the_engine(
     assert len(ids) == 3
     nothing(None, None)  # nothing was retrieved since
     assert len(ends) == 1
+    for value, succeeds in ((0.8, True), (0.79, False), (True, True)):  # the least value is a success
+        retriever("music")
+        retriever.learning(lambda *_, value=value: value, success=0.8)(None, None)
+        assert ends[-1][1]["success"] is succeeds, value
 
 
 def test_a_metric_that_fails_ends_its_run(

@@ -74,7 +74,7 @@ def test_a_collection_is_made_from_texts(engine: Engine) -> None:
     )
     assert made.similarity_search("lamp", k=1) == [Document("lamp", id="b", metadata={"n": 2})]
     assert made.delete(filter={"n": {"eq": 2}})
-    assert made.get_by_ids(["a", "b"]) == [Document("river stone", id="a", metadata={"n": 1})]
+    assert made.get_by_ids(["b", "a"]) == [Document("river stone", id="a", metadata={"n": 1})]
 
 
 def test_errors_say_what_to_do(engine: Engine, empty: str) -> None:

@@ -188,6 +188,10 @@ def test_modes_leave_a_leg_out(store: adapter.DSearchVectorStore) -> None:
     assert scores(mode=stores.VectorStoreQueryMode.HYBRID, alpha=0.5) == expected("hybrid") == scores()
     apart = [round(hit.score, 5) for hit in engine.search(name, "river", limit=4, diversity=0.75).hits]
     assert scores(mode=stores.VectorStoreQueryMode.MMR, mmr_threshold=0.25) == apart
+    store.options = {"mode": "keyword"}
+    assert scores() == expected("keyword")  # what a query does not say, the store's options do
+    assert scores(mode=stores.VectorStoreQueryMode.HYBRID) == expected("hybrid") != expected("keyword")
+    assert scores(alpha=1.0) == expected("dense")
 
 
 def test_what_there_is_none_of_is_refused_with_a_way_out(store: adapter.DSearchVectorStore) -> None:

@@ -249,11 +249,15 @@ def test_a_request_that_a_busy_server_refuses_is_repeated(page: Any) -> None:
         headers = {"Retry-After": "0.1"}
         route.fulfill(status=503, content_type="application/problem+json", body=body, headers=headers)
 
+    page.add_init_script("""globalThis.waits = [];
+        const later = setTimeout;
+        globalThis.setTimeout = (act, ms) => { waits.push(ms); return later(act, ms); };""")
     page.route("**/v1/collections", refuse_first)
     page.route("**/search", refuse_first)
     page.goto("/#c=papers&q=river")
     page.locator(".hit").first.wait_for()
     assert len(refused) == 4
+    assert page.evaluate("waits.filter((ms) => ms === 100).length") == 4  # 0.1 s, as it was told
     playwright.expect(page.locator("#problem")).to_be_hidden()
     page.wrong.clear()  # each refusal is an error of the console
 

@@ -45,7 +45,7 @@ def demo(
     from dsearch.config import load_settings
     from dsearch.corpus import python_corpus
 
-    settings = load_settings(host=host, port=port)
+    settings = load_settings(home=home, host=host, port=port, threads=threads)  # tasks open that home
     say("1. Reading the docstrings of the standard library")
     corpus = python_corpus(public_only=not everything)
     queries = f"{len(corpus.queries)} summary lines serve as queries"

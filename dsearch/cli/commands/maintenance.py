@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -312,12 +313,29 @@ def export(
         if beir is not None:
             count = export_beir(store, beir, condition)
         elif to is not None:
-            with to.open("wb") as file:
+            with _put_in_place(to) as file:
                 count = export_lines(store, file.write, condition)
         else:
             count = export_lines(store, sys.stdout.buffer.write, condition)
             sys.stdout.buffer.flush()
     say(amount(count, "document"))
+
+
+@contextmanager
+def _put_in_place(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of another one when it is whole: an earlier export stays until then."""
+    if path.exists() and not path.is_file():  # a pipe or a device
+        with path.open("wb") as stream:
+            yield stream
+        return
+    path = path.resolve()  # of a link, what it leads to
+    part = path.parent / f".export-{os.getpid()}.part"
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -53,9 +53,10 @@ def answers_now(collection: str, version: str, parent: str, purpose: Purpose = "
     return f"{version} {ANSWERS[purpose]}; back with: {back}"
 
 
-def verdict_line(collection: str, sentence: str, *, live: bool) -> str:
+def verdict_line(collection: str, sentence: str, *, live: bool, purpose: Purpose = "search") -> str:
     """The decision in one sentence, with the way back from a version that answers."""
-    return f"{sentence} Undo: {typed('rollback', '-c', collection)}" if live else sentence
+    of_purpose = () if purpose == "search" else ("--purpose", purpose)
+    return f"{sentence} Undo: {typed('rollback', *of_purpose, '-c', collection)}" if live else sentence
 
 
 def is_kept(collection: str, version: str, try_it: str | None = None) -> str:

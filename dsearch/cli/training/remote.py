@@ -19,6 +19,7 @@ from dsearch.cli.training.output import (
 from dsearch.cli.training.session import JudgedFolder, judged_job
 from dsearch.errors import HomeLocked, InvalidRequest, amount
 from dsearch.jobs import LearningJob, TrainingJob, request_of
+from dsearch.types import Purpose
 
 AnyJob = TypeVar("AnyJob", bound=LearningJob)
 
@@ -59,17 +60,21 @@ def train_by_server(
         task = client.train(collection, **request_of(job))
         result = ended_task(client, task, f"training of {collection}", unit="steps")
     live, version, trained = result["live"], result.pop("model"), result["trained"]
-    unit, purpose = (("query", "queries"), "search") if job.field is None else (("document",), "predict")
+    purpose: Purpose = "search" if job.field is None else "predict"
+    unit = ("query", "queries") if purpose == "search" else ("document",)
+    try_it = None if purpose == "search" else f"predict with model={trained!r}"
     learned = amount(result["examples"], *unit)
     lines = [
-        verdict_line(collection, result["verdict"], live=live),
+        verdict_line(collection, result["verdict"], live=live, purpose=purpose),
         (
             f"{collection}: {trained} trained on {learned} in {result['seconds']:.1f} s "
             f"({epochs_text(result['epochs'])})"
         ),
         f"gate: {result['reason']}",
         *decision_lines(result),
-        answers_now(collection, version, result["parent"], purpose) if live else is_kept(collection, trained),
+        answers_now(collection, version, result["parent"], purpose)
+        if live
+        else is_kept(collection, trained, try_it),
     ]
     return Outcome(live, {"version": version, **result}, lines)
 

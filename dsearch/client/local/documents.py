@@ -138,9 +138,10 @@ class LocalDocuments:
 
     def get(self, collection: str, id: str, *, episode: str | None = None) -> Document:
         """One document, read for the task `episode` if one is named."""
-        document = self.engine.collection(collection).store.get(id)
+        opened = self.engine.collection(collection)
+        document = opened.store.get(id)
         if episode is not None:
-            self.episodes.add_reading("", episode, collection, id)
+            self.episodes.add_reading("", episode, opened.name, id)
         return document
 
     def delete(self, collection: str, id: str) -> results.DeleteResult:

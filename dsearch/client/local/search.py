@@ -59,7 +59,7 @@ class LocalSearch:
         """The documents that a query attends to most."""
         opened = self.engine.collection(collection)
         result = opened.search(query, vector=one_vector(vector), **_without_feedback(options))
-        self._remember(collection, [result], options)
+        self._remember(opened, [result], options)
         return result
 
     def search_batch(
@@ -77,7 +77,7 @@ class LocalSearch:
             raise InvalidRequest("neither queries nor vectors; give at least one")
         texts = [""] * len(states) if queries is None and states is not None else queries or []
         pages = opened.answer(texts, SearchOptions(**_without_feedback(options)), states)
-        self._remember(collection, pages, options)
+        self._remember(opened, pages, options)
         return pages
 
     def similar(
@@ -94,7 +94,7 @@ class LocalSearch:
         opened = self.engine.collection(collection)
         chosen, own = _without_feedback(options), one_vector(vector)
         result = opened.similar(like, unlike=unlike, query=query, vector=own, **chosen)
-        self._remember(collection, [result], options)
+        self._remember(opened, [result], options)
         return result
 
     def facets(
@@ -144,17 +144,17 @@ class LocalSearch:
         opened = self.engine.collection(collection)
         outcome, now_s = TaskOutcome(useful_ids, success), time.time()
         pages, events = self.episodes.feedback(
-            "", episode, collection, outcome, client_id=client_id, now_s=now_s
+            "", episode, opened.name, outcome, client_id=client_id, now_s=now_s
         )
         recorded = opened.feedback.record(pages, events)
         return FeedbackResult(recorded.events, recorded.repeated)
 
-    def _remember(self, collection: str, pages: Sequence[SearchResult], options: FindOptions) -> None:
+    def _remember(self, opened: Collection, pages: Sequence[SearchResult], options: FindOptions) -> None:
         if episode := options.get("episode"):
             for result in pages:
                 if result.query:  # as in the service: without words there is nothing to learn from
                     page = impression_of(result, uuid.uuid4().hex)
-                    self.episodes.add_page("", episode, collection, page)
+                    self.episodes.add_page("", episode, opened.name, page)
 
     # ---- attention
 

@@ -191,7 +191,11 @@ class AgentTool:
 
 
 async def _search(service: Service, call: SearchInput, caller: ToolCaller) -> FoundDocuments:
-    names = [call.collection] if call.collection is not None else await service.read(service.catalogue.names)
+    names = (
+        await service.read(service.catalogue.names)
+        if call.collection is None
+        else [await service.read(partial(service.catalogue.own_name, call.collection))]
+    )
     if not names:
         raise InvalidRequest("there is no collection yet; make one with: dsearch index FILES")
     pages: list[list[FoundDocument]] = []
@@ -224,7 +228,7 @@ async def _fetch(service: Service, call: FetchInput, caller: ToolCaller) -> Fetc
     name, _, id = call.id.partition("/")
     if not id:
         raise InvalidRequest(f"id={repr_of(call.id)}; use the id of a result of search, such as papers/d17")
-    document = await service.read(partial(_stored, service.catalogue, name, id))
+    name, document = await service.read(partial(_stored, service.catalogue, name, id))
     if call.episode is not None:
         service.episodes.add_reading(caller.key, call.episode, name, id)
     return FetchedDocument(
@@ -239,7 +243,8 @@ async def _fetch(service: Service, call: FetchInput, caller: ToolCaller) -> Fetc
 async def _report_outcome(service: Service, call: OutcomeInput, caller: ToolCaller) -> OutcomeRecorded:
     useful: dict[str, list[str]] = {}
     for each in call.useful_ids:
-        name, _, id = each.partition("/")
+        prefix, _, id = each.partition("/")
+        name = await service.read(partial(service.catalogue.own_name, prefix))
         useful.setdefault(name, []).append(id)
     searched = service.episodes.collections(caller.key, call.episode)
     if strange := next((name for name in useful if name not in searched), None):
@@ -259,9 +264,10 @@ async def _report_outcome(service: Service, call: OutcomeInput, caller: ToolCall
     return OutcomeRecorded(recorded=recorded)
 
 
-def _stored(catalogue: Catalogue, name: str, id: str) -> Document:
+def _stored(catalogue: Catalogue, name: str, id: str) -> tuple[str, Document]:
+    """A document, and the collection's own name."""
     with catalogue.using(name) as collection:
-        return collection.store.get(id)
+        return collection.name, collection.store.get(id)
 
 
 async def _list_collections(service: Service, _: NoInput, caller: ToolCaller) -> CollectionsListed:

@@ -180,13 +180,13 @@ async def get_document(
 ) -> Response:
     """Return one document."""
 
-    def get() -> Document:
+    def get() -> tuple[str, Document]:
         with service.catalogue.using(collection) as opened:
-            return opened.store.get(id)
+            return opened.name, opened.store.get(id)
 
-    document = await service.read(get)
+    name, document = await service.read(get)
     if episode is not None:
-        service.episodes.add_reading(asker(request), episode, collection, id)
+        service.episodes.add_reading(asker(request), episode, name, id)
     return json_answer(public_document(document))
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from dsearch.engine.feedback import impression_of
 from dsearch.engine.search.similar import similar as find_similar
 from dsearch.errors import (
     CollectionNotFound,
@@ -36,9 +37,10 @@ from dsearch.service.schemas.search import (
     SearchRequest,
 )
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.json import json_answer, new_id
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import StrictRoute
+from dsearch.store import Impression
 from dsearch.types import SearchResult
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["search"], route_class=StrictRoute)
@@ -71,7 +73,7 @@ async def search(collection: str, body: SearchRequest, request: Request, service
     (result,) = await service.searching.run(partial(find, body.options()), characters=len(body.query or ""))
     service.metrics.searched(collection, [result])
     took_ms = _ms_since(started)
-    return json_answer(_answer_of(collection, result, took_ms, body, asker(request), service))
+    return json_answer(await _answer_of(collection, result, took_ms, body, asker(request), service))
 
 
 @router.get("/search", response_model=SearchAnswer, responses=_READS)
@@ -101,7 +103,7 @@ async def search_batch(
     service.metrics.searched(collection, results)
     took_ms = _ms_since(started)
     key = asker(request)
-    answers = [_answer_of(collection, result, took_ms, body, key, service) for result in results]
+    answers = [await _answer_of(collection, result, took_ms, body, key, service) for result in results]
     return json_answer({"took_ms": took_ms, "results": answers})
 
 
@@ -122,10 +124,10 @@ async def _search(collection: str, query: str, options: SearchFields, key: str, 
     searches = Searches(service.catalogue, collection, options.options())
     result = await service.searching.submit(searches, query, characters=len(query))
     service.metrics.searched(collection, [result])
-    return json_answer(_answer_of(collection, result, _ms_since(started), options, key, service))
+    return json_answer(await _answer_of(collection, result, _ms_since(started), options, key, service))
 
 
-def _answer_of(
+async def _answer_of(
     collection: str, result: SearchResult, took_ms: float, options: SearchFields, key: str, service: Service
 ) -> dict[str, Any]:
     """The answer, remembered for the feedback that may come; without words there is none to learn from."""
@@ -133,9 +135,16 @@ def _answer_of(
         return search_answer(result, took_ms)
     explore = 0.0 if options.sort is not None else options.explore  # an order that was asked for stays
     page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=explore)
-    if options.episode is not None and (seen := service.impressions.find(collection, query_id)):
-        service.episodes.add_page(key, options.episode, collection, seen)
+    if seen := service.impressions.find(collection, query_id):
+        await _join(collection, seen, options, key, service)
     return search_answer(page, took_ms, query_id, drawn)
+
+
+async def _join(collection: str, page: Impression, options: SearchFields, key: str, service: Service) -> None:
+    """Join a page to the task that its search named, by the collection's own name."""
+    if options.episode is not None:
+        name = await service.read(partial(service.catalogue.own_name, collection))
+        service.episodes.add_page(key, options.episode, name, page)
 
 
 def _ms_since(started: float) -> float:
@@ -149,14 +158,18 @@ def _ms_since(started: float) -> float:
     | documented(InvalidRequest, DimensionMismatch, InvalidCursor, InvalidJson, Gone)
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, EncoderUnavailable),
 )
-async def similar(collection: str, body: SimilarRequest, service: TheService) -> Response:
+async def similar(collection: str, body: SimilarRequest, request: Request, service: TheService) -> Response:
     """Search by example: documents like some and unlike others, without these (Rocchio's query)."""
     started = time.perf_counter()
     characters = 0 if body.query is None else len(body.query)
     find = partial(_similar, service.catalogue, collection, body)
     result = await service.searching.run(find, characters=characters)
     service.metrics.searched(collection, [result])
-    return json_answer(search_answer(result, round((time.perf_counter() - started) * 1000, 3)))
+    took_ms = _ms_since(started)
+    if result.query:  # without words there is nothing to learn from
+        key = asker(request)
+        await _join(collection, impression_of(result, new_id(), key=key), body, key, service)
+    return json_answer(search_answer(result, took_ms))
 
 
 def _similar(catalogue: Catalogue, name: str, body: SimilarRequest) -> SearchResult:

@@ -1,7 +1,5 @@
 // The state of the page is its address: #v=train&c=papers&q=…
 
-const known = new Map();
-
 export function state() {
   return new URLSearchParams(location.hash.slice(1));
 }
@@ -14,19 +12,4 @@ export function remember(changes) {
     else present.set(name, value);
   }
   history.replaceState(null, "", `#${present}`);
-}
-
-// The versions of a collection, live one first; asked once, until `forget`.
-export async function versions(collection, ask) {
-  if (!known.has(collection)) known.set(collection, ask(collection));
-  try {
-    return await known.get(collection);
-  } catch (error) {
-    known.delete(collection);
-    throw error;
-  }
-}
-
-export function forget(collection) {
-  known.delete(collection);
 }

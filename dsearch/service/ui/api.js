@@ -110,7 +110,7 @@ async function ask(url, options = {}, tries = TRIES) {
   return ask(url, options, tries - 1);
 }
 
-function pause(ms, signal) {
+export function pause(ms, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, ms);
     signal?.addEventListener("abort", () => {

@@ -6,7 +6,7 @@
 //   search.js  compare.js  train.js  collection.js  attend.js  jobs.js  console.js     the views
 
 import { remember, state } from "./address.js";
-import { collections, keepKey, key, stopped, told } from "./api.js";
+import { aliases, collections, keepKey, key, stopped, told } from "./api.js";
 import { element, problemElement, worded } from "./dom.js";
 import { judgeByKey } from "./judging.js";
 import { changedCollection, noCollection, showSearch, startSearch } from "./search.js";
@@ -125,6 +125,10 @@ async function load() {
       chosen.disabled = true;
       chosen.append(element("option", "", "none yet"));
       await noCollection();
+    }
+    const name = state().get("c");
+    if (name && !found.some((one) => one.name === name)) { // an alias?
+      remember({ c: (await aliases().catch(() => ({})))[name] ?? name });
     }
     await show();
   } catch (error) {

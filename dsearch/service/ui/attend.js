@@ -59,7 +59,7 @@ export async function show(view, { collection, signal }) {
         if (mine === turn) result.prepend(predictionElement(predicted.value, told.results[0]));
       }
     } catch (error) {
-      if (error.name !== "AbortError") result.replaceChildren(problemElement(error));
+      if (mine === turn && error.name !== "AbortError") result.replaceChildren(problemElement(error));
     }
   }
 }

@@ -106,10 +106,10 @@ async function drawMap(section, collection, signal) {
     "The documents that a query finds first, placed by what distinguishes their embeddings most (two principal " +
     "components). Stronger dots hold more of the attention."), form, holder);
 
-  let around = "";
+  let around = "", turn = 0;
 
   async function draw() {
-    holder.replaceChildren();
+    const mine = ++turn; // of two the later is shown
     try {
       const asked = query.value.trim() || around;
       const answer = await attend(collection, {
@@ -120,7 +120,8 @@ async function drawMap(section, collection, signal) {
       const groups = colour.value === "attention" ? null : await groupsOf(collection, ids, colour.value);
       const most = Math.max(...weights, 1e-9);
       const chosen = element("p", "quiet");
-      holder.append(scatter(ids.map((id, at) => ({
+      if (mine !== turn) return;
+      holder.replaceChildren(scatter(ids.map((id, at) => ({
         x: places[at][0],
         y: places[at][1],
         title: groups ? `${id}: ${groups.names[at]}` : `${id}: ${(weights[at] * 100).toFixed(1)} %`,
@@ -131,7 +132,7 @@ async function drawMap(section, collection, signal) {
         choose: (one) => { chosen.textContent = one.title; },
       }), chosen);
     } catch (error) {
-      if (error.name !== "AbortError") holder.replaceChildren(problemElement(error));
+      if (mine === turn && error.name !== "AbortError") holder.replaceChildren(problemElement(error));
     }
   }
 

@@ -1,6 +1,6 @@
 // Two models or modes side by side: for one query, and over a set of judged queries.
 
-import { remember, state, versions } from "./address.js";
+import { remember, state } from "./address.js";
 import { evaluate, models, search } from "./api.js";
 import { element, field, input, problemElement, select, table } from "./dom.js";
 import { attention } from "./hits.js";
@@ -13,7 +13,7 @@ const LIMIT = 10;
 const SHOWN = 20; // wins, and losses, that are listed
 
 export async function show(view, { collection, signal }) {
-  const { live, models: all } = await versions(collection, models);
+  const { live, models: all } = await models(collection);
   const systems = [];
   for (const version of [live, ...all.map((one) => one.version).filter((one) => one !== live)]) {
     systems.push([`${version} hybrid`, `${version}${version === live ? " (live)" : ""}, hybrid`],

@@ -40,11 +40,14 @@ function copier(text) {
 }
 
 export function asCurl({ method, url, body }) {
-  const parts = [`curl -s ${method === "GET" ? "" : `-X ${method} `}'${location.origin}${url}'`];
+  const parts = [`curl -s ${method === "GET" ? "" : `-X ${method} `}${quoted(location.origin + url)}`];
   if (key()) parts.push('-H "Authorization: Bearer $DSEARCH_API_KEY"'); // the key itself stays out of what is copied
-  if (body) parts.push("-H 'content-type: application/json'", `-d '${body.replaceAll("'", "'\\''")}'`);
+  if (body) parts.push("-H 'content-type: application/json'", `-d ${quoted(body)}`);
   return parts.join(" \\\n     ");
 }
+
+// As a shell reads it; an id may have an apostrophe, which addresses keep.
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 export function asPython({ method, url, body }) {
   const lines = [...(key() ? ["import os", ""] : []), "import httpx2", ""];

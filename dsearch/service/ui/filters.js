@@ -18,7 +18,10 @@ export async function offer(collection, hits) {
       && !(name === "size" && "path" in hit.metadata)) // bytes of a file are no kind
     .map(([name]) => name)))].sort().slice(0, FIELDS);
   const key = JSON.stringify([collection, fields, state().get("f")]);
-  if (key === offered) return;
+  if (key === offered) { // another answer, or another collection, may have hidden them meanwhile
+    panel.hidden = listed.childElementCount === 0;
+    return;
+  }
   if (fields.length === 0 && !state().get("f")) {
     panel.hidden = true;
     return;

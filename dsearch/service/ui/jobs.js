@@ -1,6 +1,6 @@
 // Long work: what runs, how far it is, what came of it.
 
-import { cancel, follow, task, tasks } from "./api.js";
+import { cancel, follow, pause, task, tasks } from "./api.js";
 import { curves } from "./charts.js";
 import { button, element, problemElement, worded } from "./dom.js";
 import { headroomInWords } from "./words.js";
@@ -12,6 +12,7 @@ const STEPS = { // of a task, as it names them
   validate: "Learning, with some queries held out", train: "Learning from all", search: "Searching",
   evaluate: "Answering the queries", judge: "Judging", purge: "Writing the database anew",
 };
+const AGAIN_MS = 1000; // after a stream that ended before its task
 const RUNNING = new Set(["queued", "running"]);
 
 export async function show(view, { signal }) {
@@ -25,7 +26,9 @@ export async function show(view, { signal }) {
   for (const one of found) {
     const holder = element("section", "job");
     list.append(holder);
-    if (RUNNING.has(one.state)) outcome(holder, one.id, signal, () => "", named(one));
+    if (RUNNING.has(one.state)) outcome(holder, one.id, signal, () => "", named(one)).catch((error) => {
+      if (error.name !== "AbortError") holder.append(problemElement(error));
+    });
     else holder.append(...taskElements(one), ...(one.kind === "train" ? [history(one, signal)] : []));
   }
 }
@@ -72,20 +75,27 @@ export async function outcome(holder, id, signal, finish, heading = "") {
   said.textContent = "Waiting for its turn, then for its process to start …"; // words from the first second
   holder.replaceChildren(heading, bar, said, stop, shown);
   const told = figures(shown);
-  try {
-    await follow(id, (kind, data) => {
-      if (kind === "progress" && data.total) {
-        bar.value = data.done / data.total;
-        const left = data.done < data.total && typeof data.eta_s === "number" ? `, ${Math.ceil(data.eta_s)} s left` : "";
-        said.textContent = `${STEPS[data.stage] ?? data.stage}: ${data.done} of ${data.total}${left}`;
-      }
-      told(kind, data);
-    }, signal);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    holder.append(problemElement(error));
+  const hear = (kind, data) => {
+    if (kind === "progress" && data.total) {
+      bar.value = data.done / data.total;
+      const left = data.done < data.total && typeof data.eta_s === "number" ? `, ${Math.ceil(data.eta_s)} s left` : "";
+      said.textContent = `${STEPS[data.stage] ?? data.stage}: ${data.done} of ${data.total}${left}`;
+    }
+    told(kind, data);
+  };
+  let done = null, problem = ""; // of the stream; the task goes on without it
+  while (!done || RUNNING.has(done.state)) {
+    if (done) await pause(AGAIN_MS, signal);
+    try {
+      await follow(id, hear, signal);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      if (!problem) problem = problemElement(error);
+      holder.append(problem);
+    }
+    done = await task(id);
   }
-  const done = await task(id);
+  if (problem) problem.remove();
   stop.remove();
   bar.remove();
   if (heading) heading.remove();

@@ -82,18 +82,18 @@ async function filesWithin(entry) {
 
 export async function judgementsOf(files) {
   const queries = {}, all = {}, bySplit = { train: {}, other: {} };
-  const useful = files.filter(({ name }) => /\.(csv|tsv|jsonl?|txt|trec|qrels)$/.test(name) && !/^corpus\./.test(name));
+  const useful = files.filter(({ name }) => /\.(csv|tsv|jsonl?|txt|trec|qrels)$/i.test(name) && !/^corpus\./i.test(name));
   const texts = await Promise.all(useful.map(async (file) => [file.name, await file.text()]));
   // Texts of queries first: a qrels file names them by id.
   for (const [name, text] of texts) {
-    if (/queries.*\.jsonl$/.test(name)) for (const one of lines(name, text)) queries[one._id ?? one.id] = one.text;
-    if (/queries.*\.tsv$/.test(name)) for (const { query, document } of rows(name, text)) queries[query] = document;
+    if (/queries.*\.jsonl$/i.test(name)) for (const one of lines(name, text)) queries[one._id ?? one.id] = one.text;
+    if (/queries.*\.tsv$/i.test(name)) for (const { query, document } of rows(name, text)) queries[query] = document;
   }
   const byId = Object.keys(queries).length > 0;
   for (const [name, text] of texts) {
-    if (/queries.*\.(jsonl|tsv)$/.test(name)) continue;
-    const split = bySplit[/^train\.tsv$/.test(name) ? "train" : "other"];
-    for (const { query, document, grade, byId: trec } of /\.jsonl?$/.test(name) ? lines(name, text) : rows(name, text)) {
+    if (/queries.*\.(jsonl|tsv)$/i.test(name)) continue;
+    const split = bySplit[/^train\.tsv$/i.test(name) ? "train" : "other"];
+    for (const { query, document, grade, byId: trec } of /\.jsonl?$/i.test(name) ? lines(name, text) : rows(name, text)) {
       if (query === undefined || document === undefined) {
         throw new Error(`${name}: a line without query or document; each needs both, and may have a grade.`);
       }
@@ -121,30 +121,33 @@ export function queriesOf({ queries }, judgements) {
 }
 
 function lines(name, text) {
-  return text.split("\n").filter((line) => line.trim()).map((line, number) => {
+  return numbered(text).map(([line, number]) => {
     try {
       return JSON.parse(line);
     } catch {
-      throw new Error(`${name}, line ${number + 1}: not JSON.`);
+      throw new Error(`${name}, line ${number}: not JSON.`);
     }
   });
 }
 
+// Lines that are not blank, with their numbers as an editor has them.
+const numbered = (text) => text.split(/\r?\n/).map((line, at) => [line, at + 1]).filter(([line]) => line.trim());
+
 // Comma or tab separated, with or without a first line of names; the grade may be missing.
 function rows(name, text) {
-  const all = text.split(/\r?\n/).filter((line) => line.trim());
+  const all = numbered(text);
   if (all.length === 0) return [];
-  const trec = all.map((line) => line.trim().split(/\s+/));
-  if (!/[,\t]/.test(all[0]) && trec[0].length === 4 && /^(0|Q0)$/.test(trec[0][1])) {
+  const [[header]] = all, trec = all.map(([line]) => line.trim().split(/\s+/));
+  if (!/[,\t]/.test(header) && trec[0].length === 4 && /^(0|Q0)$/.test(trec[0][1])) {
     return trec.map(([id, , document, grade]) => ({ query: id, document, grade, byId: true }));
   }
-  const split = all[0].includes("\t") ? (line) => line.split("\t") : commas;
-  const first = split(all[0]).map((cell) => cell.trim().toLowerCase());
+  const split = header.includes("\t") ? (line) => line.split("\t") : commas;
+  const first = split(header).map((cell) => cell.trim().toLowerCase());
   const named = first.some((cell) => /^(query|query-id|document|corpus-id|grade|score)$/.test(cell));
-  return (named ? all.slice(1) : all).map((line, number) => {
+  return (named ? all.slice(1) : all).map(([line, number]) => {
     const cells = split(line);
     if (cells.length < 2) {
-      throw new Error(`${name}, line ${number + 1 + named}: one column; use query, document and, if you like, grade.`);
+      throw new Error(`${name}, line ${number}: one column; use query, document and, if you like, grade.`);
     }
     return { query: cells[0], document: cells[1], grade: cells[2] };
   });

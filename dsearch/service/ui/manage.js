@@ -46,7 +46,6 @@ function exportSection(collection) {
   said.setAttribute("role", "status");
   const section = element("section", "", element("h2", "", "Take it along"));
   const start = button("Download as JSON lines", () => guarded(section, async () => {
-    start.disabled = true;
     const parts = [];
     let cursor = null, documents = 0;
     do {
@@ -62,8 +61,7 @@ function exportSection(collection) {
     link.click();
     URL.revokeObjectURL(link.href);
     said.textContent = `${count(documents, "document")} downloaded.`;
-    start.disabled = false;
-  }), "link");
+  }, start), "link");
   section.append(element("p", "", start, " ", said), element("p", "quiet", "Texts and metadata, which any collection reads."));
   return section;
 }
@@ -118,11 +116,15 @@ function removal(collection) {
   return section;
 }
 
-async function guarded(section, act) {
+// `pressed` is a button that waits for the end of what it began.
+async function guarded(section, act, pressed = {}) {
   section.querySelector(".problem")?.remove();
+  pressed.disabled = true;
   try {
     await act();
   } catch (error) {
     section.append(problemElement(error));
+  } finally {
+    pressed.disabled = false;
   }
 }

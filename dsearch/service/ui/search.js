@@ -1,6 +1,6 @@
 // Search as attention: ask, see what fits.
 
-import { remember, state, versions } from "./address.js";
+import { remember, state } from "./address.js";
 import { describe, models, search, similar } from "./api.js";
 import { heatmap } from "./heatmap.js";
 import { element, worded } from "./dom.js";
@@ -92,9 +92,11 @@ function writeAddress() {
 }
 
 async function offerModels() {
+  const collection = chosen.value;
   model.replaceChildren(choice("", "live"));
   try {
-    const { live, models: all } = await versions(chosen.value, models);
+    const { live, models: all } = await models(collection);
+    if (chosen.value !== collection) return;
     model.replaceChildren(choice("", `${live} (live)`), ...all
       .map((one) => one.version)
       .filter((version) => version !== live)
@@ -108,9 +110,10 @@ async function offerModels() {
 
 // A second look, where the documents have tokens.
 async function offerLook() {
+  const collection = chosen.value;
   at("look").hidden = true;
-  const { second_stage } = await describe(chosen.value).catch(() => ({}));
-  at("look").hidden = !second_stage;
+  const { second_stage } = await describe(collection).catch(() => ({}));
+  if (chosen.value === collection) at("look").hidden = !second_stage;
 }
 
 // By keywords alone there is none.
@@ -277,10 +280,11 @@ async function filler() {
 }
 
 async function showCollection() {
-  if (!chosen.value) return;
+  const collection = chosen.value;
+  if (!collection) return;
   try {
-    const found = await describe(chosen.value);
-    if (query.value.trim()) return; // somebody typed
+    const found = await describe(collection);
+    if (query.value.trim() || chosen.value !== collection) return; // somebody typed, or chose another
     hint.replaceChildren(
       element("h2", "", found.documents ? `${count(found.documents - found.pending, "document")} to ask` : "No documents yet"),
       found.documents ? "" : await filler(),

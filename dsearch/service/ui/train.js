@@ -1,6 +1,5 @@
 // Training as something that anybody can do, and undo.
 
-import { forget } from "./address.js";
 import { key, judgements, models, promote, rollback, tasks, toJudge, train } from "./api.js";
 import { button, element, field, input, problemElement, select } from "./dom.js";
 import { named, outcome } from "./jobs.js";
@@ -21,7 +20,6 @@ export async function show(view, { collection, signal }) {
 
   const follow = async (id, result, heading) => {
     const done = await outcome(result, id, signal, (ended) => trainedElement(ended, lineage, collection), heading);
-    forget(collection);
     await drawLineage(lineage, collection);
     return done;
   };
@@ -210,7 +208,6 @@ function versionElement({ version, record }, state, section, collection) {
 async function act(section, collection, doIt) {
   try {
     await doIt();
-    forget(collection);
     await drawLineage(section, collection);
   } catch (error) {
     section.append(problemElement(error));

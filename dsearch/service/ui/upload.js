@@ -3,6 +3,7 @@
 import { createCollection, write } from "./api.js";
 import { button, element, input, worded } from "./dom.js";
 import { frontMatter } from "./front.js";
+import { ofLines, ofTable } from "./records.js";
 import { count } from "./words.js";
 
 const PLAIN = /\.(txt|md|markdown|rst|org|html?|csv|tsv|jsonl|json|ya?ml|toml|ini|py|js|ts|c|h|cpp|java|go|rs|rb|sh|sql|css)$/i;
@@ -143,8 +144,8 @@ async function textOf(file) {
 function ofFile(file, path, text) {
   const type = file.name.split(".").pop().toLowerCase();
   const metadata = { path, name: file.name, type, modified: new Date(file.lastModified).toISOString() };
-  if (type === "jsonl") return ofLines(file.name, text);
-  if (type === "csv" || type === "tsv") return ofTable(path, text, type === "csv" ? "," : "\t");
+  if (type === "jsonl") return ofLines(path, text);
+  if (type === "csv" || type === "tsv") return ofTable(path, text);
   if (/^html?$/.test(type)) {
     const page = new DOMParser().parseFromString(text, "text/html");
     for (const one of page.querySelectorAll("script, style, nav")) one.remove();
@@ -154,58 +155,4 @@ function ofFile(file, path, text) {
   const { fields: { title, ...fields }, text: body } = frontMatter(text);
   const heading = typeof title === "string" && title.trim() ? title : body.match(/^#\s+(.+)$/m)?.[1];
   return [{ id: path, title: heading || file.name, text: body, metadata: { ...metadata, ...fields } }];
-}
-
-function ofLines(name, text) {
-  return text.split("\n").map((line, number) => [line, number]).filter(([line]) => line.trim()).map(([line, number]) => {
-    try {
-      const { _id, id, title, text: words, metadata, value } = JSON.parse(line);
-      return {
-        id: String(id ?? _id), text: words ?? "", title: title ?? "",
-        ...(metadata ? { metadata } : {}), ...(value === undefined ? {} : { value }),
-      };
-    } catch {
-      throw new Error(`${name}, line ${number + 1}: not JSON.`);
-    }
-  });
-}
-
-// A row is a document: id, title and text are its columns of these names, else the text is all of it.
-function ofTable(path, text, separator) {
-  const [head, ...rows] = cellsOf(text, separator);
-  if (!head) return [];
-  const numeric = head.map((_, at) => rows.length > 0 && rows.every((row) => row[at] !== undefined && row[at].trim() !== ""
-    && Number.isFinite(Number(row[at]))));
-  return rows.map((row, number) => {
-    const named = Object.fromEntries(head.map((name, at) => [name, numeric[at] ? Number(row[at]) : row[at] ?? ""]));
-    const { id, title, text: words, ...metadata } = named;
-    return {
-      id: `${path}#${id ?? number + 1}`, title: String(title ?? ""),
-      text: String(words ?? row.join(" ")), metadata: { ...metadata, path },
-    };
-  });
-}
-
-// Quoted cells may have separators, line ends and doubled quotes in them.
-function cellsOf(text, separator) {
-  const rows = [];
-  let row = [], cell = "", quoted = false;
-  const endRow = () => {
-    row.push(cell);
-    if (row.some((one) => one.trim())) rows.push(row);
-    [row, cell] = [[], ""];
-  };
-  for (let at = 0; at < text.length; at++) {
-    const letter = text[at];
-    if (quoted) {
-      if (letter !== '"') cell += letter;
-      else if (text[at + 1] === '"') cell += text[++at];
-      else quoted = false;
-    } else if (letter === '"' && !cell) quoted = true;
-    else if (letter === separator) [row, cell] = [[...row, cell], ""];
-    else if (letter === "\n") endRow();
-    else if (letter !== "\r") cell += letter;
-  }
-  endRow();
-  return rows;
 }

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.cli.terminal import Terminal
 from support.fakes import HashingEncoder
 
 from dsearch.cli.commands import demo
 from dsearch.cli.commands.demo import move_in_words, show_changes
+from dsearch.corpus import PythonCorpus
 from dsearch.engine import Collection, SearchEngine
 from dsearch.training import sentences_of_corpus
 from dsearch.types import Document
@@ -94,3 +96,22 @@ def test_no_sentence_is_shown_that_training_has_learned(collection: Collection) 
     assert len(pairs) > 20  # though training learns two sentences of each document
     assert not learned & {text for text, _ in pairs}
     assert pairs == demo.held_out_sentences(collection)
+
+
+def test_what_is_served_trains_in_the_home_that_was_named(
+    dsearch: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[tuple[Path, Any, Any]] = []
+    monkeypatch.setattr("dsearch.corpus.python_corpus", lambda **_: PythonCorpus([], [], {}))
+    monkeypatch.setattr(
+        demo,
+        "_show_demo",
+        lambda engine, name, corpus, settings, *, serve: served.append(
+            (engine.home.path, settings.home, settings.threads)
+        ),
+    )
+    code, _, err = dsearch("demo", "--home", tmp_path / "other", "--threads", "1")
+    assert code == 0, err
+    [(opened, of_tasks, threads)] = served
+    assert opened == of_tasks == tmp_path / "other"
+    assert threads == 1

@@ -174,6 +174,22 @@ def test_what_is_exported_is_what_was_indexed(indexed: Terminal, beir: Path, tmp
     assert "cannot be written" in err
 
 
+def test_an_export_that_fails_leaves_the_one_before(indexed: Terminal, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("an export of before\n")
+    for filter in ('{"year": {"about": 1}}', '{"kind": 1}'):  # malformed; of a field that no document has
+        code, _, err = indexed("export", "-c", "papers", "-o", out, "--filter", filter)
+        assert code == 1, err
+        assert out.read_text() == "an export of before\n"
+        assert list(tmp_path.glob(".*")) == []
+    link = tmp_path / "latest.jsonl"
+    link.symlink_to(out)
+    code, _, err = indexed("export", "-c", "papers", "-o", link)
+    assert (code, err) == (0, "60 documents\n")
+    assert link.is_symlink()
+    assert len(out.read_text().splitlines()) == 60
+
+
 def test_compact_and_purge(indexed: Terminal, tmp_path: Path) -> None:
     code, out, err = indexed("delete", "d3", "-c", "papers")
     assert code == 0, err

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
+from dsearch.cli.training import remote
 from dsearch.cli.training.output import (
     Outcome,
     _served,
@@ -19,6 +22,8 @@ from dsearch.cli.training.output import (
     leg_lines,
     verdict_line,
 )
+from dsearch.errors import HomeLocked
+from dsearch.jobs import TrainingJob
 from dsearch.training import Registration
 
 
@@ -32,6 +37,25 @@ def test_the_way_back_is_that_of_the_purpose() -> None:
 def test_a_verdict_has_its_undo_only_where_something_changed() -> None:
     assert verdict_line("papers", "It is live.", live=True) == "It is live. Undo: dsearch rollback -c papers"
     assert verdict_line("papers", "It stays.", live=False) == "It stays."
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_beside_a_server_a_version_that_predicts_has_its_own_way_back(
+    monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    result = {"live": live, "model": "v2", "trained": "v2", "parent": "v1", "examples": 9, "epochs": 3}
+    result |= {"verdict": "It predicts year.", "reason": "r", "seconds": 1.0, "gate": {}}
+    server = SimpleNamespace(train=lambda *_, **__: None)
+    monkeypatch.setattr(remote, "server_of", lambda _: nullcontext(server))
+    monkeypatch.setattr(remote, "ended_task", lambda *_, **__: dict(result))
+    job = TrainingJob(objective="value", field="year")
+    outcome = remote.train_by_server(HomeLocked("here"), "papers", job, None, None, {})
+    back = "dsearch rollback --purpose predict -c papers"
+    if live:
+        assert outcome.lines[0] == f"It predicts year. Undo: {back}"
+        assert outcome.lines[-1] == f"v2 answers predictions now; back with: {back}"
+    else:
+        assert outcome.lines[-1].startswith("v2 is kept but does not answer; predict with model='v2', or:")
 
 
 def test_a_kept_version_says_how_to_use_it() -> None:

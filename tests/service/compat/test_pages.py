@@ -55,6 +55,7 @@ def test_each_list_has_each_entry_once(client: TestClient, files: list[str]) -> 
         assert pages(client, path, 5) == [files], path
         assert pages(client, path, 4) == [files[:4], files[4:]], path
         assert pages(client, path, 2, after=files[2])[0][:2] == files[3:], path
+        assert pages(client, path, 2, after=files[4]) == [[]], path  # the last, which failed, is not repeated
     for path in (of_batch, of_store):
         assert pages(client, path, 3, filter="completed") == [files[:3], files[3:4]], path
         assert pages(client, path, 3, filter="failed") == [files[4:]], path
