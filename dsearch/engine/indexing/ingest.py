@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -189,27 +190,27 @@ def build_files(
     searched = search_fields_of(store) if search_fields is None else tuple(search_fields)
     state = store.snapshot()
     number = store.next_generation_number()
-    fields, keeper = FieldsBuilder(), TokenKeeper(store)
-    manifest = Generation.build(
-        generation_folder(store, number),
-        number=number,
-        sequence=state.sequence,
-        rows=state.rows,
-        embeddings=_embedding_blocks(store, state.rows),
-        passages=_passage_blocks(store, state.rows),
-        texts=_contents(store, state.rows, fields, searched),
-        fields=fields,
-        tokens=keeper.for_build(state.rows),
-        encoder=store.encoder,
-        key_projection=key_projection,
-        dense_kind=keys.kind,
-        recall_target=keys.recall_target,
-        memory_bytes=keys.memory_bytes,
-        queries=queries,
-        tokenizer=tokenizer_for(language),
-        on_progress=on_progress,
-    )
-    keeper.close()
+    fields = FieldsBuilder()
+    with closing(TokenKeeper(store)) as keeper:  # of a full disk, too
+        manifest = Generation.build(
+            generation_folder(store, number),
+            number=number,
+            sequence=state.sequence,
+            rows=state.rows,
+            embeddings=_embedding_blocks(store, state.rows),
+            passages=_passage_blocks(store, state.rows),
+            texts=_contents(store, state.rows, fields, searched),
+            fields=fields,
+            tokens=keeper.for_build(state.rows),
+            encoder=store.encoder,
+            key_projection=key_projection,
+            dense_kind=keys.kind,
+            recall_target=keys.recall_target,
+            memory_bytes=keys.memory_bytes,
+            queries=queries,
+            tokenizer=tokenizer_for(language),
+            on_progress=on_progress,
+        )
     record: dict[str, Any] = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
     if searched:
         record["search_fields"] = list(searched)

@@ -168,3 +168,18 @@ def test_each_option_that_differs_is_refused(collection: Collection, name: str) 
         require_options(collection.store, **{**nothing, name: OTHER[name]})
     same = {"language": "english", "search_fields": [], "kind": "Flat", "passages": PassageOptions()}
     require_options(collection.store, **{**nothing, **same})
+
+
+def test_a_build_that_fails_leaves_no_file_of_tokens_open(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(module.Generation, "build", full)
+    monkeypatch.setattr(module.TokenKeeper, "close", lambda keeper: closed.append(keeper.spool.path.name))
+    with pytest.raises(OSError, match="disk full"):
+        module.build_files(collection.store)
+    assert closed == ["tokens.db"]
