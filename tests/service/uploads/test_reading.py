@@ -100,12 +100,13 @@ def archive_of(size: int) -> bytes:
         ("c.gz.txt", gzip.compress(b"river")[:-3], "c.gz.txt: cannot be read"),
         ("d.txt", b"word " * 100, "more than 256 bytes of text or 3 documents; split the file"),
         ("e.csv", b"text\na\nb\nc\nd\n", "more than 256 bytes of text or 3 documents"),
+        ("i.csv", b"text\n" + b"word\n".rjust(200) * 2, "more than 256 bytes of text or 3 documents"),
         ("f.epub", archive_of(4097), "unpacks to 4097 bytes; at most 4096"),
         ("g.csv", b"text\n", "g.csv: it holds no document"),
         ("h", b"x", "h: files without suffix are not read; supported are"),
     ],
     # By name: an archive has the time in its bytes, and two processes would collect different tests.
-    ids=["text.gz", "pdf.gz", "cut.gz", "txt", "csv", "epub", "empty csv", "no suffix"],
+    ids=["text.gz", "pdf.gz", "cut.gz", "txt", "csv", "together", "epub", "empty csv", "no suffix"],
 )
 def test_a_file_above_a_bound_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, said: str
