@@ -7,6 +7,7 @@ its ends. `word_tokenizer` refuses tokenizers of other kinds, which see more tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -14,22 +15,32 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int64
 
+# Marks that stay where accents go, and that Unicode's normal form moves past them: offsets behind one are not
+# those of the text. They are the characters of category Mc with a combining class.
+_MOVED = re.compile(
+    "[\u1715\u1734\u1b44\u1baa\u1bf2\u1bf3\u302e\u302f\ua953\ua9c0\U000111c0\U00011235\U0001134d\U000113cf\U000116b6"
+    "\U0001193d\U00011f41\U00016ff0\U00016ff1\U0001d165\U0001d166\U0001d16d-\U0001d172]"
+)
+
 
 class WordTokens:
     """Tokens of one text, without marks at its ends and without a prompt.
 
     Args:
         encoding: a `tokenizers.Encoding` of the text.
+        placed: False if its offsets may not be those of the text; no part is counted then.
     """
 
-    def __init__(self, encoding: Any):
-        self._encoding = encoding
+    def __init__(self, encoding: Any, *, placed: bool = True):
+        self._encoding, self._placed = encoding, placed
 
     def __len__(self) -> int:
         return len(self._encoding)
 
     def counts(self, spans: Int64[np.ndarray, "parts 2"]) -> Int64[np.ndarray, " parts"]:
         """Number of tokens of each part [start, end) of the text; -1 where a word crosses one of its ends."""
+        if not self._placed:
+            return np.full(len(spans), -1)
         before_start, at_start = self._before(spans[:, 0])
         before_end, at_end = self._before(spans[:, 1])
         return np.where(at_start | at_end, -1, before_end - before_start)
@@ -107,7 +118,8 @@ def word_tokenizer(tokenizer: Any, prompt: str) -> WordTokenizer | None:
     if not by_word:
         return None
     return lambda texts: [
-        WordTokens(encoding) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)
+        WordTokens(encoding, placed=text.isascii() or not _MOVED.search(text))
+        for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True)
     ]
 
 

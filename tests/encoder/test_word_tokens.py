@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import example, given
 from support.word_tokenizers import PROMPT, TEXTS, of_words
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from dsearch.encoder.word_tokens import WordTokens, whole_tokenizer, word_tokenizer
+from dsearch.encoder.word_tokens import _MOVED, WordTokens, whole_tokenizer, word_tokenizer
 
 TOKENIZER = of_words()
 KEPT = of_words(normalizer=normalizers.BertNormalizer(strip_accents=False, lowercase=False))
@@ -30,6 +32,7 @@ def real_count(tokenizer: Tokenizer, text: str, prompt: str) -> int:
 @pytest.mark.parametrize("prompt", ["", PROMPT])
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, KEPT], ids=["lower", "kept"])
 @given(text=TEXTS)
+@example(text="e\u0301\u302e")
 @example(text="a\x1cb foo\u200bbar e\u0301 中文x [SEP][MASK] 한국")
 def test_a_part_has_the_tokens_that_lie_in_it(tokenizer: Tokenizer, prompt: str, text: str) -> None:
     tokens = words_of(tokenizer, prompt)(text)
@@ -86,3 +89,11 @@ def test_a_whole_tokenizer_cuts_no_text_off() -> None:
     assert len(whole.encode("foo " * 20)) == 22
     assert len(whole.encode("foo")) == 3
     assert len(short.encode("foo " * 20)) == 9
+
+
+def test_marks_that_a_normal_form_moves_are_those_of_unicode() -> None:
+    every = map(chr, range(sys.maxunicode + 1))
+    moved = {one for one in every if unicodedata.combining(one) and unicodedata.category(one) != "Mn"}
+    assert moved <= set(filter(_MOVED.match, map(chr, range(sys.maxunicode + 1))))
+    text = "foo bar\u302e"
+    assert words_of(TOKENIZER)(text).counts(np.array([(0, 3), (0, 8)])).tolist() == [-1, -1]

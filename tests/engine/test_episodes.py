@@ -153,6 +153,9 @@ def test_an_outcome_of_an_episode_that_others_push_out_meanwhile_is_of_what_it_h
     class Contended:  # whenever it is released others come and push everything out
         def __enter__(self) -> None: ...
 
+        def locked(self) -> bool:
+            return True
+
         def __exit__(self, *_: object) -> None:
             episodes._episodes.clear()
 
