@@ -2,12 +2,13 @@
 
     python scripts/bench/devices.py DATA/scifact --home index
     python scripts/bench/devices.py DATA/scifact --home index --scopes head query --devices cpu --epochs 1
+    python scripts/bench/devices.py DATA/scifact --scopes full --devices cuda --ways plain compiled both
 
 The collection of the folder's name must be indexed; nothing is registered in it. Each training is `dsearch
 train` on the folder's training split, in a process of its own, so that its peak memory is its own: of the
-process, and for "cuda" of what torch holds on the card. The devices train beside each other. Seconds are
-those of the whole training, with tuning, judging and, in scope full, encoding every document; *queries/s* are
-those of its epochs alone.
+process, and for "cuda" of what torch holds on the card. The devices train beside each other, and on each of
+them one training follows another. Seconds are those of the whole training, with tuning, judging and, in scope
+full, encoding every document; *queries/s* are those of its epochs alone.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ from dsearch.training import Observer, run_training
 from dsearch.types import Progress
 
 SCOPES = ("head", "query", "full")
+# Ways of scope full: options of its training.
+WAYS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "bfloat16": {"precision": "bfloat16"},
+    "compiled": {"compiled": True},
+    "both": {"precision": "bfloat16", "compiled": True},
+}
 COLUMNS = [
     "scope",
     "device",
@@ -79,7 +87,8 @@ def train_once(arguments: argparse.Namespace) -> dict[str, object]:
     texts = {query.id: query.text for query in BeirFolder(folder).queries(Problems())}
     queries = {id: texts[id] for id in judged.qrels}
     epochs = {} if arguments.epochs is None else {"epochs": arguments.epochs}
-    job = TrainingJob(queries=queries, judgements=judged.qrels, scope=scope, **epochs)
+    chosen = {**epochs, **(WAYS[arguments.ways[0]] if scope == "full" else {})}
+    job = TrainingJob(queries=queries, judgements=judged.qrels, scope=scope, **chosen)
     clock = Clock()
     name = arguments.encoder or DEFAULT_ENCODER
     source = partial(Encoder.load, name, device=device, dtype=arguments.dtype)
@@ -105,10 +114,10 @@ def train_once(arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def measure(arguments: argparse.Namespace, scope: str, device: str) -> list[str]:
+def measure(arguments: argparse.Namespace, scope: str, device: str, way: str) -> list[str]:
     """One training in a process of its own, as a row of the record."""
     command = [sys.executable, __file__, str(arguments.folder), "--home", str(arguments.home), "--here"]
-    command += ["--scopes", scope, "--devices", device, "--dtype", arguments.dtype]
+    command += ["--scopes", scope, "--devices", device, "--ways", way, "--dtype", arguments.dtype]
     if arguments.encoder is not None:
         command += ["--encoder", arguments.encoder]
     if arguments.epochs is not None:
@@ -117,7 +126,8 @@ def measure(arguments: argparse.Namespace, scope: str, device: str) -> list[str]
     result = json.loads(done.stdout.splitlines()[-1])
     counts = [result[name] for name in ("queries_per_s", "encoded_per_s", "process_mib", "card_mib")]
     figures = [f"{result['seconds']:.1f}", *("" if one is None else f"{one:,.0f}" for one in counts)]
-    return [scope, device, *figures, f"{result['before']:.4f}", f"{result['after']:.4f}", result["verdict"]]
+    name = scope if way == "plain" else f"{scope}, {way}"
+    return [name, device, *figures, f"{result['before']:.4f}", f"{result['after']:.4f}", result["verdict"]]
 
 
 def main() -> None:
@@ -131,7 +141,8 @@ def main() -> None:
     parser.add_argument("--scopes", nargs="+", choices=SCOPES, default=SCOPES)
     parser.add_argument("--devices", nargs="+", default=["cuda", "cpu"])
     parser.add_argument("--epochs", type=int, help="default: that of each scope")
-    parser.add_argument("--record", action="store_true", help="write results/devices.json")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["plain"], help="ways of scope full")
+    parser.add_argument("--record", default=None, metavar="NAME", help="write results/NAME.json")
     parser.add_argument("--here", action="store_true", help="one training in this process, as JSON")
     arguments = parser.parse_args()
     if "cuda" in arguments.devices and not torch.cuda.is_available():
@@ -141,24 +152,25 @@ def main() -> None:
         print(json.dumps(train_once(arguments)))
         return
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS), flush=True)
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: list[list[str]] = []
 
     def train_all(device: str) -> None:
         for scope in arguments.scopes:
-            rows[scope, device] = measure(arguments, scope, device)
-            print("| " + " | ".join(rows[scope, device]) + " |", flush=True)
+            for way in arguments.ways if scope == "full" else ["plain"]:
+                rows.append(measure(arguments, scope, device, way))
+                print("| " + " | ".join(rows[-1]) + " |", flush=True)
 
     with ThreadPoolExecutor(len(arguments.devices)) as beside:
         list(beside.map(train_all, arguments.devices))
     if arguments.record:
         card = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
         machine = f"{describe_machine().removesuffix(', no GPU')}{card}, torch {torch.__version__}"
-        command = f"python scripts/bench/devices.py DATA/{arguments.folder.name} --record"
-        title = f"Training on a GPU beside the CPU, {arguments.folder.name}"
-        record = Record(
-            "GPU", title, [command], today(), present_commit(), machine, COLUMNS, [*rows.values()]
-        )
-        write_record("devices", record)
+        command = f"python scripts/bench/devices.py DATA/{arguments.folder.name}"
+        command += f" --scopes {' '.join(arguments.scopes)} --devices {' '.join(arguments.devices)}"
+        command += f" --ways {' '.join(arguments.ways)} --record {arguments.record}"
+        title = f"Training on {' and '.join(arguments.devices)}, {arguments.folder.name}"
+        record = Record("GPU", title, [command], today(), present_commit(), machine, COLUMNS, rows)
+        write_record(arguments.record, record)
 
 
 if __name__ == "__main__":
