@@ -57,6 +57,8 @@ def test_a_run_is_known_by_its_data_its_documents_its_options_and_its_parent(
     later = identity(JOB)
     assert later["documents"] != first["documents"]
     assert (later["options"], later["parent"]) == (first["options"], first["parent"])
+    pairs.delete(["more"])  # in the same generation
+    assert identity(JOB)["documents"] != later["documents"]
 
 
 @pytest.mark.parametrize(
