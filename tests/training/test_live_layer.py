@@ -8,7 +8,7 @@ import pytest
 from support.training.topics import topics_in
 
 from dsearch.attention.retrieval.learned_score import new_score
-from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine import Collection, CollectionLayer, SearchEngine, SearchLayer, open_layer
 from dsearch.training import save_model
 
 OPTIONS: list[dict[str, Any]] = [
@@ -28,10 +28,10 @@ def topics(engine: SearchEngine) -> Collection:
     return topics_in(engine)
 
 
-def live_beside(topics: Collection, layer: SearchLayer) -> SearchLayer:
+def live_beside(topics: Collection, layer: SearchLayer, **options: Any) -> SearchLayer:
     """The layer that stands for the live version."""
     scored: list[SearchLayer] = []
-    save_model(topics, layer, evidence=lambda of: scored.append(of) or [0.0] * 20)
+    save_model(topics, layer, evidence=lambda of: scored.append(of) or [0.0] * 20, **options)
     assert scored[1] is layer
     return scored[0]
 
@@ -47,6 +47,18 @@ def test_the_live_version_is_scored_with_all_options_of_the_layer(
         assert getattr(live, name) == expected[name], name
     if "score" in options:
         assert vars(live.score) == {"name": options["score"], "width": options["width"]}
+
+
+def test_a_layer_for_predictions_is_scored_beside_the_version_that_predicts(
+    engine: SearchEngine, topics: Collection
+) -> None:
+    for purpose in ("search", "predict"):
+        topics.promote(topics.add_model(topics.head("v0"), {"purpose": purpose}), purpose)
+    for purpose, live in (("search", "v1"), ("predict", "v2")):
+        beside = live_beside(topics, open_layer(engine, "topics", model="v0"), purpose=purpose)
+        assert isinstance(beside, CollectionLayer)
+        assert beside.version == live
+        assert topics.store.models()[-1].record["compared_with"] == live
 
 
 def test_the_live_version_scores_as_it_learned(topics: Collection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,19 @@ def test_a_run_is_known_by_its_data_its_documents_its_options_and_its_parent(
         queries=QUERIES, judgements={id: JUDGEMENTS[id] for id in list(JUDGEMENTS)[1:]}, epochs=2, tune=False
     )
     assert identity(fewer)["data"] != first["data"]
+    # A teacher that has changed its mind, and another document that takes no part.
+    others: list[dict[str, Any]] = [
+        {"objective": "teacher", "teacher": {"q0": {"d0": score, "d1": 0.5}}} for score in (0.9, 0.1)
+    ]
+    others += [{"exclude": {"q0": [id]}} for id in ("d1", "d2")]
+    data = {str(identity(replace(JOB, **chosen))["data"]) for chosen in others}
+    assert len(data | {first["data"]}) == 5
     pairs.ingest([Document("more", "one more")])
     later = identity(JOB)
     assert later["documents"] != first["documents"]
     assert (later["options"], later["parent"]) == (first["options"], first["parent"])
+    pairs.delete(["more"])  # in the same generation
+    assert identity(JOB)["documents"] != later["documents"]
 
 
 @pytest.mark.parametrize(

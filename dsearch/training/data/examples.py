@@ -64,7 +64,8 @@ class Examples:
         states: the encoder's embedding of each query.
         relevant: for each query, positions in the snapshot and grades > 0.
         left_out: number of unusable queries or judgements, by reason.
-        digest: SHA-256 of queries and judgements, to identify the training data.
+        digest: SHA-256 of queries, judgements, a teacher's scores and what is excluded, to identify the
+            training data.
         teacher: for each query, positions in the snapshot and a teacher's scores of them; None without one.
         weights: weight of each query, 1 on average; None for equal weights. Used by the listwise objectives
             and in-batch.
@@ -192,11 +193,23 @@ def examples_from_judgements(
             _arrays({position_of[id]: s for id, s in scored.get(query, {}).items() if id in position_of})
         )
     examples = make_examples(collection, snapshot, texts, relevant, left_out)
-    return replace(
-        examples,
-        teacher=None if teacher is None else taught,
-        hidden=hidden if any(len(of) for of in hidden) else None,
-    )
+    of_teacher = None if teacher is None else taught
+    of_hidden = hidden if any(len(of) for of in hidden) else None
+    digest = _digest_beside(examples.digest, of_teacher, of_hidden)
+    return replace(examples, teacher=of_teacher, hidden=of_hidden, digest=digest)
+
+
+def _digest_beside(
+    digest: str,
+    teacher: Sequence[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]] | None,
+    hidden: Sequence[Int64[np.ndarray, " _"]] | None,
+) -> str:
+    """The digest of judgements with what else is learned by; itself without any."""
+    if teacher is None and hidden is None:
+        return digest
+    scored = [[at.tolist(), scores.tolist()] for at, scores in teacher or ()]
+    content = [digest, scored, [at.tolist() for at in hidden or ()]]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _require_finite(numbers: Mapping[str, Mapping[str, float]]) -> None:

@@ -63,7 +63,7 @@ def train_stage_of_full(
     own = range(len(held_out))
     with TemporaryDirectory() as folder:
         state = encoded_state(Path(folder), collection.store, documents, encoder.identity)
-        over = _over(mine, state.weighed(head.keyword_weighting))
+        over = _over(mine, state)
         tokens = [query_tokens(of, text, over.snapshot) for of, text in zip(raw, texts, strict=True)]
         fold = FoldHeads(list(own), {_BASE: head})
         return train_second_stage(

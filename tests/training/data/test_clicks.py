@@ -93,6 +93,18 @@ def test_many_clicks_of_one_key_count_no_more_than_twice_the_median_keys() -> No
     assert graded_pages(pages, even_propensities()).grades["wing"]["d2"] == pytest.approx(2 / 3)
 
 
+def test_a_key_that_has_a_query_for_itself_counts_no_more_than_ten_clicks_there() -> None:
+    options = ClickOptions(key_share=1.0)
+    others = [click("d1", key=f"k{n}") for n in range(3)]
+
+    def weight(clicks: int) -> float:
+        own = [click("d1", key="lone", query="rare") for _ in range(clicks)]
+        return graded_pages(others + own, THETA, options).weights["rare"]
+
+    assert weight(9) < weight(10)
+    assert weight(500) == pytest.approx(weight(10))
+
+
 def crowd(count: int = MANY_KEYS) -> list[Page]:
     return [click("d1", key=f"k{n}") for n in range(count)]
 
@@ -229,6 +241,13 @@ def test_a_key_that_agrees_with_all_makes_outsiders_of_none() -> None:
         for q in range(10)
     }
     assert outsiders(clicked) == set()
+
+
+def test_a_key_does_not_agree_with_itself() -> None:
+    """It always clicks beside one other key, which is at one with everybody elsewhere."""
+    clicked = {f"q{q}": {"d1": [f"k{n}" for n in range(10)]} for q in range(20)}
+    clicked |= {f"rare{q}": {"d1": [f"k{q}"], "d2": ["liar"]} for q in range(10)}
+    assert outsiders(clicked) == {"liar"}
 
 
 def readings() -> list[Page]:

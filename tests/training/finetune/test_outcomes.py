@@ -14,6 +14,7 @@ from dsearch.store import Event, Impression, MemoryRow
 from dsearch.training import JobResult, ranking, run_training
 from dsearch.training.data.propensity import even_propensities
 from dsearch.training.finetune import outcomes as module
+from dsearch.training.gate.held_out import Answers
 from dsearch.training.memory_values import MemorySetting
 
 TEXTS, JUDGEMENTS = queries_of()
@@ -98,6 +99,21 @@ def test_the_setting_gains_most_less_its_standard_error() -> None:
     assert module._best(gains) == 2  # pyright: ignore[reportPrivateUsage]
     few = gains[:, :19]
     assert module.GRID[module._best(few)] == MemorySetting(0.2, 0.07, 0.5)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_query_has_no_part_in_the_choice_of_the_setting_that_answers_it() -> None:
+    """Of 40 queries one loses so much by the best setting of the others that all of them choose another."""
+    before = Answers(np.full(40, 0.9), np.zeros(40, bool), np.full(40, 0.9))
+    gains = np.zeros((len(module.GRID), 40))
+    gains[1], gains[2] = 0.01, 0.02
+    gains[2, 7] = -0.9
+    values = [Answers(before.all + of, before.seen, before.unseen + 2 * of) for of in gains]
+    setting, crossed = module._crossed(before, values, 0)  # pyright: ignore[reportPrivateUsage]
+    assert setting == module.GRID[1]
+    changes = crossed.all - before.all
+    assert changes[7] == pytest.approx(-0.9)
+    assert np.isclose(changes, 0.01).sum() == 36  # the folds that know of it
+    np.testing.assert_allclose(crossed.unseen - before.unseen, 2 * changes, atol=1e-12)
 
 
 def test_rows_that_are_inserted_are_those_that_were_judged(topics: Collection) -> None:

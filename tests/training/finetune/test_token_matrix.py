@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +63,19 @@ def test_what_judgements_say_of_words_is_learned(judged: Judged) -> None:
     assert margin(learned.features) > margin(lists.features) + 0.02
     pulled = fit_matrix(lists, candidates, WEIGHTS, pull=100.0, epochs=12)
     assert pulled.norm() < 0.2 * delta.norm()
+
+
+def test_candidates_that_a_query_does_not_have_are_no_part_of_the_loss(judged: Judged) -> None:
+    """However low the others score: what all of a query have in common cancels."""
+    collection, examples, tokens = judged
+    lists = lists_of(examples, tokens, collection.head("v0"), range(2))
+    lists = replace(lists, scores=lists.scores - 2.0)
+    wider = lists.padded(lists.positions.shape[1] + 20)
+    delta, same = (
+        fit_matrix(of, TokenLists(examples.snapshot, tokens, of), WEIGHTS, epochs=2) for of in (lists, wider)
+    )
+    assert delta.any()
+    torch.testing.assert_close(same, delta, atol=1e-5, rtol=1e-3)
 
 
 def test_the_order_is_that_of_a_search_with_it(judged: Judged) -> None:

@@ -70,6 +70,26 @@ def test_the_best_way_has_to_gain_more_than_its_standard_error(choose: Any) -> N
     assert choose({WAYS[2]: gain(0.01), WAYS[4]: gain(0.02), WAYS[5]: gain(-0.1)}) == WAYS[4]
 
 
+def test_a_way_is_measured_by_queries_that_it_was_not_fitted_to(
+    choose: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each query once by each way, whose weights the other parts gave."""
+    measured: dict[FitMethod, list[int]] = {}
+
+    def ranked(self: MadeUp, weights: tuple[FitMethod, np.ndarray]) -> np.ndarray:
+        way, learned = weights
+        assert not np.isin(self.queries, learned).any()
+        assert len(self) + len(learned) == COUNT
+        measured.setdefault(way, []).extend(self.queries.tolist())
+        return self.values.get(way, np.full(COUNT, 0.5))[self.queries]
+
+    monkeypatch.setattr(second_stage, "fitted", lambda lists, way: (way, lists.queries))
+    monkeypatch.setattr(MadeUp, "ranked", ranked)
+    assert choose({WAYS[2]: gain(0.1)}, reranked=True) == WAYS[2]
+    assert set(measured) == {*WAYS, *RERANKED_WAYS}
+    assert all(sorted(of) == [*range(COUNT)] for of in measured.values())
+
+
 def test_a_reranker_has_to_gain_over_the_best_way_without_it(choose: Any) -> None:
     error = 0.1 / np.sqrt(COUNT)
     way, other = WAYS[3], RERANKED_WAYS[1]

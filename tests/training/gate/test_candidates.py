@@ -214,6 +214,15 @@ def test_a_head_must_beat_what_answers_now() -> None:
     assert reports[1].reason.startswith("against what answers now: ")
 
 
+def test_a_head_need_not_beat_a_tuned_search_that_did_not_pass() -> None:
+    now = np.random.default_rng(0).uniform(0.3, 0.6, 400)
+    tuned, head = with_p_value(now, 0.2), with_p_value(now, 0.008, draw=6)
+    assert not judge(answers(tuned), answers(head), Gate(alpha=0.05)).passed
+    of_tuned, of_head = compared(now, tuned, head)
+    assert (of_tuned.passed, of_head.passed) == (False, True)
+    assert of_head.reason.startswith("against what answers now: ")
+
+
 def test_the_hop_strength_is_chosen_after_training() -> None:
     """By held-out answers of the last checkpoint; one that adds less than its standard error is not."""
     generator = np.random.default_rng(1)
