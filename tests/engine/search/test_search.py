@@ -148,6 +148,21 @@ def test_runs_have_the_served_ranking(collection: Collection) -> None:
     assert len(keyword["q1"]) < 16
 
 
+@pytest.mark.parametrize("hops", [None, 1, 2])
+@pytest.mark.parametrize("hop_strength", [None, 0.7])
+def test_a_run_has_the_settings_of_its_system(
+    collection: Collection, hops: int | None, hop_strength: float | None
+) -> None:
+    head = turned_head()
+    with torch.no_grad():
+        head.hop_strength.fill_(0.2)
+    version = collection.add_model(head, {})
+    run = make_run(collection, [Query("q1", QUERY)], System("dense", version, hops, hop_strength))
+    options = {"mode": "dense", "model": version, "hops": hops, "hop_strength": hop_strength}
+    served = collection.search(QUERY, limit=100, **options).hits
+    assert run["q1"] == [(hit.id, pytest.approx(hit.score)) for hit in served]
+
+
 def test_the_best_by_keywords_are_proposed_wherever_they_are(collection: Collection) -> None:
     """Built and fresh rows are ranked together, and no more than asked for are looked at again."""
     collection.upsert([Document(f"n{n}", "apple " * (1 + n % 3) + "word " * n) for n in range(9)])

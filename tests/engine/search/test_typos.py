@@ -24,11 +24,11 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
-    """Built documents, and one that is newer than the index."""
+    """Built documents, and two that are newer than the index."""
     with SearchEngine(tmp_path_factory.mktemp("typos") / "home", encoder=HashingEncoder) as engine:
         collection = engine.create("food")
         collection.ingest(Document(id, text) for id, text in TEXTS.items())
-        collection.upsert([Document("newer", "A quokkan kettles")])
+        collection.upsert([Document("newer", "A quokkan kettles"), Document("newest", "A hotel's kettler")])
         yield collection
 
 
@@ -46,7 +46,8 @@ def ids(collection: Collection, query: str, **options: object) -> list[str]:
         ("HONNEY wood", ["honey", "bees"]),
         ("zzzzzz", []),
         ("bee", ["bees"]),  # known: its stem is
-        ("quokkan", ["newer"]),  # of the newer document, like no other word
+        ("quokkan", ["newer"]),  # of a newer document, like no other word
+        ("kettler", ["newest"]),  # of one newer document alone, and much like a word of the index
         ("hony -wood", ["bees"]),  # operators stay
     ],
 )

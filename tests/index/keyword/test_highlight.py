@@ -23,6 +23,8 @@ PLAIN = Tokenizer(stop_words=(), stemmer=None)
         ("csv.DictReader", "a csv.DictReader()", ["csv.DictReader"]),
         ("dict reader", "a csv.DictReader()", ["Dict", "Reader"]),  # side by side, but two terms
         ("read_csv", "read a csv", ["read", "csv"]),
+        ("read_csv csv", "a read_csv_file", ["read", "csv"]),
+        ("read_csv_file csv", "a read_csv_file", ["read_csv_file"]),  # a part within the whole
         ("the of", "the end of it", []),
         ("file", "the ﬁle, ﬁles", ["ﬁle", "ﬁles"]),
         ("office", "oﬃce", ["oﬃce"]),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from functools import partial
 
 import pytest
 from support.store.store_trials import flips_in_the_log
 
 from dsearch.errors import CorruptData, InsufficientStorage, Unavailable
 from dsearch.store import Store
+from dsearch.store.sqlite import watermark
 from dsearch.store.sqlite.watermark import (
     SLOT_BYTES,
     Watermark,
@@ -207,6 +209,16 @@ def test_a_failed_sync_is_never_acknowledged_and_stops_writing_but_not_reading(s
         ]  # an unacknowledged write may stay, whole
         write(store, "c")
         assert store.verify().ok
+
+
+@pytest.mark.parametrize("buffered", [4096, 1 << 17])
+def test_a_new_file_is_whole_when_it_is_synced(tmp_path, monkeypatch, buffered):
+    """Python's own buffer is larger than the file in some of its versions, and on some disks."""
+    synced: list[int] = []
+    monkeypatch.setattr(watermark, "open", partial(open, buffering=buffered), raising=False)
+    monkeypatch.setattr(watermark, "sync_file", lambda file: synced.append(os.fstat(file).st_size))
+    create_watermark(tmp_path, WatermarkEntry(0, bytes(32)))
+    assert synced == [2 * SLOT_BYTES]
 
 
 @pytest.mark.parametrize("at_a_time", [1, 100, SLOT_BYTES - 1])
