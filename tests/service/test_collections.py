@@ -15,7 +15,14 @@ from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, CorruptData, NotFound
+from dsearch.errors import (
+    CollectionExists,
+    CollectionNotFound,
+    Conflict,
+    CorruptData,
+    InsufficientStorage,
+    NotFound,
+)
 from dsearch.results import CollectionDamaged, CollectionInfo
 from dsearch.service.collections import Catalogue
 from dsearch.types import EmbeddedDocument
@@ -193,6 +200,20 @@ def test_a_deletion_waits_for_those_that_hold_and_keeps_new_ones_out(
     assert dropped.is_set()
     assert refused.is_set()
     assert catalogue._leaving == set()
+
+
+def test_a_deletion_that_failed_keeps_nobody_out(
+    catalogue: Catalogue, engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(name: str) -> None:
+        raise InsufficientStorage(name)
+
+    monkeypatch.setattr(engine, "drop", full)
+    with pytest.raises(InsufficientStorage):
+        catalogue.drop("papers")
+    assert catalogue._leaving == set()
+    with catalogue.using("papers") as collection:
+        assert collection is papers
 
 
 def test_a_replaced_collection_is_closed_when_the_last_that_holds_it_is_done(

@@ -62,6 +62,17 @@ def test_a_line_without_end_is_not_collected(monkeypatch: pytest.MonkeyPatch) ->
         read(Sent([b"{}\n" + b"x" * 1001 + b"\n"]))
 
 
+def test_each_line_has_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the parts of a body cut the lines."""
+    monkeypatch.setattr(ingest, "MAX_LINE_BYTES", 100)
+    line = b"x" * 99 + b"\n"
+    for size in (1, 60, 100, 150, 1000):
+        body = line * 10
+        parts = [body[start : start + size] for start in range(0, len(body), size)]
+        (block,) = read(Sent(parts))
+        assert block == [(number, line[:-1]) for number in range(1, 11)], size
+
+
 def test_a_hundred_problems_are_told_and_all_are_counted() -> None:
     counts = StreamCounts(None, "papers")  # type: ignore[arg-type]
     for line in range(1, 151):

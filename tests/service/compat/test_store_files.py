@@ -100,6 +100,19 @@ def test_a_file_of_records_is_one_file(client: openai.OpenAI) -> None:
     assert client.vector_stores.retrieve("empty").file_counts.total == 0
 
 
+def test_files_of_a_batch_have_its_attributes_or_their_own(client: openai.OpenAI) -> None:
+    ids = [uploaded(client, name, "river") for name in ("one.txt", "two.txt", "three.txt")]
+    batches = client.vector_stores.file_batches
+    batches.create("empty", file_ids=ids[:2], attributes={"year": 7})
+    batches.create("empty", files=[{"file_id": ids[2], "attributes": {"year": 8}}])
+    for year, those in ((7, ids[:2]), (8, ids[2:])):
+        filter: Any = {"type": "eq", "key": "year", "value": year}
+        found = client.vector_stores.search("empty", query="river", filters=filter).data
+        assert {hit.file_id for hit in found} == {*those}
+    for id in ids:
+        client.files.delete(id)
+
+
 def test_documents_are_files_by_their_ids(client: openai.OpenAI, origin: str) -> None:
     body = [{"id": "a/b c", "text": "stone"}]
     assert httpx2.put(f"{origin}/v1/collections/papers/documents", json=body).status_code == 200
@@ -161,6 +174,16 @@ def test_passages_are_those_of_the_store(client: openai.OpenAI) -> None:
         client.vector_stores.files.create("empty", file_id=id, chunking_strategy=auto).status == "completed"
     )
     client.files.delete(id)
+
+
+def test_a_store_is_created_with_passages_of_its_own(client: openai.OpenAI) -> None:
+    chunks: Any = {"type": "static", "static": {"max_chunk_size_tokens": 80, "chunk_overlap_tokens": 3}}
+    client.vector_stores.create(name="cut", chunking_strategy=chunks)
+    id = uploaded(client, "a.txt", "river")
+    file = client.vector_stores.files.create("cut", file_id=id, chunking_strategy=chunks)
+    assert (file.status, file.to_dict()["chunking_strategy"]) == ("completed", chunks)
+    client.files.delete(id)
+    client.vector_stores.delete("cut")
 
 
 def test_a_store_is_created_of_files(client: openai.OpenAI) -> None:
