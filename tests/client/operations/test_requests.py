@@ -370,12 +370,13 @@ def test_a_task_is_asked_about_until_it_has_ended() -> None:
     told: list[str] = []
     flow = flow_of("wait_for_task", "t", every_s=0.25, on_progress=lambda task: told.append(task.state))
     assert next(flow) == Request(GET, "/v1/tasks/t")
-    assert flow.send(reply()) == Pause(0.25)
-    assert next(flow) == Request(GET, "/v1/tasks/t")
+    for state in ("queued", "running"):
+        assert flow.send(reply(state=state)) == Pause(0.25)
+        assert next(flow) == Request(GET, "/v1/tasks/t")
     with pytest.raises(StopIteration) as ended:
         flow.send(reply(state="failed"))
     assert ended.value.value.state == "failed"
-    assert told == ["running", "failed"]
+    assert told == ["queued", "running", "failed"]
 
 
 def test_the_wait_for_a_task_ends_in_time() -> None:
