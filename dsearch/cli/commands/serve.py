@@ -273,13 +273,13 @@ def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
     generation = collection.snapshot.generation
     name = f"{generation.number:06d}-{shards}-{generation.manifest.digest[:12]}"
     folder = collection.store.path / "releases" / name
-    if folder.is_dir():
-        return Release.read(folder), folder
     if collection.stale:
         say(
             "documents were written or deleted since the generation was built; they are not in the shards "
             f"until: {typed('refresh', '-c', collection.name)}"
         )
+    if folder.is_dir():
+        return Release.read(folder), folder
     say(f"splitting generation {generation.number} into {shards}")
     return split(collection.store, generation, folder, shards), folder
 

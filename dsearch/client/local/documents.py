@@ -206,7 +206,7 @@ def _add(
     document = _document(item)
     if isinstance(document.id, str) and document.id in seen:  # other types are reported below
         raise InvalidDocument(
-            f"id {document.id[:80]!r} stands on line {seen[document.id]} too, which was stored; "
+            f"id {document.id[:80]!r} stands on line {seen[document.id]} too, which came first; "
             "send each id once"
         )
     good.add(document)

@@ -98,7 +98,7 @@ class StreamCounts:
 
 
 def _twice(id: str, line: int) -> InvalidDocument:
-    return InvalidDocument(f"id {id[:80]!r} stands on line {line} too, which was stored; send each id once")
+    return InvalidDocument(f"id {id[:80]!r} stands on line {line} too, which came first; send each id once")
 
 
 async def blocks(parts: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:

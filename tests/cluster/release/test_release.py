@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dsearch.cli.commands import serve
 from dsearch.cluster.release.release import Release, ShardManifest
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
@@ -40,6 +41,18 @@ def test_shards_are_the_generation_in_its_order(collection: Collection, folder: 
     snapshot = collection.snapshot
     assert [found] == collection.ids_at(snapshot, np.arange(snapshot.positions)[None])
     shards.close()
+
+
+def test_documents_that_no_shard_has_are_told_with_each_start(
+    collection: Collection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a release that is there already, too: a second start exchanges nothing without a refresh."""
+    collection.refresh()
+    first, folder = serve._split(collection, 2)  # pyright: ignore[reportPrivateUsage]
+    assert "not in the shards" not in capsys.readouterr().err
+    collection.upsert([Document("later", "apple")])
+    assert serve._split(collection, 2) == (first, folder)  # pyright: ignore[reportPrivateUsage]
+    assert f"not in the shards until: dsearch refresh -c {collection.name}" in capsys.readouterr().err
 
 
 def test_a_shard_counts_the_documents_of_all_shards(collection: Collection, folder: Path) -> None:

@@ -103,6 +103,19 @@ def test_an_id_whose_line_was_refused_may_come_again(
     assert "stands on line 2 too" in answer["problems"][1]["detail"]
 
 
+def test_an_id_that_a_refused_line_of_its_block_has_is_not_said_to_be_stored(client: TestClient) -> None:
+    url = "/v1/collections/images"
+    assert client.put(url, json={"dimension": 2}).status_code == 201
+    lines = [
+        {"id": id, "text": id, "embedding": of} for id, of in (("a", [3, 4]), ("a", [0, 1]), ("b", [0, 1]))
+    ]
+    body = "\n".join(map(json.dumps, lines))
+    headers = {"Content-Type": "application/x-ndjson"}
+    answer: Any = client.put(f"{url}/documents", content=body, headers=headers).json()
+    told = {problem["line"]: problem["detail"] for problem in answer["problems"]}
+    assert told[2] == "id 'a' stands on line 1 too, which came first; send each id once", answer
+
+
 @pytest.mark.parametrize(
     ("options", "most"),
     [
