@@ -241,6 +241,23 @@ def test_a_gradient_is_of_the_head_that_answered(remote: Client) -> None:
     layer.release()
 
 
+def test_a_draft_answers_with_what_its_version_has(remote: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    parents: list[Any] = []
+    draft = remote.draft_head
+
+    def noted(*of: Any, **options: Any) -> Any:
+        parents.append(options.get("parent"))
+        return draft(*of, **options)
+
+    monkeypatch.setattr(remote, "draft_head", noted)
+    layer = RemoteSearch(remote, "papers", model="v1", train_head=True, candidates=20)
+    layer.sync()
+    layer(states_of(torch.float32))
+    layer.release()
+    assert parents == ["v1"]
+    assert remote.models("papers").live != "v1"  # what a draft without a parent would be of
+
+
 @pytest.mark.parametrize("side", ["remote", "local"])
 def test_what_a_head_has_beside_its_projections_comes_and_goes_with_it(
     remote: Client, local: LocalEngine, side: str

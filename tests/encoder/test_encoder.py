@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -253,6 +254,23 @@ def test_threads_may_share_it(encoder: Encoder) -> None:
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(encoder.encode_queries, [texts] * 8):
             np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_one_thread_at_a_time_uses_the_tokenizer(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at once raise "Already borrowed" in the library."""
+    held: list[bool] = []
+    prepared = encoder._prepared
+
+    def noted(*of: Any) -> Any:
+        held.append(encoder._tokenizing.locked())
+        return prepared(*of)
+
+    monkeypatch.setattr(encoder, "_prepared", noted)
+    encoder.encode_queries(["x"])
+    encoder.embed(["x"], "query")
+    encoder.embed_tokens(["x"])
+    assert held
+    assert all(held)
 
 
 def test_gradients_need_no_inference_mode(encoder: Encoder) -> None:

@@ -106,6 +106,14 @@ def test_a_run_is_one_episode_and_copies_share_the_engine(
         assert ends[-1][1]["success"] is succeeds, value
 
 
+def test_options_of_a_call_take_the_place_of_the_retrievers(
+    engine: Client | LocalEngine, papers: str
+) -> None:
+    retriever = adapter.DSearchRetriever(engine, papers, k=2, mode="keyword")
+    assert retriever("zebra").ids == []
+    assert len(retriever("zebra", mode="dense").ids) == 2
+
+
 def test_a_metric_that_fails_ends_its_run(
     engine: Client | LocalEngine, papers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

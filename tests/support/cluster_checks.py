@@ -88,3 +88,5 @@ def require_same(found: SearchResult, expected: SearchResult) -> None:
             assert ours.explain.second_stage == pytest.approx(theirs.explain.second_stage, abs=near)
             assert ours.explain.shares == pytest.approx(theirs.explain.shares, abs=1e-4)
             assert set(ours.explain.terms) == set(theirs.explain.terms)
+            for word, parts in theirs.explain.terms.items():
+                assert ours.explain.terms[word] == pytest.approx(parts, abs=near), word

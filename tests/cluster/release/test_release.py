@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from dsearch.attention.retrieval.head import Head
 from dsearch.cli.commands import serve
 from dsearch.cluster.release.release import Release, ShardManifest
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
 from dsearch.cluster.shards.shard import Shard
 from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.engine.models.files import save_model
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, UnsupportedFormat
 from dsearch.types import Document
 
@@ -137,3 +140,22 @@ def test_a_release_is_whole_or_not_there(
     split(collection.store, generation, tmp_path / "there", 20)  # more shards than documents
     with pytest.raises(Conflict, match="exists"):
         split(collection.store, generation, tmp_path / "there", 2)
+
+
+def test_shards_have_the_keys_of_the_generation(collection: Collection, tmp_path: Path) -> None:
+    """A head whose keys are projected proposes by them; a shard without the projection proposes others."""
+    collection.refresh()
+    head = Head(collection.snapshot.generation.embeddings.shape[1])
+    with torch.no_grad():
+        head.key_delta += 0.1 * torch.randn(head.key_delta.shape, generator=torch.Generator().manual_seed(0))
+    collection.promote(save_model(collection.store, head, parent="v0", record={}))
+    collection.refresh()
+    generation = collection.snapshot.generation
+    assert generation.key_projection is not None
+    split(collection.store, generation, tmp_path / "release", 2)
+    shards = LocalShards(tmp_path / "release")
+    for shard in shards.shards:
+        projection = shard.state.generation.key_projection
+        assert projection is not None
+        np.testing.assert_array_equal(projection, generation.key_projection)
+    shards.close()

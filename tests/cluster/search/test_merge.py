@@ -112,7 +112,9 @@ def test_heads_with_k1_and_b_of_their_own(food: Collection, split_food: Split) -
     head = trained(2, 4)
     head.weigh_keywords(0.5, 0.2)
     version = save_model(food.store, head, parent="v0", record={})
-    for options in ({"coverage": True}, {"mode": "keyword", "explain": True}):
+    # Forty hits are more than a shard shows with its candidates, so it is asked for others by themselves.
+    more = {"mode": "keyword", "explain": True, "limit": 40}
+    for options in ({"coverage": True}, {"mode": "keyword", "explain": True}, more):
         for query in QUERIES:
             expected = food.search(query, model=version, **options)
             found = split_food[5].search([query], version, SearchOptions(**options))[0]
