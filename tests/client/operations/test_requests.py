@@ -6,6 +6,8 @@ A flow yields its requests, so no server is needed. What is None is left out of 
 from __future__ import annotations
 
 import json
+from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from dsearch.client import Client
 from dsearch.client.flow import JSON, NDJSON, TENSORS, HttpReply, Pause, Request
 from dsearch.client.operations.all import Operations
+from dsearch.client.operations.tasks import TaskOperations
 from dsearch.errors import Unavailable
 from dsearch.jobs import ExampleScores
 from dsearch.types import Stamp
@@ -387,6 +390,27 @@ def test_the_wait_for_a_task_ends_in_time() -> None:
     next(flow)
     with pytest.raises(Unavailable, match=r"^task t is running after 1 s; wait longer, or cancel it$"):
         flow.send(reply())
+
+
+def test_the_encoding_of_a_kept_version_is_waited_for_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour is not enough for a large collection; whoever gave up would leave a version without verdict."""
+    waits: list[Any] = []
+
+    def wait(_: Any, task: str, **options: Any) -> Any:
+        waits.append((task, options))
+        yield from ()
+        return SimpleNamespace(state="failed")
+
+    monkeypatch.setattr(TaskOperations, "wait_for_task", wait)
+    pending = SimpleNamespace(scores_of_live=lambda live: [])
+    kept = "dsearch.client.operations.tasks.kept_version"
+    monkeypatch.setattr(kept, lambda layer, evidence, *of: pending if evidence else None)
+    flow = flow_of("save_model", C, HEAD, evidence=lambda layer: [], encode_documents=True)
+    assert next(flow) == Request(GET, f"{P}/models")
+    flow.send(HttpReply(200, {}, b'{"live": "v0", "models": []}'))
+    with pytest.raises(StopIteration):
+        flow.send(reply())
+    assert waits == [("t", {"timeout_s": inf})]
 
 
 def test_a_damaged_collection_is_no_entry() -> None:
