@@ -199,15 +199,16 @@ class TokenKeeper:
         """Number, rows and tokens of the live generation, each file compared with its digest once."""
         live = self._store.live_generation()
         number = 0 if live is None else live.number
-        if self._built is None or self._built[0] != number:
-            nothing = np.zeros(0, np.int64)
+        built = self._built
+        if built is None or built[0] != number:
+            built = number, np.zeros(0, np.int64), None
             folder = self._store.path / "generations" / f"{number:06d}"
-            self._built = number, nothing, None
             if live is not None and (folder / FOLDER).is_dir():
                 manifest = Manifest.read(folder)
                 names = [*manifest.files]
                 tokens = [name for name in names if name.startswith(f"{FOLDER}/") or name == "rows.npy"]
                 manifest.verify(folder, sizes_alone=[name for name in names if name not in tokens])
                 rows = np.load(folder / "rows.npy", allow_pickle=False)
-                self._built = number, rows, TokenTable.load(folder / FOLDER, len(rows))
-        return self._built
+                built = number, rows, TokenTable.load(folder / FOLDER, len(rows))
+            self._built = built  # only whole: a damaged file is reported each time
+        return built

@@ -388,9 +388,10 @@ class CollectionState:
         Raises:
             ModelNotFound, CorruptData.
         """
-        if self._lessons is None or self._lessons[0] != version:
-            self._lessons = version, load_lessons(self.store, version)
-        return self._lessons[1]
+        lessons = self._lessons  # read once: another thread may ask for those of another version
+        if lessons is None or lessons[0] != version:
+            lessons = self._lessons = version, load_lessons(self.store, version)
+        return lessons[1]
 
     def catch_up(self) -> None:
         """Load another process's writes; only a collection opened readonly needs it."""

@@ -21,7 +21,7 @@ from dsearch.engine.indexing.tokens import (
     is_of_word,
     rounded_tokens,
 )
-from dsearch.errors import EncoderUnavailable
+from dsearch.errors import CorruptData, EncoderUnavailable
 from dsearch.index.tokens.table import content_of
 from dsearch.types import Document
 
@@ -107,6 +107,22 @@ def test_tokens_are_read_from_the_generation_that_is_live(staged: Collection) ->
     tokens = keeper.of_rows([row])[row]  # in the generation
     assert tokens is not None
     assert tokens.spans.tolist() == [[1, 6]]
+    keeper.close()
+
+
+def test_damaged_tokens_are_reported_each_time(staged: Collection) -> None:
+    """Not once, and then a collection without tokens."""
+    keeper = TokenKeeper(staged.store)
+    row = staged.store.rows_of(["d0"])["d0"]
+    number = staged.snapshot.generation.number
+    file = max((staged.store.path / "generations" / f"{number:06d}" / "tokens").iterdir())
+    whole = file.read_bytes()
+    file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    for _ in range(2):
+        with pytest.raises(CorruptData):
+            keeper.of_rows([row])
+    file.write_bytes(whole)
+    assert keeper.of_rows([row])[row] is not None
     keeper.close()
 
 

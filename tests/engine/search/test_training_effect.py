@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -121,3 +123,27 @@ def test_a_changed_file_of_lessons_is_noticed(collection: Collection) -> None:
     with pytest.raises(CorruptData, match="SHA-256"):
         collection.search(QUERY, model=version, explain=True)
     assert collection.search(QUERY, model=version).hits  # nothing answers by it
+
+
+def test_threads_that_ask_about_two_versions_get_their_own(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One asks for another version's at the moment when this one's were kept."""
+    state: Any = collection
+    kept: list[Any] = []
+    found = {version: lessons_for(collection, [version]) for version in ("v1", "v2")}
+
+    class Raced(type(state)):
+        @property
+        def _lessons(self) -> Any:
+            return kept[-1] if kept else None
+
+        @_lessons.setter
+        def _lessons(self, value: Any) -> None:
+            kept.append(value)
+            if value[0] == "v1":
+                self.lessons_of("v2")
+
+    monkeypatch.setattr("dsearch.engine.state.state.load_lessons", lambda store, version: found[version])
+    monkeypatch.setattr(state, "__class__", Raced)
+    assert state.lessons_of("v1") is found["v1"]
