@@ -16,9 +16,9 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
 
 from dsearch.declared import suggestion
@@ -123,8 +123,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: command line, then variables, then the file."""
-        file = Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _in_file(_file()))
 
 
 def load_settings(**values: Any) -> Settings:
@@ -174,8 +173,8 @@ def settings_in_use() -> list[SettingInUse]:
         InvalidRequest: as `load_settings`.
     """
     settings = load_settings()
-    file = Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
-    in_file = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    file = _file()
+    in_file = _in_file(file)
     variables = {name.upper() for name in os.environ}  # pydantic reads them in any case
     in_use: list[SettingInUse] = []
     for key, field in Settings.model_fields.items():
@@ -183,6 +182,15 @@ def settings_in_use() -> list[SettingInUse]:
         source = variable if variable in variables else str(file) if key in in_file else "default"
         in_use.append(SettingInUse(key, getattr(settings, key), source, field.description or ""))
     return in_use
+
+
+def _file() -> Path:
+    return Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
+
+
+def _in_file(file: Path) -> dict[str, Any]:
+    """What the file says, nothing without one; a mark of the encoding (BOM) before it is passed over."""
+    return tomllib.loads(file.read_text(encoding="utf-8-sig")) if file.is_file() else {}
 
 
 def _check_variables() -> None:

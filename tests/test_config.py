@@ -103,6 +103,13 @@ def test_another_file_is_named_by_a_variable(bare: Path, monkeypatch: pytest.Mon
         load_settings()
 
 
+def test_a_file_may_begin_with_the_mark_of_its_encoding(bare: Path) -> None:
+    """Some editors and shells of Windows put it there."""
+    (bare / "dsearch.toml").write_text("port = 1234\n", encoding="utf-8-sig")
+    assert load_settings().port == 1234
+    assert {setting.key: setting.source for setting in settings_in_use()}["port"] == "dsearch.toml"
+
+
 def test_unknown_keys_and_files_that_are_none_are_refused(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,13 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from dsearch.encoder.packed import load_packed
-from dsearch.encoder.text_encoder import EncoderIdentity, Role, default_batch_size, length_sorted_batches
+from dsearch.encoder.text_encoder import (
+    EncoderIdentity,
+    Role,
+    default_batch_size,
+    length_sorted_batches,
+    require_tokens,
+)
 from dsearch.encoder.token_batch import TokenBatch, token_batch
 from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.tokens import Vocabulary
@@ -78,8 +84,7 @@ class Encoder(nn.Module):
         model = _load_model(weights, device, name)
         longest = model.get_max_seq_length()
         if max_tokens is not None:
-            if not 1 <= max_tokens <= (position_limit(model) or max_tokens):
-                raise InvalidRequest(f"max_tokens={max_tokens}; {name} takes 1 to {position_limit(model)}")
+            require_tokens(max_tokens, position_limit(model), name)
             model.max_seq_length = max_tokens
         identity = EncoderIdentity(
             name=name,

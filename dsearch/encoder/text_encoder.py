@@ -246,3 +246,14 @@ class QueryCache:
 
 def _size(key: tuple[Hashable, str], row: Float32[np.ndarray, " encoder_dim"]) -> int:
     return len(key[1].encode()) + row.nbytes + _OVERHEAD_BYTES
+
+
+def require_tokens(max_tokens: int, longest: int | None, name: str) -> None:
+    """Refuse a limit of tokens that the encoder `name` cannot have.
+
+    Raises:
+        InvalidRequest.
+    """
+    if not 1 <= max_tokens <= (longest or max_tokens):
+        allowed = "at least 1" if longest is None else f"1 to {longest}"
+        raise InvalidRequest(f"max_tokens={max_tokens}; {name} takes {allowed}")

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from dsearch.encoder import Encoder, EncoderIdentity, EncoderTraining, LearningEncoder, weights
-from dsearch.encoder.text_encoder import Role, length_sorted_batches
+from dsearch.encoder.text_encoder import Role, length_sorted_batches, require_tokens
 from dsearch.encoder.token_batch import TokenBatch
 from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
 
@@ -221,6 +221,12 @@ def test_a_gpu_encodes_more_texts_at_a_time(encoder: Encoder) -> None:
 def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Encoder.load(**options)  # type: ignore[arg-type]
+
+
+def test_an_encoder_without_a_longest_text_takes_any_but_none() -> None:
+    require_tokens(10**6, None, "static")
+    with pytest.raises(InvalidRequest, match=r"^max_tokens=0; static takes at least 1$"):
+        require_tokens(0, None, "static")
 
 
 def test_batches_hold_like_lengths_and_each_text_once() -> None:

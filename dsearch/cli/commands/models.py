@@ -84,6 +84,11 @@ def rollback(
 ) -> None:
     """Let the version answer that did before the present one; with --rows take back remembered queries."""
     if rows is not None:
+        if purpose != "search":
+            raise InvalidRequest(
+                "--rows takes back remembered queries, which answer searches; leave it out, or "
+                f"--purpose {purpose}"
+            )
         _rollback_rows(rows, collection, home, json=json)
         return
     try:

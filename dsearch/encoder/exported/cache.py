@@ -26,8 +26,8 @@ from dsearch.encoder.backends import HALF, INT8, ONNX, OPENVINO, Backend
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting, ExportOrigin
 from dsearch.encoder.exported.runtimes import Run, onnx_session, openvino_session
-from dsearch.encoder.text_encoder import CPU_BATCH, EncoderIdentity
-from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.encoder.text_encoder import CPU_BATCH, EncoderIdentity, require_tokens
+from dsearch.errors import CorruptData
 
 FORMAT = 2  # 1: without token states
 RECORD_NAME = "export.json"
@@ -116,8 +116,7 @@ def open_export(
     """
     identity = EncoderIdentity.from_dict(record["identity"])
     window = identity.max_tokens if request.max_tokens is None else request.max_tokens
-    if not 1 <= window <= (record["longest"] or window):
-        raise InvalidRequest(f"max_tokens={window}; {request.name} takes 1 to {record['longest']}")
+    require_tokens(window, record["longest"], request.name)
     encoder = CompiledEncoder(
         _session(backend, folder),
         (folder / TOKENIZER_NAME).read_text(encoding="utf-8"),

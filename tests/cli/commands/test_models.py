@@ -103,6 +103,13 @@ def test_a_query_has_ids_or_judgements_come_from_a_folder(beir: Any) -> None:
             _judged(query, ids, data, "train")
 
 
+def test_remembered_queries_are_taken_back_from_searches_alone(dsearch: Any) -> None:
+    assert dsearch("create", "papers")[0] == 0
+    code, _, err = dsearch("rollback", "--rows", "0", "--purpose", "predict", "-c", "papers")
+    assert code == 1
+    assert "--rows takes back remembered queries, which answer searches; leave it out, or --purpose" in err
+
+
 @pytest.mark.parametrize(("model", "lines"), [("v0", 2), ("v1", 3)])
 def test_the_way_back_from_a_remembered_query_is_the_operation_before_it(
     dsearch: Any, monkeypatch: pytest.MonkeyPatch, model: str, lines: int
