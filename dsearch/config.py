@@ -189,7 +189,7 @@ def _file() -> Path:
 
 
 def _in_file(file: Path) -> dict[str, Any]:
-    """What the file says, nothing without one; a mark of the encoding (BOM) before it is passed over."""
+    """Settings of the file, none without one. A mark of the encoding (BOM) before them is passed over."""
     return tomllib.loads(file.read_text(encoding="utf-8-sig")) if file.is_file() else {}
 
 
