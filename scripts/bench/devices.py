@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--devices", nargs="+", default=["cuda", "cpu"])
     parser.add_argument("--epochs", type=int, help="default: that of each scope")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["plain"], help="ways of scope full")
-    parser.add_argument("--record", default=None, metavar="NAME", help="write results/NAME.json")
+    parser.add_argument("--record", metavar="NAME", help="write results/NAME.json")
     parser.add_argument("--here", action="store_true", help="one training in this process, as JSON")
     arguments = parser.parse_args()
     if "cuda" in arguments.devices and not torch.cuda.is_available():
@@ -157,8 +157,9 @@ def main() -> None:
     def train_all(device: str) -> None:
         for scope in arguments.scopes:
             for way in arguments.ways if scope == "full" else ["plain"]:
-                rows.append(measure(arguments, scope, device, way))
-                print("| " + " | ".join(rows[-1]) + " |", flush=True)
+                row = measure(arguments, scope, device, way)
+                rows.append(row)
+                print("| " + " | ".join(row) + " |", flush=True)
 
     with ThreadPoolExecutor(len(arguments.devices)) as beside:
         list(beside.map(train_all, arguments.devices))
@@ -168,7 +169,7 @@ def main() -> None:
         command = f"python scripts/bench/devices.py DATA/{arguments.folder.name}"
         command += f" --scopes {' '.join(arguments.scopes)} --devices {' '.join(arguments.devices)}"
         command += f" --ways {' '.join(arguments.ways)} --record {arguments.record}"
-        title = f"Training on {' and '.join(arguments.devices)}, {arguments.folder.name}"
+        title = f"Training on {' beside '.join(arguments.devices)}, {arguments.folder.name}"
         record = Record("GPU", title, [command], today(), present_commit(), machine, COLUMNS, rows)
         write_record(arguments.record, record)
 
