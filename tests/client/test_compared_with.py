@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.service.apps import patient_app
 from support.service.in_thread import served_in_thread
 from support.service.service_fakes import WordEncoder, documents
 
@@ -16,7 +17,6 @@ import dsearch
 from dsearch.client import Client, LocalEngine
 from dsearch.engine import SearchEngine
 from dsearch.jobs import ExampleScores, JudgedQueries
-from dsearch.service import create_app
 from dsearch.service.tasks.manager import TaskWork
 from dsearch.training import saving
 
@@ -138,7 +138,7 @@ def client(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cl
     monkeypatch.setattr(TaskWork, "_spawned", computed)
     monkeypatch.setattr("dsearch.service.tasks.jobs.be_first_to_go", lambda: None)
     opened = partial(SearchEngine, engine.home.path, encoder=WordEncoder, readonly=True)
-    app = create_app(engine, query_timeout_s=30, open_engine=opened)
+    app = patient_app(engine, open_engine=opened)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with served_in_thread(app, listening), Client(address) as connected:

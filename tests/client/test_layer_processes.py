@@ -13,6 +13,7 @@ import pytest
 import torch
 from support.paths import SUPPORT
 from support.patience import LATEST_S
+from support.service.apps import patient_app
 from support.service.in_thread import served_in_thread
 from support.service.service_fakes import WordEncoder, documents
 from support.training.opened_in_worker import OpenedInWorker
@@ -133,7 +134,7 @@ def test_a_server_that_has_stopped_is_named(tmp_path: Path) -> None:
         opened.create("papers").ingest(documents(20))
         with socket.create_server(("127.0.0.1", 0)) as listening:
             address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            with served_in_thread(create_app(opened, query_timeout_s=30), listening):
+            with served_in_thread(patient_app(opened), listening):
                 client = Client(address, retries=0)
                 client.ready()
                 layer = RemoteSearch(client, "papers", mode="dense", train_head=True)

@@ -11,12 +11,12 @@ import torch
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
 from support.patience import LATEST_S
+from support.service.apps import patient_app
 
 from dsearch.cluster.collection import ClusterEngine, Releases
 from dsearch.cluster.search.query_encoder import EncodedQueries
 from dsearch.engine import SearchEngine
 from dsearch.errors import EncoderUnavailable
-from dsearch.service import create_app
 from dsearch.types import Document
 
 ORIGIN = "http://127.0.0.1"
@@ -35,7 +35,7 @@ def served(home: Path, await_encoder: Callable[[], None]) -> TestClient:
         ),
         await_encoder=await_encoder,
     )
-    return TestClient(create_app(engine), base_url=ORIGIN)
+    return TestClient(patient_app(engine), base_url=ORIGIN)
 
 
 def readiness(client: TestClient, until: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.cluster_checks import WORDS, Packed
 from support.fakes import HashingEncoder
+from support.service.apps import patient_app
 from support.service.loading import until_loaded
 
 from dsearch.cluster.collection import ClusterEngine, Releases, ShardedCollection
@@ -17,7 +18,6 @@ from dsearch.cluster.coordinator import LiveRelease
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
 from dsearch.engine import Collection, Searchable, SearchEngine
-from dsearch.service import create_app
 from dsearch.types import Document
 
 ORIGIN = "http://127.0.0.1"
@@ -52,7 +52,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
 
 @pytest.fixture(scope="module")
 def client(engine: ClusterEngine) -> Iterator[TestClient]:
-    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as connected:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as connected:
         yield connected
 
 

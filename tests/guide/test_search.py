@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 
 from dsearch.cli import main
 from dsearch.engine import SearchEngine
 from dsearch.guide.search import Section, anchor_of, search_guides, sections_of
-from dsearch.service import create_app
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_command_searches_or_prints(
 
 
 def test_the_pages_have_a_field_whose_results_lead_to_headings(tmp_path: Path) -> None:
-    with SearchEngine(tmp_path / "home") as engine, TestClient(create_app(engine)) as client:
+    with SearchEngine(tmp_path / "home") as engine, TestClient(patient_app(engine)) as client:
         client.base_url = "http://127.0.0.1"  # type: ignore[assignment]
         answer = client.get("/guide", params={"q": 'group_by "<b>'})
         assert "form-action 'self'" in answer.headers["Content-Security-Policy"]

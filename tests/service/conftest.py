@@ -9,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 from support.engine.copies import copied_collection
+from support.service.apps import patient_app
 from support.service.browsing import chromium, opened_page
 from support.service.service_fakes import (
     NASTY,
@@ -21,7 +22,6 @@ from support.service.service_fakes import (
 )
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service import create_app
 from dsearch.training.confidence import calibrate_by_documents
 
 
@@ -32,8 +32,7 @@ def encoder() -> WordEncoder:
 
 @pytest.fixture
 def app(engine: SearchEngine) -> FastAPI:
-    # A busy machine is no reason for a test to fail.
-    return create_app(engine, query_timeout_s=30, open_engine=partial(open_words, engine.home.path))
+    return patient_app(engine, open_engine=partial(open_words, engine.home.path))
 
 
 @pytest.fixture

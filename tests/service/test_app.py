@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN, WordEncoder
 
 from dsearch.engine import Collection, SearchEngine
@@ -65,7 +66,7 @@ def test_an_application_without_options_serves_this_machine_alone(engine: Search
 
 @pytest.fixture
 def shared(engine: SearchEngine, papers: Collection) -> TestClient:
-    return TestClient(create_app(engine, origins=[SITE]), base_url=ORIGIN)
+    return TestClient(patient_app(engine, origins=[SITE]), base_url=ORIGIN)
 
 
 @pytest.mark.parametrize("header", ["Authorization", "Content-Type", "X-Timeout-Ms", "X-Request-Id"])
@@ -92,7 +93,7 @@ def test_a_page_of_a_named_site_may_read_what_it_needs(shared: TestClient) -> No
 def test_a_preflight_needs_no_key(engine: SearchEngine) -> None:
     """A browser sends none with it."""
     ApiKeys(engine.home.path).create("somebody", "read")
-    client = TestClient(create_app(engine, origins=[SITE], require_key=True), base_url=ORIGIN)
+    client = TestClient(patient_app(engine, origins=[SITE], require_key=True), base_url=ORIGIN)
     asked = {"Origin": SITE, "Access-Control-Request-Method": "GET"}
     assert client.options("/v1/collections", headers=asked).status_code == 200
 
@@ -126,7 +127,7 @@ def test_a_page_of_a_named_site_may_read_errors(
 
 
 def test_a_key_is_required_before_there_is_one_where_it_is_said(engine: SearchEngine) -> None:
-    client = TestClient(create_app(engine, require_key=True), base_url=ORIGIN)
+    client = TestClient(patient_app(engine, require_key=True), base_url=ORIGIN)
     assert client.get("/v1/collections").status_code == 401
     assert client.get("/healthz").status_code == 200
 

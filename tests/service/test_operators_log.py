@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.loading import until_loaded
 from support.service.service_fakes import ORIGIN
 from support.service.tasks import ask, events
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
-from dsearch.service import create_app
 from dsearch.service.tasks import manager
 from dsearch.service.uploads import attaching
 
@@ -45,7 +45,7 @@ def test_a_server_that_did_not_start_says_why_to_its_operator(
 ) -> None:
     with (
         SearchEngine(tmp_path / "home", encoder=fails) as engine,
-        TestClient(create_app(engine), base_url=ORIGIN) as client,
+        TestClient(patient_app(engine), base_url=ORIGIN) as client,
     ):
         ready = until_loaded(client).get("/readyz")
     assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")

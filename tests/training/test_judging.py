@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
+from support.service.apps import patient_app
 from support.training.topics import topics_in
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.client.local.client import LocalEngine
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
-from dsearch.service import create_app
 from dsearch.store import Event, Impression
 from dsearch.training import judging
 from dsearch.training.judging import difference_of, own_judgements, queries_to_judge
@@ -48,7 +48,7 @@ OPINIONS = [
 def test_opinions_of_one_person_are_judgements_over_http_and_here(tmp_path: Path) -> None:
     with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
         topics = topics_in(engine)
-        with TestClient(create_app(engine), base_url=ORIGIN) as client:
+        with TestClient(patient_app(engine), base_url=ORIGIN) as client:
             assert client.post("/v1/collections/topics/feedback", json=OPINIONS).status_code == 200
             url = "/v1/collections/topics/judgements"
             answer = client.get(url, params={"client_id": "ann"}).json()

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
+from support.service.apps import patient_app
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.cli import main
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
-from dsearch.service import create_app
 from dsearch.store import Event, FeedbackStore, Impression, MemoryRow
 from dsearch.types import Document
 
@@ -58,7 +58,7 @@ def use(home: Path, clients: dict[str, int]) -> None:
     """Each client searches for everything and clicks the document `shift` behind the answer."""
     with (
         SearchEngine(home, encoder=HashingEncoder) as engine,
-        TestClient(create_app(engine), base_url="http://127.0.0.1") as browser,
+        TestClient(patient_app(engine), base_url="http://127.0.0.1") as browser,
     ):
         for client, shift in clients.items():
             asked = {"queries": QUERIES, "limit": COUNT, "explore": 0.2}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
+from support.service.apps import patient_app
 
 from dsearch.client.local.client import LocalEngine
 from dsearch.engine import SearchEngine
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.errors import InvalidRequest
-from dsearch.service import create_app
 from dsearch.types import Document
 
 
@@ -61,7 +61,7 @@ def test_a_misspelt_field_is_named_over_http_and_in_python(
     with pytest.raises(InvalidRequest) as caught:
         LocalEngine(engine).search("food", "bread", limit=30, **options)
     assert message in str(caught.value)
-    with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+    with TestClient(patient_app(engine), base_url="http://127.0.0.1") as client:
         request = {"query": "bread", "limit": 30, **options}
         answer = client.post("/v1/collections/food/search", json=request)
     assert answer.status_code == 422
@@ -117,7 +117,7 @@ def test_attention_names_a_misspelt_field(
     with pytest.raises(InvalidRequest) as caught:
         getattr(LocalEngine(engine), call)("food", ["bread"], **options)
     assert message in str(caught.value)
-    with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+    with TestClient(patient_app(engine), base_url="http://127.0.0.1") as client:
         answer = client.post(f"/v1/collections/food/{call}", json={"queries": ["bread"], **options})
     assert answer.status_code == 422
     assert message in answer.json()["detail"]

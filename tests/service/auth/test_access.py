@@ -13,12 +13,12 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from filelock import FileLock, Timeout
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.problems import problem_in
 from support.service.service_fakes import ORIGIN
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, InvalidRequest, NotFound
-from dsearch.service import create_app
 from dsearch.service.auth import keys as keys_module
 from dsearch.service.auth.keys import SCOPES, ApiKeys, Scope, is_open, needed_scope
 
@@ -74,7 +74,7 @@ def test_with_keys_every_route_needs_one(
 
 
 def test_elsewhere_than_on_this_machine_a_key_is_needed_from_the_start(engine: SearchEngine) -> None:
-    with TestClient(create_app(engine, require_key=True), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine, require_key=True), base_url=ORIGIN) as client:
         assert client.get("/v1/collections").status_code == 401
         assert client.get("/healthz").status_code == 200
 
@@ -316,7 +316,7 @@ def test_what_cannot_be_a_key_is_refused(keys: ApiKeys, tmp_path: Path) -> None:
 def test_origins_can_be_allowed_and_are_told_so(engine: SearchEngine, keys: ApiKeys) -> None:
     site = "https://search.example"
     keys.create("somebody", "read")
-    with TestClient(create_app(engine, origins=[site]), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine, origins=[site]), base_url=ORIGIN) as client:
         asked = {"Origin": site, "Access-Control-Request-Method": "POST"}
         granted = client.options(SEARCH, headers=asked)
         assert granted.status_code == 200

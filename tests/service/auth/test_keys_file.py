@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from support.guarded import guarded
+from support.service.apps import patient_app
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import CorruptData
-from dsearch.service import create_app
 from dsearch.service.auth.keys import ApiKeys
 
 checked = guarded(ApiKeys, "_keys", "_seen", "_sequence")
@@ -133,7 +133,7 @@ def test_file_and_mark_are_synced_in_that_order(keys: ApiKeys, monkeypatch: pyte
 def test_after_the_last_revocation_the_service_says_how_to_make_a_key(engine: SearchEngine) -> None:
     keys = ApiKeys(engine.home.path)
     text, made = keys.create("somebody", "admin")
-    with TestClient(create_app(engine), base_url="http://localhost") as client:
+    with TestClient(patient_app(engine), base_url="http://localhost") as client:
         keys.revoke(made.id)
         for headers in ({}, {"Authorization": f"Bearer {text}"}):
             answered = client.get("/v1/collections", headers=headers)

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from support.guarded import guarded
 from support.locks import WatchedLock, waiting
 from support.patience import LATEST_S
+from support.service.apps import patient_app
 from support.service.loading import until_loaded
 from support.service.service_fakes import ORIGIN, WORDS, WordEncoder, documents
 from support.service.workers import Double, held, hold_encoder, soon, with_worker
@@ -26,7 +27,6 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.home import HomeEncoders
 from dsearch.errors import EncoderUnavailable, InvalidRequest
-from dsearch.service import create_app
 from dsearch.service.batching.worker import Worker, _Job
 from dsearch.service.errors import NotReady, Overloaded
 
@@ -315,7 +315,7 @@ def test_ready_when_encoder_and_indexes_are_loaded(
         return WordEncoder()
 
     monkeypatch.setattr(engine, "_encoders", HomeEncoders(load))
-    with TestClient(create_app(engine), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         assert client.get("/healthz").status_code == 200
         starting = client.get("/readyz")
         assert (starting.status_code, starting.json()["code"]) == (503, "not_ready")
@@ -335,7 +335,7 @@ def test_without_an_encoder_it_is_not_ready_but_finds_words(
         raise EncoderUnavailable("no weights; install the extra")
 
     monkeypatch.setattr(engine, "_encoders", HomeEncoders(load))
-    with TestClient(create_app(engine), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         found = client.post(f"{URL}/search", json={"query": "cat", "mode": "keyword"})
         assert (found.status_code, len(found.json()["hits"])) == (200, 10)
         for answered in (

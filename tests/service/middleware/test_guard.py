@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.problems import error_table
 from support.service.service_fakes import ORIGIN
 
@@ -72,10 +73,12 @@ def test_ways_to_write_a_host_are_answered_and_not_all_remembered(engine: Search
 
 
 def test_other_names_can_be_given(engine: SearchEngine) -> None:
-    with TestClient(create_app(engine, hosts=["search.example"]), base_url="http://search.example") as client:
+    with TestClient(
+        patient_app(engine, hosts=["search.example"]), base_url="http://search.example"
+    ) as client:
         assert client.get("/healthz").status_code == 200
         assert client.get("/healthz", headers={"Host": "localhost"}).status_code == 421
-    with TestClient(create_app(engine, hosts="*"), base_url="http://any.example") as client:
+    with TestClient(patient_app(engine, hosts="*"), base_url="http://any.example") as client:
         assert client.get("/healthz").status_code == 200
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN
 from support.service.shapes import checked
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service import create_app
 from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.feedback import Impressions
 from dsearch.service.schemas.answers import SearchAnswer
@@ -85,10 +85,10 @@ def test_sent_again_it_is_counted_once(
 
 
 def test_a_page_is_known_after_a_restart(engine: SearchEngine, papers: Collection) -> None:
-    with TestClient(create_app(engine), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         answer = client.get(f"{URL}/search", params={"q": "river stone"}).json()
         client.post(f"{URL}/feedback", json=[click(answer)])
-    with TestClient(create_app(engine), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         sent = client.post(f"{URL}/feedback", json=[click(answer, 0)])
         assert sent.status_code == 200
         lost = client.post(f"{URL}/feedback", json=[{**click(answer), "query_id": "0" * 32}])
@@ -168,7 +168,7 @@ def test_shapes_and_places_that_are_wrong(client: TestClient, answer: dict[str, 
 def test_contributions_bear_the_key(engine: SearchEngine, papers: Collection) -> None:
     text, key = ApiKeys(engine.home.path).create("site", "write")
     headers = {"Authorization": f"Bearer {text}"}
-    with TestClient(create_app(engine), base_url=ORIGIN, headers=headers) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN, headers=headers) as client:
         answer = client.post(f"{URL}/search", json={"query": "cat"}).json()
         client.post(f"{URL}/feedback", json=[click(answer, client_id="somebody")])
     (page,) = pages_of(papers)
@@ -180,7 +180,7 @@ def test_a_key_reads_its_own_opinions_whatever_client_it_names(
 ) -> None:
     opinion = {"user_query": "cat", "action_name": "thumbs_up", "object_id": "d001", "client_id": "ann"}
     keys = ApiKeys(engine.home.path)
-    with TestClient(create_app(engine), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         assert client.post(f"{URL}/feedback", json=[opinion]).status_code == 200  # before there are keys
         for name, expected in (("one", {}), ("other", {"dog": {"d002": 2.0}})):
             text, _ = keys.create(name, "write")
@@ -229,7 +229,7 @@ def test_explored_pages_are_swapped_and_say_so(client: TestClient, papers: Colle
 
 
 def test_exploring_is_a_setting_of_the_service(engine: SearchEngine, papers: Collection) -> None:
-    with TestClient(create_app(engine, explore=0.2), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine, explore=0.2), base_url=ORIGIN) as client:
         queries = {"queries": ["cat"] * 100}
         drawn = [
             one["explored"] is not None

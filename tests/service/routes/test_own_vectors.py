@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN
 
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service import create_app
 
 DIMENSION = 4
 PATH = "/v1/collections/images"
@@ -36,7 +36,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
 @pytest.fixture(scope="module")
 def client(engine: SearchEngine) -> Iterator[TestClient]:
     """A server that has no encoder, and a collection that was filled in three ways."""
-    with TestClient(create_app(engine), base_url=ORIGIN) as connected:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as connected:
         assert connected.put(PATH, json={"dimension": DIMENSION}).status_code == 201
         assert connected.put(PATH, json={"dimension": DIMENSION}).status_code == 200
         lines = "\n".join(json.dumps(document(number)) for number in range(4, 8))

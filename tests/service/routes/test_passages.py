@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN
 from support.service.shapes import checked
 
 from dsearch.engine import PassageOptions, SearchEngine
-from dsearch.service import create_app
 from dsearch.service.schemas.answers import CollectionList, SearchAnswer
 from dsearch.types import Document
 
@@ -25,7 +25,7 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
         engine.create("notes", passages=PassageOptions(tokens=16)).ingest(
             [Document("long", LONG), Document("short", "a short needle")]
         )
-        with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as connected:
+        with TestClient(patient_app(engine), base_url=ORIGIN) as connected:
             yield connected
 
 

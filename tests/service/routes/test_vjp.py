@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.numpy import load, save
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.loading import until_loaded
 from support.service.shapes import checked
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, GradientQuery, SearchEngine, attention_parts, head_bytes, vjp
 from dsearch.results import Attention, ModelAdded
-from dsearch.service import create_app
 from dsearch.service.schemas.answers import AttendAnswer, VjpAnswer
 from dsearch.types import Document, Stamp
 
@@ -233,7 +233,7 @@ def test_where_embeddings_are_given_nobody_waits_for_an_encoder(tmp_path: Path) 
     with SearchEngine(tmp_path / "home", encoder=fail) as engine:
         states = np.eye(4, dtype=np.float32)
         engine.create("given", dimension=4).upsert([Document(str(i), f"image {i}") for i in range(4)], states)
-        with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+        with TestClient(patient_app(engine), base_url="http://127.0.0.1") as client:
             asked = {"vectors": states.tolist(), "stamp": None}
             answered = client.post("/v1/collections/given/attend", json=asked)
             assert [one["ids"][0] for one in answered.json()["results"]] == ["0", "1", "2", "3"]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from support.engine.copies import copied_collection
+from support.service.apps import patient_app
 from support.service.loading import until_loaded
 from support.service.service_fakes import DIMENSION, ORIGIN
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import EncoderUnavailable
-from dsearch.service import create_app
 
 VECTOR = [1.0] + [0.0] * (DIMENSION - 1)
 
@@ -27,7 +27,7 @@ def _missing() -> Any:
 def broken(tmp_path: Path, built_papers: Path) -> Iterator[TestClient]:
     with SearchEngine(tmp_path / "home", encoder=_missing) as engine:
         copied_collection(engine, built_papers)
-        with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as client:
+        with TestClient(patient_app(engine), base_url=ORIGIN) as client:
             yield client
 
 

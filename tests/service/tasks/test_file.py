@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from support.guarded import guarded
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN
 from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, DsearchError
-from dsearch.service import create_app
 from dsearch.service.tasks.file import TASKS, TaskFile
 from dsearch.service.tasks.store import TaskStore
 from dsearch.store.sqlite import watermark
@@ -127,7 +127,7 @@ def test_the_service_goes_on_without_tasks(
 ) -> None:
     filled(engine.home.path)
     deleted(engine.home.path)
-    with TestClient(create_app(engine), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         assert client.get("/v1/collections/papers/search?q=cat").status_code == 200
         for method, path in (("GET", "/v1/tasks"), ("POST", "/v1/collections/papers/refresh")):
             answered = client.request(method, path)

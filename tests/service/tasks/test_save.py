@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN
 from support.service.tasks import ended
 from support.tiny_encoder import open_tiny, write_tiny_encoder
@@ -23,7 +24,6 @@ from dsearch.client.uploads import model_file, upload_of
 from dsearch.encoder import Encoder
 from dsearch.engine import CollectionLayer, SearchEngine, head_tensors
 from dsearch.jobs import JudgedQueries
-from dsearch.service import create_app
 
 URL = "/v1/collections/numbers"
 TENSORS = {"content-type": "application/x-safetensors"}
@@ -46,7 +46,7 @@ def engine(tmp_path: Path, tiny: Path) -> Iterator[SearchEngine]:
 
 @pytest.fixture
 def client(engine: SearchEngine, tiny: Path) -> Iterator[TestClient]:
-    app = create_app(engine, query_timeout_s=30, open_engine=partial(open_tiny, engine.home.path, tiny))
+    app = patient_app(engine, open_engine=partial(open_tiny, engine.home.path, tiny))
     with TestClient(app, base_url=ORIGIN) as connected:
         yield connected
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 from support.patience import LATEST_S
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN
 from support.service.tasks import ended, until_running
 from support.tiny_encoder import open_tiny, write_tiny_encoder
@@ -24,7 +25,6 @@ from dsearch.engine.snapshot.fresh import same_codec
 from dsearch.index.tokens.codec import TokenCodec
 from dsearch.index.tokens.table import DocumentTokens, TokenTable
 from dsearch.processes import Report
-from dsearch.service import create_app
 from dsearch.service.tasks import manager
 from dsearch.service.tasks.jobs import train_job
 from dsearch.service.tasks.results import read_encoded, write_encoded
@@ -66,7 +66,7 @@ def numbers(engine: SearchEngine) -> Collection:
 
 @pytest.fixture
 def client(engine: SearchEngine, tiny: Path) -> Iterator[TestClient]:
-    app = create_app(engine, query_timeout_s=30, open_engine=partial(open_tiny, engine.home.path, tiny))
+    app = patient_app(engine, open_engine=partial(open_tiny, engine.home.path, tiny))
     with TestClient(app, base_url=ORIGIN) as connected:
         yield connected
 

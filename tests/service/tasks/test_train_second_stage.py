@@ -10,11 +10,11 @@ import pytest
 from starlette.responses import Response
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
+from support.service.apps import patient_app
 from support.training.second_stages import judged_collection
 
 from dsearch.engine import SearchEngine
 from dsearch.jobs import TrainingJob
-from dsearch.service.app import create_app
 from dsearch.service.routes import tasks
 from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
 from dsearch.service.tasks.results import register_made
@@ -119,7 +119,7 @@ def test_a_request_names_no_reranker_that_the_operator_did_not(
     judged_collection(engine)
     body = {"queries": {"q": "a1"}, "judgements": {"q": {"d1": 1}}, "reranker": "some/model"}
     for allowed, status in (((), 422), (("other/model",), 422), (("some/model",), 202)):
-        with TestClient(create_app(engine, rerankers=allowed), base_url="http://127.0.0.1") as client:
+        with TestClient(patient_app(engine, rerankers=allowed), base_url="http://127.0.0.1") as client:
             answer = client.post("/v1/collections/judged/train", json=body)
             assert answer.status_code == status, answer.text
             if status == 422:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN, WordEncoder, newer_words, open_both
 from support.service.tasks import JUDGED, URL, app_of, ask, ended, events, until_running
 
 from dsearch.engine import Collection, SearchEngine, rebuild
 from dsearch.errors import EncoderMismatch
 from dsearch.processes import Report
-from dsearch.service import create_app
 from dsearch.service.tasks import manager
 from dsearch.types import Document, Progress
 
@@ -183,9 +183,7 @@ def moving(engine: SearchEngine, papers: Collection) -> Iterator[TestClient]:
     engine.close()
     home = engine.home.path
     with SearchEngine(home, encoder=WordEncoder, next_encoder=newer_words) as opened:
-        app = create_app(
-            opened, query_timeout_s=30, open_engine=partial(open_both, home), migrates_to="newer"
-        )
+        app = patient_app(opened, open_engine=partial(open_both, home), migrates_to="newer")
         with TestClient(app, base_url=ORIGIN) as connected:
             yield connected
 
@@ -271,7 +269,7 @@ def test_a_server_that_is_started_again_answers_for_both_encoders(
     home = engine.home.path
     with (
         SearchEngine(home, readonly=True, encoder=WordEncoder, next_encoder=newer_words) as reader,
-        TestClient(create_app(reader), base_url=ORIGIN) as client,
+        TestClient(patient_app(reader), base_url=ORIGIN) as client,
     ):
         for name in ("old", "papers"):
             answered = client.get(f"/v1/collections/{name}/search?q=cat&mode=dense")

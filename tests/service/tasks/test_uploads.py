@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save
 from starlette.requests import ClientDisconnect, Request
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN, WordEncoder, documents
 from support.service.tasks import ended
 
@@ -21,7 +22,6 @@ from dsearch.engine import SearchEngine, head_tensors
 from dsearch.engine.models import tensors as tensors_module
 from dsearch.engine.models.tensors import request_of_file
 from dsearch.errors import Cancelled, CorruptData, InvalidRequest
-from dsearch.service import create_app
 from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.errors import BodyTooLarge, Overloaded
 from dsearch.service.tasks import manager
@@ -58,7 +58,7 @@ def stalled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def client(engine: SearchEngine) -> Iterator[TestClient]:
-    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as connected:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as connected:
         yield connected
 
 
@@ -178,13 +178,13 @@ def test_a_refused_model_leaves_no_file(client: TestClient, engine: SearchEngine
 
 
 def test_a_restart_keeps_what_waits(engine: SearchEngine, stalled: list[Any]) -> None:
-    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         client.post("/v1/collections/papers/evaluate", json=JUDGED)
         id = client.post(URL, content=body_of(engine), headers=TENSORS).json()["id"]
         (kept,) = files_of(engine)
     left = kept.with_name(f"{'0' * 32}.safetensors")  # of a server that ended while it came
     left.write_bytes(b"half")
-    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         assert files_of(engine) == [kept]
         assert client.get(f"/v1/tasks/{id}").json()["state"] == "queued"
 
@@ -194,21 +194,21 @@ def test_a_restart_keeps_the_model_of_what_ran_before_a_full_queue(
 ) -> None:
     monkeypatch.setattr(manager, "QUEUED", 1)
     monkeypatch.setattr(TaskWork, "_save", TaskWork._evaluate)
-    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         assert client.post(URL, content=body_of(engine), headers=TENSORS).status_code == 202
         while not stalled:
             time.sleep(0.01)
         assert client.post(URL, content=body_of(engine), headers=TENSORS).status_code == 202
         kept = files_of(engine)
         assert len(kept) == 2
-    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN):
+    with TestClient(patient_app(engine), base_url=ORIGIN):
         assert files_of(engine) == kept
 
 
 @pytest.mark.parametrize("scope", ["read", "write"])
 def test_only_keys_of_scope_admin_send_models(engine: SearchEngine, scope: Any) -> None:
     secret = ApiKeys(engine.home.path).create("one", scope)[0]
-    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as client:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         headers = {**TENSORS, "authorization": f"Bearer {secret}"}
         answer = client.post(URL, content=body_of(engine), headers=headers)
     assert answer.status_code == 403

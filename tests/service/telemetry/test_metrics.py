@@ -14,13 +14,13 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
+from support.service.apps import patient_app
 from support.service.loading import until_loaded
 from support.service.service_fakes import WordEncoder
 from support.service.workers import hold_encoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
-from dsearch.service import create_app
 from dsearch.service.telemetry import metrics
 from dsearch.service.telemetry.logs import JsonLines, request_id, set_up_logs
 from dsearch.training import TrainingOptions, examples_from_judgements, finetune
@@ -137,7 +137,7 @@ def test_two_services_count_apart(client: TestClient, tmp_path: Path) -> None:
     client.get("/healthz")
     with (
         SearchEngine(tmp_path / "other", encoder=WordEncoder) as engine,
-        TestClient(create_app(engine), base_url="http://127.0.0.1") as other,
+        TestClient(patient_app(engine), base_url="http://127.0.0.1") as other,
     ):
         assert value(other, "dsearch_requests_total", method="GET", route="/healthz", status="200") == 0
 

@@ -10,13 +10,13 @@ import pytest
 import typer
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
+from support.service.apps import patient_app
 
 import dsearch
 from dsearch.cli.grouped_help import app
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
-from dsearch.service.app import create_app
 from dsearch.training import Observer, run_training
 from dsearch.types import Document
 
@@ -64,7 +64,7 @@ with SearchEngine(Path(sys.argv[2]), encoder=HashingEncoder) as engine:
     with pytest.raises(InvalidRequest, match="did you mean name"):
         opened.search("apple", filter={"nane": {"starts": "x"}})
     assert engine.collection("food").describe().documents == 64
-    client = TestClient(create_app(engine), base_url="http://127.0.0.1")
+    client = TestClient(patient_app(engine), base_url="http://127.0.0.1")
     with client:
         found = client.post("/v1/collections/food/search", json={"query": "apple", "toy_cap": 2}).json()
         assert len(found["hits"]) == 2, found

@@ -19,11 +19,11 @@ from threading import Thread
 from typing import Any
 
 import torch
+from support.service.apps import patient_app
 from support.service.service_fakes import WordEncoder, newer_words, open_both, open_words
 
 from dsearch.engine import SearchEngine, rebuild
 from dsearch.errors import Cancelled, DsearchError
-from dsearch.service import create_app
 from dsearch.service.errors import NotReady
 from dsearch.service.middleware.slow_clients import SlowClientLimits
 from dsearch.service.overload import admission
@@ -67,7 +67,7 @@ def main() -> None:
         engine.home.announce(f"http://127.0.0.1:{port}")
         open_engine = partial(open_both if moving else open_words, Path(sys.argv[1]))
         to = "newer" if moving else "hashing"
-        app = create_app(engine, query_timeout_s=30, open_engine=open_engine, migrates_to=to)
+        app = patient_app(engine, open_engine=open_engine, migrates_to=to)
         Thread(target=tell_when_started, args=(app.state.service, port), daemon=True).start()
         run_server(app, sockets=[server], patience=patience)
         print(app.state.service.metrics.accepted, flush=True)

@@ -12,11 +12,11 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 from support.patience import LATEST_S
+from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN, WORDS, open_words
 from support.warm.processes import warm_start
 
 from dsearch.engine import SearchEngine
-from dsearch.service import create_app
 
 URL = "/v1/collections/papers"
 
@@ -28,7 +28,7 @@ JUDGED = {
 
 
 def app_of(engine: SearchEngine, **more: Any) -> FastAPI:
-    return create_app(engine, query_timeout_s=30, open_engine=partial(open_words, engine.home.path), **more)
+    return patient_app(engine, open_engine=partial(open_words, engine.home.path), **more)
 
 
 @pytest.fixture
