@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,11 @@ from dsearch.client.wire import (
     text_and_hint,
     written_before,
 )
+from dsearch.client.wire import attention as wire_attention
 from dsearch.errors import Command, Conflict, DsearchError, Gone, InvalidRequest, Unavailable
-from dsearch.results import Attention, Gradients, RefusedDocument, WriteResult
+from dsearch.results import Attention, Gradients, Proof, RefusedDocument, WriteResult
+from dsearch.service.batching.attend import attended_arrays, attended_facts
+from dsearch.service.wire.json import tensors_answer
 from dsearch.types import Document, Stamp
 
 STAMP = Stamp(1, "v0", 7)
@@ -171,6 +174,64 @@ def test_parts_are_joined_as_wide_as_the_widest() -> None:
     assert whole.mixture.shape == (2,)
     assert whole.stamp is STAMP
     assert joined(parts[:1]) is parts[0]
+
+
+def everything() -> Attention:
+    """An answer to three queries with each of its parts, all of them different."""
+    shapes = {
+        **dict.fromkeys(("null_weight", "covered_mass"), (3,)),
+        **dict.fromkeys(("context", "output"), (3, 4)),
+        **dict.fromkeys(("weights", "scores", "memory", "mixtures"), (3, 2)),
+        **dict.fromkeys(("dense", "keyword", "head_weights"), (3, 2, 2)),
+        **dict.fromkeys(("keys", "values"), (3, 2, 4)),
+        "slopes": (3, 2, 2, 5),
+    }
+    arrays: Any = {
+        name: place + np.arange(np.prod(shape)).reshape(shape)
+        for place, (name, shape) in enumerate(shapes.items(), start=1)
+    }
+    answer = Attention(
+        ids=[["a", "b"], ["c", "d"], ["e", "f"]],
+        stamp=Stamp(3, "v9", 7),
+        hops=2,
+        temperature=0.25,
+        mixture=np.array([0.25, 0.75]),
+        certificates=[Proof(True, "enough"), Proof(False, "too near"), Proof(True, "exact")],
+        candidates=[5, 6, 7],
+        note="few",
+        draft="d1",
+        positions=np.arange(6).reshape(3, 2),
+        texts=[["A", "B"], ["C", "D"], ["E", "F"]],
+        **{name: array.astype(np.float64) for name, array in arrays.items()},
+    )
+    assert all(getattr(answer, field.name) is not None for field in fields(Attention))
+    return answer
+
+
+def test_each_part_of_attention_comes_over_the_wire() -> None:
+    """Written by the service, read by the clients: fields of the declaration, each by its name."""
+    sent = everything()
+    content = bytes(tensors_answer(attended_arrays(sent), attended_facts(sent)).body)
+    received = wire_attention(content)
+    for field in fields(Attention):
+        np.testing.assert_array_equal(getattr(received, field.name), getattr(sent, field.name), field.name)
+
+
+def test_each_part_of_attention_is_joined_in_the_order_of_the_queries() -> None:
+    whole = everything()
+
+    def of(queries: slice) -> Attention:
+        parts = {field.name: getattr(whole, field.name) for field in fields(Attention)}
+        by_query = {
+            name: part[queries]
+            for name, part in parts.items()
+            if isinstance(part, np.ndarray | list) and name != "mixture"
+        }
+        return replace(whole, **by_query)
+
+    again = joined([of(slice(0, 1)), of(slice(1, 3))])
+    for field in fields(Attention):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(whole, field.name), field.name)
 
 
 def test_vectors_are_by_head_in_all_parts_if_in_any() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from dsearch.cluster.search.search import ShardedSearch
 from dsearch.cluster.wire.messages import HitPreview, PastQueries, ProposalRequest
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
+from dsearch.errors import ShardsMissing
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.types import Document
@@ -240,3 +242,30 @@ def test_each_option_of_a_sharded_collection_reaches_the_search(
         assert getattr(options, name) == value, name
         assert (queries, model) == ([""] if way == "vector" else ["cat"], "v7")
         assert vectors == ([[0.5]] if way == "vector" else None)
+
+
+def test_a_release_that_was_replaced_is_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shards are stopped: what is known of the coordinator is as old, and is asked for again."""
+    looks: list[bool] = []
+
+    class Missing:
+        def __init__(self, release: str, *_: Any):
+            self.release = release
+
+        def search(self, *_: Any) -> list[Any]:
+            if self.release != "new":
+                raise ShardsMissing("stopped")
+            return []
+
+    known = ("live", "old", "shards")
+
+    def live(name: str, *, look: bool = False) -> tuple[str, str, str]:
+        looks.append(look)
+        return ("live", "new", "shards") if look else known
+
+    monkeypatch.setattr(cluster_collection, "ShardedSearch", Missing)
+    local: Any = MagicMock()
+    releases: Any = SimpleNamespace(live=live)
+    collection = ShardedCollection(local, releases)
+    assert collection.answer(["cat"], SearchOptions()) == []
+    assert looks == [False, True]

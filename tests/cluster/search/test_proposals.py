@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import torch
 
-from dsearch.cluster.search.merge import merged
+from dsearch.attention.retrieval.head import Head
+from dsearch.cluster.search.merge import Candidates, merged, ranked
 from dsearch.cluster.wire.messages import PastQueries, Proposal, ProposalRequest
 
 QUESTION = ProposalRequest(
@@ -120,3 +122,32 @@ def test_queries_of_fewer_candidates_are_padded() -> None:
     assert candidates.shards.tolist() == [[0, 0], [1, -1]]
     assert candidates.keys.tolist() == [[[3, 5]], [[1, -1]]]
     assert candidates.keyword.tolist() == [[1, 2], [3, 0]]
+
+
+def test_what_is_known_of_candidates_goes_with_them() -> None:
+    """Each field of the declaration follows the order of the candidates, by weight and by choice."""
+    question = replace(QUESTION, past=object.__new__(PastQueries), collapse=True, depth=3)
+    more: dict[str, Any] = {**remembered([0.25, 0.5, 0.75], [True] * 3)}
+    more |= {"names": np.array([[7, 8, 9]]), "beyond": np.array([[False, False, True]])}
+    one = proposal([3, 5, 7], [0.1, 0.9, 0.5], [0.2, 0.4, 0.6], **more)
+    candidates, _ = merged({0: one}, OFFSETS, replace(question, candidates=3))
+    beyond = np.array([[False, True, True]])
+    candidates = replace(
+        candidates, shards=np.array([[1, 2, 3]]), keys=np.array([[[4, 5, 6]]]), beyond=beyond
+    )
+    with torch.inference_mode():
+        _, by_weight = ranked(candidates, torch.zeros(1, 1, 4), Head(4), replace(question, texts=None))
+    by_choice = candidates.arranged([np.array([2, 0])])
+    order = [candidates.positions[0].tolist().index(at) for at in by_weight.positions[0].tolist()]
+    assert sorted(order) == [0, 1, 2]
+    assert order != [0, 1, 2]
+    for field in fields(Candidates):
+        whole, ranking, two = (getattr(of, field.name) for of in (candidates, by_weight, by_choice))
+        if field.name == "passages":
+            assert whole == ranking == two
+            continue
+        assert whole is not None, field.name
+        assert ranking.tolist() == whole[..., order].tolist(), field.name
+        assert two[..., :2].tolist() == whole[..., [2, 0]].tolist(), field.name
+        if field.name in ("positions", "shards"):
+            assert two[0, 2:].tolist() == [-1], field.name
