@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -178,6 +179,52 @@ def test_queries_that_wait_together_get_the_states_of_their_own(
     assert isinstance(failed, CollectionNotFound)
     assert batches[0] == (["a", "bb", "dddd"], "dense", "v1", True)
     assert len(batches) == 4
+
+
+OTHERS = {"collection": "notes", "mode": "keyword", "model": "v2", "tokens": False}
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_queries_that_differ_in_anything_but_their_texts_are_encoded_apart(
+    reached: dict[str, Any], monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def encoded(collection: Any, texts: list[str], mode: Any, model: str, tokens: bool) -> EncodedQueries:
+        asked.append({"collection": collection, "mode": mode, "model": model, "tokens": tokens})
+        return EncodedQueries(torch.ones(len(texts), 1), None)
+
+    assert {*OTHERS, "texts"} == {each.name for each in fields(EncodeRequest)}
+    monkeypatch.setattr(query_encoder, "encode_queries", encoded)
+    replica = EncoderReplica(asdict(SETTINGS))
+    replica._engine = SimpleNamespace(collection=lambda name: name)  # type: ignore[assignment]
+    one = EncodeRequest("papers", ["a"], "dense", "v1", True)
+    other = replace(one, **{field: OTHERS[field]})
+    asyncio.run(replica.encode([one, other, one]))
+    expected = [{name: getattr(request, name) for name in OTHERS} for request in (one, other)]
+    assert asked == expected
+
+
+def test_all_of_a_request_goes_to_the_encoder() -> None:
+    sent: list[EncodeRequest] = []
+
+    class Encoding(_Remote):
+        def remote(self, *given: Any) -> _Remote:
+            sent.extend(given)
+            return self
+
+    encode = Encoding((torch.ones(1, 2).numpy(), None))
+    ingress(encode=encode)._encode("papers", ("cat",), "dense", "v3", True)
+    assert sent == [EncodeRequest("papers", ["cat"], "dense", "v3", True)]
+    asked: list[tuple[Any, ...]] = []
+    local: Any = MagicMock()
+    local.name = "papers"
+    nothing: Any = None
+    collection = dsearch.cluster.collection.ShardedCollection(
+        local, nothing, lambda *given: asked.append(given)
+    )
+    collection._encode(["cat"], "keyword", "v3", True)
+    assert asked == [("papers", ["cat"], "keyword", "v3", True)]
 
 
 def _tokens_of(text: str) -> Any:
