@@ -7,6 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
+from support.client.doors import made_up
 
 from dsearch.attention.retrieval.head import QUERY_SIDES as OF_HEADS
 from dsearch.cli.declared_options import as_flag
@@ -119,6 +120,90 @@ def test_what_goes_together_travels_to_a_server_and_back(options: dict[str, Any]
     from dsearch.service.tasks.jobs import job_from_request
 
     assert job_from_request(TrainingJob, request.to_dict()) == job
+
+
+OTHERS: dict[str, Any] = {
+    "encoder_learning_rate": 0.001,
+    "heads": 2,
+    "objective": "judged",
+    "query_side": "mlp",
+    "reward_url": "http://127.0.0.1:9/rewards",
+    "scope": "query",
+}
+
+
+def options_of_training() -> dict[str, Any]:
+    """Each option with another value than its default."""
+    fields = {field.name: field for field in dataclasses.fields(TrainingJob)}
+    return {
+        name: OTHERS.get(name, made_up(name, kind, default=fields[name].default)[0])
+        for name, kind in get_type_hints(TrainOptions).items()
+    }
+
+
+ALWAYS = {"excitation", "field", "reward_url"}  # of several heads, of an objective of values, of reinforce
+OF_ENCODERS = {"encoder_training", "encoder_learning_rate"}
+OF_FULL = {"negatives", "compiled"}
+REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "a field": (
+        {"objective": "value", "field": "price"},
+        {
+            "excitation",
+            "null_slot",
+            "precision",
+            "reward_url",
+            "scope",
+            "self_supervised",
+            "source",
+            "teacher",
+        }
+        | {"trusted_keys"}
+        | OF_ENCODERS
+        | OF_FULL,
+    ),
+    "clicks": (
+        {"source": "feedback"},
+        ALWAYS | OF_ENCODERS | OF_FULL | {"null_slot", "scope", "self_supervised", "teacher"},
+    ),
+    "the corpus": (
+        {"self_supervised": True},
+        ALWAYS | OF_ENCODERS | OF_FULL | {"null_slot", "source", "teacher", "trusted_keys"},
+    ),
+    "judgements": (JUDGED, ALWAYS | OF_ENCODERS | OF_FULL | {"self_supervised", "trusted_keys"}),
+    "scope query": (
+        {**JUDGED, "scope": "query"},
+        ALWAYS | OF_FULL | {"null_slot", "self_supervised", "source", "trusted_keys"},
+    ),
+    "scope full": (
+        {**JUDGED, "scope": "full"},
+        ALWAYS
+        | {"heads", "null_slot", "objective", "query_side", "self_supervised", "source", "teacher"}
+        | {"trusted_keys"},
+    ),
+}
+"""What each way to train refuses of all options, given alone beside it."""
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_each_way_to_train_refuses_the_options_of_others(way: str) -> None:
+    base, expected = REFUSED[way]
+    refused: dict[str, str] = {}
+    for name, value in options_of_training().items():
+        if name in base:
+            continue
+        try:
+            TrainingJob(**{**base, name: value}).check()
+        except InvalidRequest as error:
+            refused[name] = str(error)
+    assert {*refused} == expected, refused
+
+
+def test_each_field_of_a_job_that_was_given_is_one_of_its_request() -> None:
+    given = {**JUDGED, **options_of_training()}
+    assert request_of(TrainingJob(**given)) == given
+    for name, value in given.items():
+        assert request_of(TrainingJob(**{name: value})) == {name: value}
+    assert request_of(TrainingJob(left_out={"lines": 1})) == {}
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
