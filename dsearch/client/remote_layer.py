@@ -46,7 +46,7 @@ from dsearch.client.remote_output import (
     rows_of_ids,
     tensor_like,
 )
-from dsearch.client.uploads import head_of_arrays, upload_of
+from dsearch.client.uploads import head_of_arrays, savable_layer, upload_of
 from dsearch.engine.ranking.layer import with_own_parameters
 from dsearch.engine.ranking.scores import check_finite_bias, check_texts, texts_of_steps
 from dsearch.engine.ranking.scoring import under_autocast_of_now
@@ -366,11 +366,11 @@ class RemoteSearch(nn.Module):
             promote: whether it answers everybody from now on.
 
         Raises:
-            InvalidRequest: a layer without `train_head`, or a head with numbers that are not finite.
+            InvalidRequest: a layer without `train_head` or with a bias, or numbers that are not finite.
         """
         if self.head is None:
             raise InvalidRequest("publish() of a layer without a head; make it with train_head=True")
-        tensors = upload_of(self, None, None).head
+        tensors = upload_of(savable_layer(self), None, None).head
         added = self.client.add_model(self.collection, tensors, parent=self.version, record=record).model
         self.release()
         self.model = self.version = added

@@ -48,6 +48,20 @@ def plain_layer(layer: TrainedLayer) -> TrainedLayer:
     return layer if isinstance(layer, Mapping) else unwrapped(layer)
 
 
+def savable_layer(layer: TrainedLayer) -> TrainedLayer:
+    """The layer inside of a wrapper of torch, of which a version is made.
+
+    Raises:
+        InvalidRequest: a layer with a bias, here or over a server.
+    """
+    from dsearch.training.saving import require_no_bias
+
+    layer = plain_layer(layer)
+    if hasattr(layer, "with_model") and hasattr(layer, "bias"):
+        require_no_bias(layer)
+    return layer
+
+
 def upload_of(layer: TrainedLayer, encoder: TrainedEncoder, parent: str | None) -> Upload:
     """The parts of a layer, of a head, or of a head's tensors.
 

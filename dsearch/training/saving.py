@@ -202,16 +202,21 @@ def unwrapped(layer: Any) -> Any:
     return layer
 
 
+def require_no_bias(layer: Any) -> None:
+    """Refuse a layer with a bias for each document: a version without it answers otherwise."""
+    if layer.bias is not None:
+        raise InvalidRequest(
+            "a layer with a bias for each document, which no version has; set bias=None first"
+        )
+
+
 def head_of_layer(layer: SearchLayer) -> Head:
     """Return a layer's head, with the score that learned beside it.
 
     Raises:
         InvalidRequest: a score of one's own that no version can have, or a bias.
     """
-    if layer.bias is not None:
-        raise InvalidRequest(
-            "a layer with a bias for each document, which no version has; set bias=None first"
-        )
+    require_no_bias(layer)
     if not isinstance(layer.score, torch.nn.Module) or layer.score is layer.head.learned_score:
         return layer.head
     score = score_of_module(layer.score)

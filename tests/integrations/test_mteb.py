@@ -130,3 +130,24 @@ def test_splits_with_long_names_have_collections_of_their_own(local: LocalEngine
 def test_a_reranking_task_is_refused(local: LocalEngine) -> None:
     with pytest.raises(InvalidRequest, match="use retrieval tasks"):
         adapter.DSearchModel(local).search([], top_k=10, top_ranked={"q": ["d"]})
+
+
+def test_options_reach_each_block_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, list[str], dict[str, Any]]] = []
+
+    class Engine:
+        def search_batch(self, collection: str, texts: list[str], **options: Any) -> list[Any]:
+            asked.append((collection, texts, options))
+            return [SimpleNamespace(hits=[SimpleNamespace(id=text, score=0.5)]) for text in texts]
+
+    monkeypatch.setattr("dsearch.integrations.mteb._QUERIES_AT_A_TIME", 2)
+    engine: Any = Engine()
+    rows = [{"id": f"q{number}", "text": f"text {number}"} for number in range(3)]
+    for given in ({"mode": "dense"}, {"operators": True, "limit": 3}):
+        model = adapter.DSearchModel(engine, options=given)
+        model.collection = "c"
+        ranked = model.search(rows, top_k=7)
+        assert ranked == {row["id"]: {row["text"]: 0.5} for row in rows}
+        options = {"limit": 7, "operators": False, **given}
+        assert asked == [("c", ["text 0", "text 1"], options), ("c", ["text 2"], options)]
+        asked.clear()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
+from dsearch.client.options import FindOptions
 from dsearch.errors import InvalidRequest
 from dsearch.service.schemas.documents import MAX_DELETED_IDS
 from dsearch.types import Hit
@@ -101,3 +104,74 @@ def test_one_of_each_is_given_for_a_text(given: str) -> None:
     value: list[Any] = [{}] if given == "metadatas" else ["a"]
     with pytest.raises(InvalidRequest, match=f"1 {given} for 2 texts; give one each"):
         store.add_texts(["one", "two"], **{given: value})
+
+
+def _langchain(engine: Any, of_object: dict[str, Any], of_call: dict[str, Any]) -> None:
+    retriever = langchain.DSearchRetriever(engine=engine, collection="c", k=7, options=of_object)
+    retriever.invoke("river", **of_call)
+
+
+def _langchain_store(engine: Any, of_object: dict[str, Any], of_call: dict[str, Any]) -> None:
+    store = langchain.DSearchVectorStore(engine, "c")
+    store.similarity_search("river", k=7, **of_object, **of_call)
+    store.similarity_search_with_score("river", k=7, **of_object, **of_call)
+    if "score_threshold" not in {**of_object, **of_call}:  # LangChain has one of its own
+        store.similarity_search_with_relevance_scores("river", k=7, **of_object, **of_call)
+
+
+def _haystack(engine: Any, of_object: dict[str, Any], of_call: dict[str, Any]) -> None:
+    haystack = pytest.importorskip("dsearch.integrations.haystack")
+    store = haystack.DSearchDocumentStore(engine=engine, collection="c")
+    retriever = haystack.DSearchRetriever(store, top_k=7, options={**of_object, **of_call})
+    retriever.run("river")
+    store.search("river", top_k=7, **of_object, **of_call)
+
+
+def _llama_index(engine: Any, of_object: dict[str, Any], of_call: dict[str, Any]) -> None:
+    llama_index = pytest.importorskip("dsearch.integrations.llama_index")
+    types = pytest.importorskip("llama_index.core.vector_stores.types")
+    store = llama_index.DSearchVectorStore(engine=engine, collection="c", options=of_object)
+    store.query(types.VectorStoreQuery(query_str="river", similarity_top_k=7), **of_call)
+    retriever = llama_index.DSearchRetriever(engine, "c", k=7, options={**of_object, **of_call})
+    retriever.retrieve("river")
+
+
+def _dspy(engine: Any, of_object: dict[str, Any], of_call: dict[str, Any]) -> None:
+    dspy = pytest.importorskip("dsearch.integrations.dspy")
+    retriever = dspy.DSearchRetriever(engine, "c", 7, **of_object)
+    retriever("river", **of_call)
+    copy.deepcopy(retriever)("river", **of_call)
+
+
+ADAPTERS = [_langchain, _langchain_store, _haystack, _llama_index, _dspy]
+"""That of MTEB is in test_mteb.py, which is slow to import."""
+
+
+@pytest.mark.parametrize("search", ADAPTERS)
+def test_each_option_reaches_each_search_of_each_adapter(search: Callable[..., None]) -> None:
+    """Given to the object or to its call; the number of documents is an argument of its own."""
+    own = {"limit", "episode"} if search is _dspy else {"limit"}
+    for name in {*get_type_hints(FindOptions)} - own:
+        value: Any = {"year": 7} if name == "filter" else "dense" if name == "mode" else f"given-{name}"
+        for of_object, of_call in (({name: value}, {}), ({}, {name: value})):
+            engine = Recorder()
+            search(engine, of_object, of_call)
+            searches = [call for call in engine.calls if call[0] == "search"]
+            assert searches, engine.calls
+            for _, (collection, *_), options in searches:
+                given = options.get(name)
+                assert given in (value, {"and": [value]}), f"{name} of {of_object or of_call}: {options}"
+                assert (collection, options["limit"]) == ("c", 7), name
+
+
+def test_a_retriever_of_haystack_is_serialized_with_all_that_it_was_made_of() -> None:
+    haystack = pytest.importorskip("dsearch.integrations.haystack")
+    store = haystack.DSearchDocumentStore(engine=Recorder(), collection="c")
+    store.address = "http://127.0.0.1:9"
+    filters = {"field": "meta.a", "operator": "==", "value": 1}
+    own = {"filters": filters, "top_k": 7, "options": {"mode": "dense"}}
+    parameters = inspect.signature(haystack.DSearchRetriever.__init__).parameters
+    assert {"self", "document_store", *own} == {*parameters}
+    told = haystack.DSearchRetriever(store, **own).to_dict()["init_parameters"]
+    assert {name: told[name] for name in own} == own
+    assert told["document_store"]["init_parameters"] == {"address": store.address, "collection": "c"}

@@ -18,7 +18,7 @@ from dsearch.client.uploads import (
     is_search_layer,
     kept_version,
     layer_head,
-    plain_layer,
+    savable_layer,
     upload_of,
     verdict_options,
 )
@@ -108,7 +108,7 @@ class LocalUpkeep:
         """Judge what was trained here, and promote it if evidence shows that it is better."""
         from dsearch.training import save_model, summary
 
-        opened, layer = self.engine.collection(collection), plain_layer(layer)
+        opened, layer = self.engine.collection(collection), savable_layer(layer)
         upload = upload_of(layer, encoder, parent)
         purpose = options.get("purpose", "search")
         # A function scores the documents that are encoded in the same call.

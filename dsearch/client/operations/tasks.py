@@ -18,7 +18,7 @@ from dsearch.client.uploads import (
     evidence_by,
     kept_version,
     model_file,
-    plain_layer,
+    savable_layer,
     upload_of,
     verdict_options,
 )
@@ -191,7 +191,7 @@ class TaskOperations:
             record: what should be known of it later, as JSON.
             options: see `dsearch.jobs.SavingJob`.
         """
-        layer = plain_layer(layer)
+        layer = savable_layer(layer)
         upload, live = upload_of(layer, encoder, parent), ""
         if callable(evidence):
             answer = yield Request("GET", path_of(collection, "models"))

@@ -218,7 +218,7 @@ class ShardedAttention:
             dims = next(answer.token_dims for answer in answers.values())
             stage = stage_over(query.rerank, dims, head, query.mode)
             if stage is not None:
-                reranker = ShardedReranker(self._shards.ask, stage, query.rerank, head.keyword_weighting)
+                reranker = ShardedReranker(self._shards.ask, stage, query.rerank)
         output, by_weight = ranked(candidates, folded, head, question, reranker)
         mass = _mass(output, answers, documents, head) if query.coverage else None
         entries = {at: entry for answer in answers.values() for at, entry in answer.hits.items()}

@@ -95,17 +95,10 @@ class ShardedReranker:
         ask: calls shards.
         stage: the learned part.
         query: queries and options.
-        weighting: (k1, b) of the head.
     """
 
-    def __init__(
-        self,
-        ask: AskShards,
-        stage: SecondStage,
-        query: RerankQuery,
-        weighting: tuple[float, float] | None,
-    ):
-        self._ask, self._stage, self._query, self._weighting = ask, stage, query, weighting
+    def __init__(self, ask: AskShards, stage: SecondStage, query: RerankQuery):
+        self._ask, self._stage, self._query = ask, stage, query
 
     def terms(self, first: FirstStage, owners: Int64[np.ndarray, "batch candidates"]) -> StageTerms:
         """The term of each candidate; `owners` has the shard of each.
@@ -164,7 +157,6 @@ class ShardedReranker:
                 positions,
                 delta_of(self._stage),
                 self._stage.has_features,
-                self._weighting,
                 tuple((field.name, field.sign, field.low, field.high) for field in self._stage.fields),
             )
         return cast("dict[int, RescoreResult]", self._ask("rerank", requests) if requests else {})

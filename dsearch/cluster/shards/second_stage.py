@@ -30,7 +30,6 @@ def rerank(state: Snapshot, offset: int, request: RescoreRequest) -> RescoreResu
         InvalidRequest: the shard has no tokens.
     """
     with inference():
-        state = state.weighed(request.weighting)
         reranker = Reranker(state, _stage(state, request.token_delta))
         queries = _projected(state, request.queries)
         here = np.where(request.positions == NONE, NONE, request.positions - offset)

@@ -43,7 +43,7 @@ class MeaningRequest:
 
 @dataclass(frozen=True, slots=True)
 class RescoreRequest:
-    """Request to match queries with the documents of reranked candidates; fields as of `ProposalRequest`.
+    """Request to match queries with the documents of reranked candidates.
 
     Attributes:
         queries: queries of the batch.
@@ -57,7 +57,6 @@ class RescoreRequest:
     positions: Int64[np.ndarray, "batch reranked"]
     token_delta: Float32[np.ndarray, "dims dims"] | None
     embeddings: bool
-    weighting: tuple[float, float] | None = None
     fields: tuple[tuple[str, int, float, float], ...] = ()
 
 
