@@ -293,31 +293,31 @@ class TrainingJob(LearningJob):
 
     def _check_source(self, spell: Spell) -> None:
         """There is one source of examples."""
+        other = self._chosen(["self_supervised", "teacher"], spell)
         if self.trusted_keys is not None:
             if self.source is None:
                 raise InvalidRequest(f"{spell('trusted_keys', None)} needs {spell('source', FEEDBACK)}")
             if not self.trusted_keys:
                 raise InvalidRequest(f"{spell('trusted_keys', None)} is empty; give ids of keys")
             if self.judgements is not None:
-                raise InvalidRequest(
-                    f"give {spell('trusted_keys', None)} or {spell('judgements', None)} to judge by, not both"
-                )
+                both = f"{spell('trusted_keys', None)} or {spell('judgements', None)}"
+                raise InvalidRequest(f"give {both} to judge by, not both")
         if self.source is not None:
             if refused := self._chosen(["self_supervised", "teacher", "scope"], spell):
-                raise InvalidRequest(
-                    f"{spell('source', self.source)} trains a head on clicks; leave out {refused}"
-                )
-        elif self.scope == "full" and (
-            self.judgements is None or self.self_supervised or self.teacher is not None
-        ):
+                source = spell("source", self.source)
+                raise InvalidRequest(f"{source} trains a head on clicks; leave out {refused}")
+        elif self.scope == "full" and (self.judgements is None or other):
             raise InvalidRequest(
                 f"{spell('scope', 'full')} learns from judgements alone; give {spell('judgements', None)}"
+                + (f", and leave out {other}" if other else "")
             )
         elif (self.judgements is None) == (not self.self_supervised):
             raise InvalidRequest(
                 f"give one of: {spell('judgements', None)}; {spell('self_supervised', None)}; "
                 f"{spell('source', FEEDBACK)}; {spell('objective', VALUE)} with {spell('field', None)}"
             )
+        if self.self_supervised and self.teacher is not None:
+            raise InvalidRequest(f"{other}: the corpus has no scores of a teacher; leave one of them out")
         judged_head = self.judgements is not None and self.source is None and self.scope == "head"
         if self.null_slot and not judged_head:
             raise InvalidRequest(
@@ -343,7 +343,7 @@ class TrainingJob(LearningJob):
         """Those of the options that were chosen, with commas between them."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         chosen = [(name, value) for name in names if (value := getattr(self, name)) != defaults[name]]
-        return ", ".join(spell(name, value) for name, value in chosen)
+        return ", ".join(spell(name, None if isinstance(of, Mapping) else of) for name, of in chosen)
 
 
 @dataclass(frozen=True, slots=True)

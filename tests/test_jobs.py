@@ -79,6 +79,11 @@ def test_lists_are_those_of_the_registries() -> None:
         ({"objective": "value", "field": "x" * 201}, "use a text of 1 to 200 characters"),
         ({"objective": "value", "field": "price", "null_slot": True}, "leave out null_slot=True"),
         ({"self_supervised": True, "null_slot": True}, "null_slot learns from judged queries"),
+        ({"self_supervised": True, "teacher": {}}, "self_supervised=True, teacher: the corpus has no scores"),
+        (
+            {**JUDGED, "scope": "full", "teacher": {"q": {"d": 1.0}}},
+            "alone; give judgements, and leave out teacher",
+        ),
         ({**JUDGED, "encoder_training": "lora"}, "of scope query or full"),
         ({**JUDGED, "scope": "full", "objective": "judged"}, "no objective, one head"),
         ({**JUDGED, "compiled": True}, "compiled=True: of scope='full' alone"),

@@ -21,7 +21,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.attention.adam import Adam
+from dsearch.attention.adam import Adam, Moments
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.sampling.sampled import reinforce_loss, sample
 from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.tensors import require_head_alone
@@ -134,7 +135,6 @@ def reward(
     record = collection.store.model(stamp.model).record
     if learning_rate is not None and "memory" in record:
         require_head_alone(stamp.model, record)
-    collection.draws.take(token, owner)
     states = states.detach().clone().requires_grad_()
     with torch.enable_grad():
         log_weights = _log_weights(layer(states, texts))
@@ -145,9 +145,11 @@ def reward(
         inputs = [states, *head.values()]
         derivatives = torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
     of_states, of_head = derivatives[0], dict(zip(head, derivatives[1:], strict=True))
+    stepped = None if learning_rate is None else _stepped(collection, query, layer, of_head, learning_rate)
+    collection.draws.take(token, owner)  # after all that may be refused: it can be rewarded otherwise then
     draft = None
-    if learning_rate is not None:
-        draft = _step(collection, query, layer, of_head, learning_rate)
+    if stepped is not None:
+        draft = collection.drafts.add(stepped.head, stamp.model, query.owner, stepped.moments).id
     present = pending.places >= 0
     mean = float(values[present].mean()) if present.any() else 0.0
     if not gradients:
@@ -156,15 +158,22 @@ def reward(
     return RewardResult(stamp, mean, draft, of_states.numpy(), arrays)
 
 
-def _step(
+@dataclass(frozen=True, slots=True)
+class _Stepped:
+    """A head after a step, with the moments of its optimizer."""
+
+    head: Head
+    moments: Moments
+
+
+def _stepped(
     collection: CollectionState,
     query: GradientQuery,
     layer: SearchLayer,
     gradients: dict[str, Tensor],
     learning_rate: float,
-) -> str:
-    """Take a step of Adam with a copy of the head, and keep it as a draft; return its id."""
-    assert query.stamp is not None
+) -> _Stepped:
+    """Take a step of Adam with a copy of the head."""
     head = copy.deepcopy(layer.head).float()
     moments = None
     if query.draft is not None:
@@ -179,8 +188,7 @@ def _step(
     if not all(parameter.isfinite().all() for parameter in head.parameters()):
         raise InvalidRequest("a step to numbers that are not finite; use smaller rewards or learning_rate")
     optimizer.zero_grad()
-    parent = query.stamp.model
-    return collection.drafts.add(head.eval(), parent, query.owner, optimizer.moments()).id
+    return _Stepped(head.eval(), optimizer.moments())
 
 
 def _bytes_of(query: GradientQuery, layer: SearchLayer) -> int:

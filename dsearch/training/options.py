@@ -236,6 +236,7 @@ def check_stage_options(job: TrainingJob, collection: Collection) -> None:
     if not names:
         return
     judged_head = job.scope == "head" and job.source is None and job.judgements is not None
+    judged_head = judged_head and job.field is None
     snapshot = collection.snapshot
     if not judged_head or snapshot.tokens is None:
         raise InvalidRequest(

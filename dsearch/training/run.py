@@ -379,8 +379,8 @@ class _TrainingRun:
         identity = {
             "data": examples.digest,
             "documents": {"generation": snapshot.generation.number, "sequence": snapshot.sequence},
-            "options": asdict(options),
-            "defaults": asdict(options.__class__()),
+            "options": {**asdict(options), "reward_url": self.job.reward_url},
+            "defaults": {**asdict(options.__class__()), "reward_url": None},
             "parent": self.parent,
         }
         first = self.processes is None or self.processes.first

@@ -231,3 +231,16 @@ def test_rewards_that_do_not_fit_leave_the_draw(shop: Collection, rewards: list[
     assert reward(shop, result.draw, [[1.0] * 4] * 2, owner="me", gradients=True).mean_reward == 1.0
     with pytest.raises(Gone):
         reward(shop, result.draw, [[1.0] * 4] * 2, owner="me", gradients=True)
+
+
+def test_a_step_that_is_refused_leaves_the_draw(shop: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error advises smaller rewards: they must still find the draw."""
+    result = draw(shop, question(), 4, 1)
+    rewards = [[1.0, 0.0, 0.0, 0.0]] * 2
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "isfinite", lambda tensor: torch.zeros_like(tensor, dtype=torch.bool))
+        with pytest.raises(InvalidRequest, match="use smaller rewards"):
+            reward(shop, result.draw, rewards, owner="me", learning_rate=0.1)
+    assert reward(shop, result.draw, rewards, owner="me", learning_rate=0.1).draft is not None
+    with pytest.raises(Gone):
+        reward(shop, result.draw, rewards, owner="me", learning_rate=0.1)

@@ -205,9 +205,10 @@ class LiveState:
 
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
         """Search the keys of generation `number` with other parameters, if it is the present one."""
-        present = self.unverified
-        if present.generation.number == number:
-            self._show(replace(present, generation=present.generation.searched_with(parameters)))
+        with self._changing:
+            present = self.unverified
+            if present.generation.number == number:
+                self._show(replace(present, generation=present.generation.searched_with(parameters)))
 
     def _show(self, state: Snapshot) -> Snapshot:
         """Make `state` the present one. The last few earlier states of the same generation stay cached.

@@ -11,6 +11,7 @@ from support.cli.recorder import Recorder, holds
 from support.cli.terminal import Terminal
 
 from dsearch.cli.commands import serve as serve_module
+from dsearch.config import Settings
 
 EVERYWHERE = {
     "host": ("127.0.0.2", "127.0.0.2"),
@@ -35,6 +36,15 @@ HERE = {
     "port": ("12345", 12345),
 }
 ON_A_CLUSTER = {**EVERYWHERE, "threads": ("3", 3), "port": ("12345", 12345)}
+
+OF_THE_ENGINE = {
+    "home": "every command's",
+    "threads": "set before anything is loaded",
+    "query_cache_bytes": "cli/test_session.py",
+    "rebuild_share": "cli/test_session.py",
+    "api_key": "of commands that ask a server",
+}
+"""Settings of a server that are no part of what it is started with, and where they are tested."""
 
 
 @pytest.fixture
@@ -65,6 +75,10 @@ def lost(
 
 def test_each_setting_reaches_the_server(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lost(recorder, monkeypatch, HERE) == []
+
+
+def test_no_setting_is_forgotten() -> None:
+    assert {*HERE, *OF_THE_ENGINE} == {*Settings.model_fields}
 
 
 def test_each_setting_reaches_the_cluster(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
