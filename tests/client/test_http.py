@@ -103,10 +103,13 @@ def test_retry_after_is_waited_for_and_not_outlived(monkeypatch: pytest.MonkeyPa
     replies = Replies(monkeypatch, problem(503, "not_ready", **{"Retry-After": "3"}), READY)
     assert call(replies, "ready") is True
     assert replies.paused_s == [3.0]
-    replies = Replies(monkeypatch, problem(503, "not_ready", **{"Retry-After": "3600"}))
-    with pytest.raises(Unavailable, match="said"):
-        call(replies, "ready")
-    assert replies.paused_s == []
+    replies = Replies(monkeypatch, problem(503, "not_ready", **{"Retry-After": "10"}), READY)
+    assert call(replies, "ready") is True
+    for later in ("11", "3600"):
+        replies = Replies(monkeypatch, problem(503, "not_ready", **{"Retry-After": later}))
+        with pytest.raises(Unavailable, match="said"):
+            call(replies, "ready")
+        assert replies.paused_s == []
 
 
 def test_it_gives_up_with_the_server_s_own_words(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:

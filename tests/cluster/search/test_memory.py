@@ -94,6 +94,25 @@ def test_in_a_large_collection_judged_documents_alone_are_proposed(
         require_same(shards.search([query], "v1", SearchOptions(**options))[0], food.search(query, **options))
 
 
+@pytest.mark.parametrize("less", [0, 1])
+def test_the_largest_small_collection_is_as_small_over_shards(
+    food: Collection, shards: ShardedSearch, monkeypatch: pytest.MonkeyPatch, less: int
+) -> None:
+    """What documents borrow has a part in it; beyond, also in no covered mass: it would take minutes."""
+    documents = shards.release.documents
+    assert documents == food.snapshot.positions
+    for module in (attention, ranking_memory):
+        monkeypatch.setattr(module, "COVERAGE_DOCUMENTS", documents - less)
+    covered = []
+    for query in PAST.values():
+        options: dict[str, Any] = {"candidates": 4, "limit": 4}
+        (found,) = shards.search([query], "v1", SearchOptions(**options, coverage=False))
+        require_same(found, food.search(query, **options, coverage=False))
+        (found,) = shards.search([query], "v1", SearchOptions(**options, coverage=True))
+        covered.append(found.attention.covered_mass is not None)
+    assert covered == [less == 0] * len(PAST)
+
+
 def test_several_heads_and_an_insertion(food: Collection, shards: ShardedSearch) -> None:
     """A memory with more rows is another one, which the shards get when they are asked with it."""
     from dsearch.attention.retrieval.head import Head

@@ -83,6 +83,22 @@ def test_shards_that_are_lost_one_after_the_other_stay_left_out(
         search.search(["cat"], "v1", SearchOptions())
 
 
+def test_without_any_shard_there_is_no_part_of_an_answer(
+    search: ShardedSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[frozenset[int]] = []
+
+    def answers(*arguments: Any) -> list[Any]:
+        asked.append(arguments[5])
+        assert len(asked) < 4, "asked again and again"
+        raise ShardsLost([len(asked) - 1])
+
+    monkeypatch.setattr(search, "_answers", answers)
+    with pytest.raises(ShardsMissing, match=r"^3 of 3 shards with 100\.0%"):
+        search.search(["cat"], "v1", SearchOptions(partial=True))
+    assert asked == [frozenset(), {0}, {0, 1}]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
