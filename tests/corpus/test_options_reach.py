@@ -8,13 +8,13 @@ import inspect
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsearch.corpus import Problems, RecordFields, read, read_sources
+from dsearch.corpus import BeirFolder, Mirror, Problems, RecordFields, read, read_sources
 from dsearch.corpus.readers import read_named
 from dsearch.errors import InvalidSource
 from dsearch.types import Document, EmbeddedDocument
@@ -153,3 +153,22 @@ def test_files_that_are_ignored_are_read_where_it_is_said(tmp_path: Path) -> Non
     for ask in (read, lambda source, **how: read_sources([source], **how)):
         assert [each.id for each in ask(tmp_path)] == ["kept.txt"]
         assert [each.id for each in ask(tmp_path, ignored=True)] == ["ignored.txt", "kept.txt"]
+
+
+def test_records_of_a_folder_name_their_file_and_are_those_of_the_collection(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(_lines())
+    (document,) = read(tmp_path, fields=GIVEN)
+    assert document.metadata["path"] == "a.jsonl"
+    for ask in (read, lambda source, **how: read_sources([source], **how)):
+        mirror = Mirror()
+        mirror.learn([replace(document, id="kept-id")])  # of an earlier release, say
+        assert [each.id for each in ask(tmp_path, fields=GIVEN, mirror=mirror)] == ["kept-id"]
+
+
+def test_problems_of_a_corpus_are_collected(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "river"}\nno JSON\n')
+    problems = Problems()
+    assert [each.id for each in BeirFolder(tmp_path).documents(problems)] == ["a"]
+    assert problems.count == 1
+    with pytest.raises(InvalidSource, match=r"corpus\.jsonl:2"):
+        list(BeirFolder(tmp_path).documents())
