@@ -53,7 +53,7 @@ def search_guides(query: str, limit: int = 5) -> list[Section]:
     """
     sections, index = _indexed()
     scores = index.scores([query])[0] * [0.5 if section.topic in _RECORDS else 1.0 for section in sections]
-    order = sorted(range(len(sections)), key=lambda place: (-float(scores[place]), place))
+    order = sorted(range(len(sections)), key=lambda place: -float(scores[place]))  # ties: in their order
     return [sections[place] for place in order[:limit] if scores[place] > 0]
 
 

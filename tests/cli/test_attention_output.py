@@ -138,3 +138,4 @@ def test_a_picture_grows_with_what_it_shows(
     assert weights["weights"] == [[[of] * documents] * queries for of in (0.75, 0.25)]
     assert result["weights"] == [[of] * documents for of in (0.75, 0.25)]
     assert (weights["titles"], result["titles"]) == (["head 0", "head 1"], ["river"])
+    assert (weights["query_label"], weights["key_label"]) == ("query", "document")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli.terminal import Terminal
@@ -111,6 +112,7 @@ def test_folds_train_without_each_fold(dsearch: Terminal, beir: Path, tmp_path: 
 def test_excluded_pairs_have_no_part_in_the_training_of_folds(
     dsearch: Terminal, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import dsearch.engine as engine
     import dsearch.training as training
 
     dsearch("index", beir, "-c", "t")
@@ -118,19 +120,27 @@ def test_excluded_pairs_have_no_part_in_the_training_of_folds(
     folds.write_text(json.dumps({"folds": {f"q{i}": i % 2 for i in range(60)}}))
     excluded.write_text("query-id\tcorpus-id\n" + "".join(f"q{i}\td{(i + 1) % 60}\n" for i in range(60)))
     learned_from: list[training.Examples] = []
-    finetune = training.finetune
+    ranked_without: list[Any] = []
+    finetune, make_run = training.finetune, engine.make_run
 
     def watched(examples: training.Examples, *arguments: object, **named: object) -> training.TrainingResult:
         learned_from.append(examples)
         return finetune(examples, *arguments, **named)  # type: ignore[arg-type]
 
+    def ranked(*arguments: Any, exclude: Any, **named: Any) -> Any:
+        ranked_without.append(exclude)
+        return make_run(*arguments, exclude=exclude, **named)
+
     monkeypatch.setattr(training, "finetune", watched)
+    monkeypatch.setattr(engine, "make_run", ranked)
     code, _, err = dsearch("evaluate", "-c", "t", "--data", beir, "--folds", folds, "--exclude", excluded)
     assert code == 0, err
     assert len(learned_from) == 2
     for examples in learned_from:
         assert examples.hidden is not None
         assert all(len(of) == 1 for of in examples.hidden)
+    systems, folds_run = 3, 2
+    assert ranked_without == [{f"q{i}": {f"d{(i + 1) % 60}"} for i in range(60)}] * (systems + folds_run)
 
 
 def test_bad_records_cost_only_themselves(dsearch: Terminal, tmp_path: Path) -> None:

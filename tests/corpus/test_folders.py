@@ -111,3 +111,10 @@ def test_a_pattern_lists_files_once_by_the_shortest_path(tmp_path: Path) -> None
 )
 def test_ids_are_relative_to_the_folder_before_the_first_wildcard(pattern: str, base: str) -> None:
     assert base_of(pattern) == Path(base)
+
+
+def test_of_links_of_one_length_the_first_name_counts(tmp_path: Path) -> None:
+    tree(tmp_path, "far/away/a.txt")
+    for name in "hgfedcb":
+        (tmp_path / name).symlink_to(tmp_path / "far" / "away")
+    assert matches(f"{tmp_path}/**/*.txt") == [tmp_path / "b" / "a.txt"]

@@ -47,3 +47,12 @@ def test_nonsense_is_drawn_of_every_kind() -> None:
     assert all(3 <= len(word) <= 6 and any(word in row * 2 for row in rows) for word in keyboard)
     assert all(3 <= len(word) <= 9 for query in drawn[0::3] for word in query.split())
     assert len(set(EVERYDAY)) == len(EVERYDAY) > 30
+
+
+def test_the_shortest_document_and_the_shortest_words_that_make_a_query() -> None:
+    five = Document("a", "river stone water house light")
+    drawn = {known_item_query(five, seed) for seed in range(40)} - {None}
+    assert drawn
+    assert min(len(query.split()) for query in drawn if query) == 2
+    four = Document("a", "lamp lamp lamp lamp lamp")  # of four letters each
+    assert any(known_item_query(four, seed) for seed in range(10))

@@ -125,3 +125,16 @@ def test_draws_depend_on_the_seed_and_not_on_the_order():
     assert inverse_cloze(many, seed=2) != drawn
     assert sorted(inverse_cloze(many[::-1], seed=1)) == sorted(drawn)
     assert len({sentence.split()[1] for sentence, _ in drawn}) > 5  # not the same places in every document
+
+
+def test_the_least_of_small_letters_that_tell_and_the_most_words_of_a_sentence() -> None:
+    ending = " it rose . it"
+    for words, count in ((LOWER_CASE_WORDS, 2), (LOWER_CASE_WORDS - 1, 1)):
+        text = " ".join(["wing"] * (words - 4)) + ending
+        assert len(text.split()) == words
+        assert len(sentences(text)) == count
+    starts = ["Ann sat.", *["it rose."] * 4]  # four of five, among names
+    assert len(sentences(" ".join(starts))) == 5
+    assert len(sentences(" ".join(starts[:-1]))) == 1
+    assert title_queries([("one two three four", "a")], max_words=4) == [("one two three four", "a")]
+    assert title_queries([("one two three four", "a")], max_words=3) == []

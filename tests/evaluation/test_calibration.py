@@ -121,3 +121,9 @@ def test_the_report_has_each_figure_in_its_place() -> None:
     )
     without = answerability(-weights, wrong, slot=False)
     assert (without.auroc, without.calibration_error, without.mean_weight) == (0.0, None, None)
+
+
+def test_an_error_of_zero_is_an_error_and_not_its_absence() -> None:
+    told = answerability(np.array([0.0, 1.0]), np.array([False, True]))
+    assert told.calibration_error == 0.0
+    assert "expected calibration error 0.0000" in told.to_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,10 +21,13 @@ from dsearch.evaluation.confidence import (
     FEWEST_JUDGED,
     AnsweredQueries,
     Calibration,
+    Estimate,
     calibrate,
     evidence_rows,
     fit_logistic,
 )
+from dsearch.evaluation.logistic import Logistic
+from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
 
 
 def test_the_evidence_by_hand() -> None:
@@ -181,3 +185,26 @@ def test_enough_judgements_are_of_both_kinds() -> None:
     assert confidence.enough_judged(~right)
     assert not confidence.enough_judged(right[1:])
     assert not confidence.enough_judged(np.arange(FEWEST_JUDGED) < confidence.FEWEST_OF_A_KIND - 1)
+
+
+def test_the_lead_is_over_the_next_nine_and_words_are_missed_where_no_candidate_has_one() -> None:
+    scores = np.array([[0.9, *[0.5] * 9, 0.1, 0.1]])
+    keyword, weights = np.zeros_like(scores), np.full_like(scores, 1 / 12)
+    (row,) = evidence_rows(scores, scores, keyword, weights, scores > 0)
+    evidence = dict(zip(EVIDENCE, row, strict=True))
+    assert (evidence["lead"], evidence["unmatched"]) == (pytest.approx(0.4), 1.0)
+    assert evidence["similarity_lead"] == pytest.approx(0.4)  # over the tenth
+    assert evidence["agreement"] == 0.0
+
+
+def test_a_second_stage_counts_where_it_was_fitted() -> None:
+    flat = Logistic([0.0], [1.0], [0.0], 0.0)  # one half for all
+    calibration = Calibration(
+        flat, flat, threshold=0.5, floor=0.0, source="judgements", queries=50, documents=9
+    )
+    near_rows = np.zeros((2, len(NEAR_EVIDENCE)))
+    assert calibration.estimates(np.zeros((2, 1)), near_rows) == [Estimate(True, 0.5)] * 2  # on the threshold
+    none = Logistic([0.0] * len(NEAR_EVIDENCE), [1.0] * len(NEAR_EVIDENCE), [0.0] * len(NEAR_EVIDENCE), 0.0)
+    refusing = replace(calibration, near=NearCalibration(none, threshold=0.6, queries=50))
+    assert refusing.estimates(np.zeros((2, 1)), near_rows) == [Estimate(False, 0.5)] * 2
+    assert refusing.estimates(np.zeros((2, 1))) == [Estimate(True, 0.5)] * 2

@@ -165,3 +165,18 @@ def test_queries_beside_may_be_named_by_numbers_and_be_called_as_a_column_is(tmp
     for header in ("", "qid\ttext\n", "id\tquery\n"):
         (tmp_path / "queries.tsv").write_text(f"{header}3\tscore\n4\tquery\n")
         assert read(tmp_path / "qrels.txt")[0] == {"3": "score", "4": "query"}
+
+
+def test_words_of_a_header_are_queries_elsewhere(tmp_path: Path) -> None:
+    """What names a column is a text like others where it cannot be a header."""
+    (tmp_path / "judged.csv").write_text("id,d7,2\nundo,d5,1\n")
+    assert read(tmp_path / "judged.csv")[1] == {"id": {"d7": 2.0}, "undo": {"d5": 1.0}}
+    (tmp_path / "queries.tsv").write_text('document\tundo\nq2\tsay "no"\n')
+    (tmp_path / "qrels.txt").write_text("document 0 d5 1\nq2 0 d5 1\n")
+    assert read(tmp_path / "qrels.txt")[0] == {"document": "undo", "q2": 'say "no"'}
+    (tmp_path / "queries.tsv").write_text('document,"undo, then"\nq2,redo\n')
+    assert read(tmp_path / "qrels.txt")[0] == {"document": "undo, then", "q2": "redo"}
+    (tmp_path / "queries.tsv").unlink()
+    (tmp_path / "judged.tsv").write_text("undo\td5\td7\t1\n")
+    with pytest.raises(InvalidSource, match="4 columns; a line has query, document"):
+        read_judged_data(tmp_path / "judged.tsv", "test")

@@ -68,3 +68,18 @@ def test_a_fit_tells_missing_answers_apart() -> None:
     assert calibrate_near(answered[:few], without[:few]) is None
     with pytest.raises(CorruptData, match="another release"):
         NearCalibration.from_dict({**near.to_dict(), "evidence": ["score"]})
+
+
+def test_the_fewest_answered_queries_suffice() -> None:
+    answered = np.random.default_rng(0).normal(size=(FEWEST, len(NEAR_EVIDENCE)))
+    near = calibrate_near(answered, answered - 5)
+    assert near is not None
+    assert near.queries == FEWEST
+    assert near.fits(answered - 5).max() < 0.05  # none of them was fitted as answered
+    assert near.fits(answered).min() > 0.95
+
+
+def test_the_lead_is_over_the_next_nine() -> None:
+    first = [[0.9, *[0.5] * 9, 0.1, 0.1]]
+    (row,) = near_evidence(scores_of(first, [[0.0] * 12]), 1.0)
+    assert row[PLACE["score_lead"]] == pytest.approx(0.4)

@@ -140,3 +140,16 @@ def test_cross_validation_needs_every_query_and_two_folds(tmp_path):
         list(cross_validation(qrels, {"q1": 3, "q2": 3}))
     with pytest.raises(InvalidSource, match="no file of folds"):
         read_folds(tmp_path / "nowhere.json")
+
+
+def test_pairs_without_a_header_begin_with_their_first_line(tmp_path):
+    assert read_pairs(file(tmp_path, "1\t486\n2\t9\n")) == {"1": {"486"}, "2": {"9"}}
+    for half in ("1\t\n", "\t9\n"):
+        with pytest.raises(InvalidSource, match="a pair is two columns"):
+            read_pairs(file(tmp_path, half))
+
+
+@pytest.mark.parametrize("line", ["\td1\t1\n", "q1\t\t1\n"])
+def test_a_judgement_needs_both_ids(tmp_path, line):
+    with pytest.raises(InvalidSource, match="empty query id or document id"):
+        read_qrels(file(tmp_path, line))

@@ -73,7 +73,7 @@ async def attend(collection: str, body: AttendRequest, request: Request, service
     tensors = wants_tensors(request)
     largest = MAX_TENSOR_BYTES if tensors else MAX_JSON_VECTOR_BYTES
     work = partial(attention_of, service.catalogue, collection, body, asker(request), largest)
-    parts = await service.searching.run(work)
+    parts = await service.searching.run(work, characters=body.characters)
     took = {"took_ms": _ms_since(started)}
     if tensors:
         return tensors_answer(attended_arrays(parts), attended_facts(parts) | took)
@@ -87,9 +87,8 @@ async def vjp(collection: str, body: VjpRequest, request: Request, service: TheS
     The server keeps nothing between the two. A state that was replaced since is `gone` (410): attend again.
     """
     started = time.perf_counter()
-    gradients = await service.searching.run(
-        partial(gradients_of, service.catalogue, collection, body, asker(request))
-    )
+    work = partial(gradients_of, service.catalogue, collection, body, asker(request))
+    gradients = await service.searching.run(work, characters=body.characters)
     facts = stamped(gradients.stamp) | {"took_ms": _ms_since(started)}
     states = {"states": np.ascontiguousarray(gradients.states)} if "states" in body.include else {}
     for name, gradient in (("bias", gradients.bias), ("table", gradients.table)):

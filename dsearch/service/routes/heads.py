@@ -120,7 +120,7 @@ async def draw_documents(
     """
     started = time.perf_counter()
     work = partial(draw_of, service.catalogue, collection, body, asker(request))
-    result = await service.searching.run(work)
+    result = await service.searching.run(work, characters=body.characters)
     content = stamped(result.stamp) | {
         "draw": result.draw,
         "results": result.results,

@@ -124,7 +124,8 @@ async def remember(collection: str, body: RememberRequest, request: Request, ser
     insert = service.catalogue.write(
         _remember, collection, body.queries, body.judgements, accept=body.accept, key=asker(request)
     )
-    return json_answer(await service.writing.run(insert))
+    characters = sum(map(len, body.queries.values()))
+    return json_answer(await service.writing.run(insert, characters=characters))
 
 
 def _remember(

@@ -115,7 +115,8 @@ async def search_batch(
 async def predict(collection: str, body: PredictRequest, service: TheService) -> Response:
     """Predict a field of the documents, pooled by attention: mean and spread, or shares of labels."""
     started = time.perf_counter()
-    answer = await service.searching.run(partial(prediction_of, service.catalogue, collection, body))
+    work = partial(prediction_of, service.catalogue, collection, body)
+    answer = await service.searching.run(work, characters=body.characters)
     return json_answer(answer | {"took_ms": _ms_since(started)})
 
 

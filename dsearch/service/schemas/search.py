@@ -244,6 +244,11 @@ class AttendFields(FilteredRequest):
         """Return the options of attention by name, as the engine takes them."""
         return {name: getattr(self, name) for name in (*options_of(AttentionOptions), "among", "exclude")}
 
+    @property
+    def characters(self) -> int:
+        """Size of the texts."""
+        return sum(map(len, self.queries or ()))
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         kinds = [name for name in ("queries", "vectors", "ids") if getattr(self, name) is not None]

@@ -142,10 +142,12 @@ def test_a_full_queue_refuses_and_recovers() -> None:
 def test_who_went_away_costs_nothing() -> None:
     async def scenario(worker: Worker) -> None:
         work = Double()
+        worker._observer = observer = Mock()  # pyright: ignore[reportPrivateUsage]
         _, release = await held(worker)
         tasks = await soon([worker.submit(work, i, characters=10) for i in range(3)])
         tasks[1].cancel()
         await asyncio.sleep(0)
+        observer.rejected.assert_called_once_with("test", "client gone")
         release.set()
         assert await asyncio.gather(tasks[0], tasks[2]) == [0, 4]
         assert work.batches == [[0, 2]]

@@ -15,7 +15,8 @@ from support.service.reach import Call, changes, leaves, record_work
 from support.service.service_fakes import ORIGIN, WordEncoder, documents
 
 from dsearch.engine import SearchEngine
-from dsearch.errors import DsearchError
+from dsearch.errors import CorruptData, DsearchError
+from dsearch.service.batching.worker import Worker
 from dsearch.service.mcp.tools import TOOLS, ToolCaller
 
 TASK = "given-episode"
@@ -89,6 +90,21 @@ def test_whether_a_task_succeeded_is_another_outcome(caller: Caller) -> None:
         report = {"episode": task, "useful_ids": ["papers/d001"], "success": success}
         told.append([call for call in caller.calls("report_outcome", report) if holds(call, success)])
     assert all(told)
+
+
+def test_an_error_of_every_collection_is_that_of_the_search(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def damaged(*_: Any, **__: Any) -> Any:
+        raise CorruptData("given-problem")
+
+    monkeypatch.setattr(Worker, "submit", damaged)
+    assert caller.client.portal is not None
+    request = TOOLS["search"].arguments.model_validate({"query": "given-query"})
+    with pytest.raises(CorruptData, match="given-problem"):
+        caller.client.portal.call(
+            TOOLS["search"].run, caller.app.state.service, request, ToolCaller("admin", key="given-key")
+        )
 
 
 def test_no_tool_is_forgotten() -> None:

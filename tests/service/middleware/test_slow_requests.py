@@ -210,3 +210,24 @@ def test_connections_are_looked_at_often_enough() -> None:
     assert SlowClientLimits().look_every_s == 1.0
     assert SlowClientLimits(header_s=2).look_every_s == 0.5
     assert SlowClientLimits(window_s=1).look_every_s == 0.25
+
+
+def test_a_request_ends_for_its_connection_however_it_is_answered() -> None:
+    told: list[str] = []
+
+    class _Connection:
+        def begin(self) -> str:
+            told.append("begun")
+            return "request"
+
+        def end(self, request: str) -> None:
+            told.append(f"{request} ended")
+
+    async def failing(*_: Any) -> None:
+        raise RuntimeError("of the application")
+
+    scope: Any = {"type": "http", "state": {slow_clients._STATE: _Connection()}}
+    unused: Any = None
+    with pytest.raises(RuntimeError, match="of the application"):
+        asyncio.run(slow_clients.WatchBodies(failing)(scope, unused, unused))
+    assert told == ["begun", "request ended"]

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, DsearchError
+from dsearch.service.tasks import file as file_module
 from dsearch.service.tasks.file import TASKS, TaskFile
 from dsearch.service.tasks.store import TaskStore
 from dsearch.store.sqlite import watermark
@@ -100,6 +102,26 @@ def test_each_loss_is_named_with_the_way_out(tmp_path: Path, loss: Callable[[Pat
     for name in ("tasks.db", "tasks-watermark"):
         (home / name).unlink(missing_ok=True)
     assert everything(home) == []
+
+
+@pytest.mark.parametrize("step", ["_upgrade", "_check"])
+def test_a_file_that_is_refused_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        opened.append(connect(*args, **options))
+        return opened[-1]
+
+    def refuse(_: TaskFile) -> None:
+        raise CorruptData("given-problem")
+
+    connect = file_module.connect
+    monkeypatch.setattr(file_module, "connect", watched)
+    monkeypatch.setattr(TaskFile, step, refuse)
+    with pytest.raises(CorruptData, match="given-problem"):
+        TaskFile(tmp_path)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[-1].execute("SELECT 1")
 
 
 def test_an_older_copy_is_named(tmp_path: Path) -> None:

@@ -23,10 +23,12 @@ from dsearch.engine.models import tensors as tensors_module
 from dsearch.engine.models.tensors import request_of_file
 from dsearch.errors import Cancelled, CorruptData, InvalidRequest
 from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, Overloaded
 from dsearch.service.tasks import manager
 from dsearch.service.tasks import uploads as module
-from dsearch.service.tasks.manager import TaskWork
+from dsearch.service.tasks.manager import Tasks, TaskWork
+from dsearch.service.tasks.store import TaskStore
 from dsearch.service.tasks.uploads import ModelUploads
 
 URL = "/v1/collections/papers/models/save"
@@ -132,6 +134,23 @@ def test_too_many_bytes_that_wait_are_an_overload(tmp_path: Path) -> None:
     received(uploads, sent(b"x"))
 
 
+def test_a_model_that_waits_is_kept_however_many_tasks_ended_since(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tasks, "_go_on", lambda _: None)
+    monkeypatch.setattr(manager, "QUEUED", 2)
+    upload = received(ModelUploads(engine.home.path / ".tasks"), sent(b"x"))
+    store = TaskStore(engine.home.path)
+    store.add("save", "papers", dict(upload))
+    for _ in range(manager.QUEUED + 1):
+        store.cancel_queued(store.add("compact", "papers", {}).id)
+    store.close()
+    tasks = Tasks(engine, Catalogue(engine), lambda: engine)
+    tasks.start()
+    assert tasks.uploads.verified(upload).read_bytes() == b"x"
+    tasks.stop()
+
+
 def test_what_no_task_names_is_deleted(tmp_path: Path) -> None:
     uploads = ModelUploads(tmp_path)
     uploads.keep_only([])
@@ -156,18 +175,19 @@ def test_a_disk_that_fails_is_told(
     assert files_of(engine) == []
 
 
-def test_a_file_goes_with_its_task(client: TestClient, engine: SearchEngine, stalled: list[Any]) -> None:
-    busy = client.post("/v1/collections/papers/evaluate", json=JUDGED)
-    waiting = [client.post(URL, content=body_of(engine), headers=TENSORS).json()["id"] for _ in range(2)]
-    assert len(files_of(engine)) == 2
-    client.delete(f"/v1/tasks/{waiting[0]}")
-    assert len(files_of(engine)) == 1
-    (kept,) = files_of(engine)
-    kept.write_bytes(kept.read_bytes()[:-1] + b"?")
-    client.delete(f"/v1/tasks/{busy.json()['id']}")
-    task = ended(client, waiting[1])
-    assert (task["state"], task["problem"]["code"]) == ("failed", "corrupt_data")
-    assert files_of(engine) == []
+def test_a_file_goes_with_its_task(engine: SearchEngine, stalled: list[Any]) -> None:
+    with TestClient(patient_app(engine), base_url=ORIGIN) as client:
+        busy = client.post("/v1/collections/papers/evaluate", json=JUDGED)
+        waiting = [client.post(URL, content=body_of(engine), headers=TENSORS).json()["id"] for _ in range(2)]
+        assert len(files_of(engine)) == 2
+        client.delete(f"/v1/tasks/{waiting[0]}")
+        assert len(files_of(engine)) == 1
+        (kept,) = files_of(engine)
+        kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+        client.delete(f"/v1/tasks/{busy.json()['id']}")
+        task = ended(client, waiting[1])
+        assert (task["state"], task["problem"]["code"]) == ("failed", "corrupt_data")
+    assert files_of(engine) == []  # the thread of tasks has ended: it deletes after it has told the end
 
 
 def test_a_refused_model_leaves_no_file(client: TestClient, engine: SearchEngine) -> None:
