@@ -15,7 +15,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run, open_layer
 from dsearch.engine.models.documents import EncodedDocuments, ModelDocuments
-from dsearch.errors import CorruptData, Gone, InvalidRequest
+from dsearch.errors import Conflict, CorruptData, Gone, InvalidRequest
 from dsearch.index import Generation
 from dsearch.index.manifest import Manifest
 from dsearch.types import Document, Query, Stamp
@@ -202,3 +202,16 @@ def test_documents_of_another_build_are_not_those_of_the_version(
         with pytest.raises(CorruptData, match="of another generation than the store registered"):
             other.collection("food").search("apple", model=version)
         assert other.collection("food").search("apple").hits
+
+
+def test_a_state_is_named_by_its_generation_and_its_operation(collection: Collection) -> None:
+    """Neither alone: a stamp of another state is of no use."""
+    version = add(collection)
+    for state in (collection.snapshot_for(version), collection.snapshot):
+        name = "v0" if state is collection.snapshot else version
+        stamp = Stamp(state.generation.number, name, state.sequence)
+        assert collection.snapshot_at(stamp) is state
+        for generation, sequence in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+            other = Stamp(stamp.generation + generation, name, stamp.sequence + sequence)
+            with pytest.raises((Conflict, Gone)):
+                collection.snapshot_at(other)
