@@ -57,6 +57,18 @@ def test_a_report_sent_again_is_the_same_and_a_contrary_one_is_not() -> None:
     assert [event.content() for event in contrary] != [event.content() for event in first]
 
 
+def test_each_document_of_each_page_is_an_event_of_its_own() -> None:
+    """Another episode, page or document: events of one id would be one event, or contradict each other."""
+    made = events(task("a", "b", "c", "d"), (), True)
+    ids = {(event.query_id, event.object_id): event.event_id for event in made}
+    assert len({*ids.values()}) == len(ids) == 5
+    other = Episodes()
+    other.add_page("k", "another task", "papers", page("p1", "a", "b", "c"))
+    other.add_reading("k", "another task", "papers", "a")
+    (event,) = other.feedback("k", "another task", "papers", TaskOutcome((), True), now_s=9.0)[1]
+    assert event.event_id != ids["p1", "a"]
+
+
 def test_only_pages_with_a_reading_are_stored() -> None:
     pages, _ = task("b").feedback("k", "task", "papers", TaskOutcome((), True), now_s=9.0)
     assert [one.query_id for one in pages] == ["p1"]

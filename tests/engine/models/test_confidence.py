@@ -161,3 +161,21 @@ def test_an_interrupted_write_leaves_the_last_file(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="No space"):
         calibrations.keep("v0", calibration(0.9))
     assert thresholds(kept(tmp_path))["v0"] == 0.5
+
+
+@pytest.mark.parametrize("same", ["time", "file"])
+def test_a_file_that_another_process_wrote_is_read_again(tmp_path: Path, same: str) -> None:
+    """One that took the file's place in the same moment, or one that was written into it."""
+    path, calibrations = tmp_path / FILE_NAME, kept(tmp_path)
+    kept(tmp_path).keep("v0", calibration(0.5))
+    before, taken = calibrations.of("v0"), path.stat()
+    assert before is not None
+    changed = path.read_text().replace("0.5", "0.75")
+    if same == "time":
+        path.rename(tmp_path / "earlier")
+    path.write_text(changed)
+    later = taken.st_mtime_ns + (0 if same == "time" else 10**9)
+    os.utime(path, ns=(later, later))
+    after = calibrations.of("v0")
+    assert after is not None
+    assert (before.threshold, after.threshold) == (0.5, 0.75)

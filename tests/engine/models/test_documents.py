@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run, open_layer
 from dsearch.engine.models.documents import EncodedDocuments, ModelDocuments
-from dsearch.errors import CorruptData, Gone, InvalidRequest
+from dsearch.engine.models.encoders import ModelEncoders
+from dsearch.errors import Conflict, CorruptData, Gone, InvalidRequest
 from dsearch.index import Generation
 from dsearch.index.manifest import Manifest
 from dsearch.types import Document, Query, Stamp
@@ -202,3 +204,40 @@ def test_documents_of_another_build_are_not_those_of_the_version(
         with pytest.raises(CorruptData, match="of another generation than the store registered"):
             other.collection("food").search("apple", model=version)
         assert other.collection("food").search("apple").hits
+
+
+def test_a_state_is_named_by_its_generation_and_its_operation(collection: Collection) -> None:
+    """Neither alone: a stamp of another state is of no use."""
+    version = add(collection)
+    for state in (collection.snapshot_for(version), collection.snapshot):
+        name = "v0" if state is collection.snapshot else version
+        stamp = Stamp(state.generation.number, name, state.sequence)
+        assert collection.snapshot_at(stamp) is state
+        for generation, sequence in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+            other = Stamp(stamp.generation + generation, name, stamp.sequence + sequence)
+            with pytest.raises((Conflict, Gone)):
+                collection.snapshot_at(other)
+
+
+def test_a_generation_of_another_version_or_encoder_is_refused(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later one has no digest in the version's record: it is known by what it says of itself."""
+    first, second = add(collection), add(collection)  # by the same encoder
+    documents, folder = collection._documents, collection.store.path / "models"
+    for version in (first, second):
+        documents.renew(version)
+    mine, other = (sorted((folder / version / "documents").iterdir())[-1] for version in (first, second))
+    kept = mine.rename(mine.with_name("kept"))
+    shutil.copytree(other, mine)
+    documents.forget(first)
+    with pytest.raises(CorruptData, match="of another model; promote another version than v1"):
+        documents.snapshot(first)
+    shutil.rmtree(mine)
+    kept.rename(mine)
+    assert documents.snapshot(first).generation.folder == mine
+    documents.forget(first)
+    changed = replace(collection.encoder_identity_of(first), weights_sha256="f" * 64)
+    monkeypatch.setattr(ModelEncoders, "identity_of", lambda encoders, version: changed)
+    with pytest.raises(CorruptData, match="of another model; promote another version than v1"):
+        documents.snapshot(first)

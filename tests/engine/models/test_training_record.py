@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from support.guarded import guarded
 
+from dsearch.engine import Collection
 from dsearch.engine.models.training_record import HALF_LIFE, LEAST, QueryDrift, query_statistics
+from dsearch.engine.state import state
 
 checked = guarded(QueryDrift, "_model", "_lately")
 
@@ -122,3 +124,13 @@ def test_the_record_is_json() -> None:
     kept: dict[str, Any] = json.loads(json.dumps(query_statistics(states)))
     assert kept["count"] == 20
     assert kept["variance"] == pytest.approx(1 - np.square(states.mean(0, dtype=np.float64)).sum(), abs=1e-6)
+
+
+def test_the_influences_that_are_kept_are_of_one_version(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(state, "load_lessons", lambda store, version: read.append(version) or version)
+    for version in ("v1", "v1", "v2", "v1"):
+        assert collection.lessons_of(version) == version
+    assert read == ["v1", "v2", "v1"]

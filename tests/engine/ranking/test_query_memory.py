@@ -433,3 +433,16 @@ def test_neighbours_that_many_ask_for_are_computed_once() -> None:
     with waiting(lending.lock, lambda: lending.of(at, compute)):
         lending.computed[0] = True  # by the thread that holds the lock
     assert computed == [2]
+
+
+def test_the_memory_of_a_layer_is_that_of_its_head_over_its_state(papers: Collection) -> None:
+    head, before = remembering(papers), papers.snapshot
+    layer = SearchLayer(before, head)
+    first = layer.memory
+    assert layer.memory is first
+    assert (first.memory, first.snapshot) == (head.memory, before)
+    head.memory = memory_over(papers, strength=0.3)
+    assert layer.memory.memory is head.memory
+    papers.upsert([document(41)])
+    layer.snapshot = papers.snapshot
+    assert layer.memory.snapshot is papers.snapshot

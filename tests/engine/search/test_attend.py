@@ -60,3 +60,12 @@ def test_vectors_make_a_dense_layer_and_texts_keep_their_mode(collection: Collec
             collection.attend(["apple"], certify=certify)
     assert collection.attend(["apple"], certify=1).certificate is not None
     assert collection.attend(["apple"]).certificate is None
+
+
+def test_it_is_told_how_many_documents_share_the_attention(collection: Collection) -> None:
+    def sharing(**options: Any) -> list[int]:
+        return collection.attend(["apple", "honey"], mode="dense", **options).output.documents.tolist()
+
+    assert sharing(candidates=3) == [3, 3]
+    assert sharing(candidates=3, over="all") == [16, 16]
+    assert sharing(candidates=3, over="all", filter={"number": {"lt": 5}}) == [5, 5]

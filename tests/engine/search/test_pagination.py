@@ -139,6 +139,15 @@ def test_a_cursor_belongs_to_its_question(paged: Collection, change: dict[str, A
         paged.search_batch(["apple", "apple"], cursor=cursor)
 
 
+@pytest.mark.parametrize("change", [{"query": "honey"}, {"vector": [0.0] * 31 + [1.0]}, {"vector": None}])
+def test_a_cursor_of_a_search_by_vector_is_of_its_text_too(paged: Collection, change: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"query": "apple", "vector": [1.0] + [0.0] * 31, "limit": 3}
+    cursor = paged.search(**asked).next_cursor
+    assert paged.search(**asked, cursor=cursor).hits
+    with pytest.raises(InvalidCursor):
+        paged.search(**{**asked, **change}, cursor=cursor)
+
+
 def encoded(parts: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
 

@@ -12,7 +12,10 @@ import pytest
 from support.guarded import guarded
 
 from dsearch.attention.memory_rows import TRUSTED
+from dsearch.attention.retrieval.fixed_head import FixedHead
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.engine import Collection
 from dsearch.engine.state import remembered
 from dsearch.engine.state.remembered import JUDGEMENTS, RememberedRows, contributor_of, memory_of_rows
 from dsearch.errors import InvalidRequest
@@ -247,3 +250,35 @@ def test_contributors_are_told_apart_by_their_keys_and_judgements_are_trusted() 
     assert contributor_of(row(2, source="outcomes", key="site")) == of_key
     assert contributor_of(row(1, source="clicks", key="other")) != of_key
     assert of_key != TRUSTED
+
+
+def test_a_head_is_of_its_version_its_state_and_its_kind(collection: Collection) -> None:
+    """Whatever was asked for before: a memory of another version or operation answers otherwise."""
+    versions = [collection.add_model(with_memory(text), {}) for text in ("one", "two")]
+    at = int(collection.store.rows()[0])
+    assert collection.remembered.rows() == ()
+    added = [collection.remembered.add([row_of_collection(text, at)]) for text in ("first", "second")]
+    inserted = {added[0] - 1: [], added[0]: ["first"], added[1]: ["first", "second"]}
+    wanted = [
+        (version, sequence, kind)
+        for version in versions
+        for sequence in inserted
+        for kind in (collection.head, collection.ranking_head)
+    ]
+    for order in (wanted, wanted[::-1]):
+        collection.remembered.forget()
+        for version, sequence, kind in order:
+            head = kind(version, sequence)
+            assert head.memory.texts == [{"v1": "one", "v2": "two"}[version], *inserted[sequence]]
+            assert isinstance(head, FixedHead if kind == collection.ranking_head else Head)
+
+
+def with_memory(text: str) -> Head:
+    head = Head(32)
+    states, at = np.eye(1, 32, dtype=np.float32), np.zeros(1, np.int64)
+    head.memory = QueryMemory(states, states, at + 1, at, at, np.ones(1), texts=[text])
+    return head.eval()
+
+
+def row_of_collection(text: str, document: int) -> MemoryRow:
+    return MemoryRow(text, np.eye(1, 32, len(text), dtype=np.float32)[0], {document: 1.0}, JUDGEMENTS, "", 0)

@@ -53,6 +53,17 @@ def test_a_near_name_is_suggested_and_no_other(monkeypatch: pytest.MonkeyPatch) 
     assert meant_among("tagz", DOCUMENTS) == ""  # only the first are looked at
 
 
+def test_a_name_is_looked_for_in_the_first_documents_of_a_collection(store: Store) -> None:
+    last = field_names.SAMPLE - 1
+    store.upsert(
+        [Document(f"a{n:04}", "text", "", {"price": n} if n == last else {}) for n in range(last + 1)]
+    )
+    with pytest.raises(InvalidRequest, match="did you mean price"):
+        refuse_misspelt(store, [("prise",)], "filter")
+    store.upsert([Document("a", "text")])  # the one that has it is behind them now
+    refuse_misspelt(store, [("prise",)], "filter")
+
+
 @pytest.mark.parametrize("name", ["and", "or", "not", "plain", "dc.title", "two.dots.x"])
 def test_a_field_of_any_name_is_looked_up_as_it_is(store: Store, name: str) -> None:
     """`refuse_misspelt` asks by a filter, where some names and all dots mean something else."""
