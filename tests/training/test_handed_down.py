@@ -23,15 +23,23 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 from support.training.numbers import number_documents
+from support.training.observers import Recorder
 
 import dsearch.training
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.jobs import JudgedQueries, SavingJob, TrainingJob, TuningJob
 from dsearch.store import Event, Impression
-from dsearch.training import Gate, Observer, run_training, run_tuning, save_model
+from dsearch.training import (
+    FullOptions,
+    Gate,
+    examples_from_judgements,
+    finetune_full,
+    run_training,
+    run_tuning,
+    save_model,
+)
 from dsearch.training.data.synthesis import synthesize
-from dsearch.training.finetune import full as finetune_full
 from dsearch.training.finetune import second_stage
 from dsearch.training.gate.compare import compare_values
 from dsearch.training.gate.gate import GateReport, judge
@@ -45,11 +53,16 @@ from dsearch.types import Document
 TRAINING = Path(dsearch.training.__file__).parent
 SEED, DEVICE = 5, "cpu:0"
 GATE = Gate(margin=0.375)
-OBSERVER = Observer()
-GIVEN: dict[str, Any] = {"seed": SEED, "gate": GATE, "device": DEVICE, "observer": OBSERVER}
+OBSERVER = Recorder()
+GIVEN: dict[str, Any] = {"seed": SEED, "gate": GATE, "device": DEVICE, "observer": OBSERVER, "keywords": True}
+WITHOUT_KEYWORDS = ("corpus", "full_scope")  # jobs
 OPTIONS: dict[str, Any] = {"seed": SEED, "margin": GATE.margin}
 
+HANDED_ON = ("start", "queries of training.gate.gate.judge_candidates")
+"""Arguments that change on their way, and are given all the same."""
+LOOKED_AT = {*GIVEN, "start"}
 OF_ITS_OWN = {
+    "training.options.TrainingOptions.__init__: keywords": "served queries are ranked with them",
     "training.options.TrainingOptions.__init__: seed": "of a ranking, which draws nothing",
     "training.ranking.KeywordScores.__init__: device": "held-out queries are ranked on the CPU",
 }
@@ -61,6 +74,8 @@ NOT_RUN = {
     "training.confidence.calibration_of": "as above",
     "training.data.writer.QuestionWriter.__init__": "a language model: cli/test_options_reach.py",
     "training.evaluation.run_evaluation": "test_evaluation.py",
+    "training.losses.passages.FurtherPassages.to": "long documents: test_passages.py",
+    "training.scopes.stage_loss.StageLoss.__init__": "scopes/test_stage_loss.py",
     "training.loop.distributed.joined": "processes that train together: loop/test_distributed.py",
     "training.memory.MemoryTrials.searched": "a report that was made",
     "training.options.HeadOptions.__init__": "of the options that have it",
@@ -80,7 +95,7 @@ def _functions() -> dict[CodeType, str]:
             for member in vars(owner).values():
                 function = inspect.unwrap(getattr(member, "__func__", member))
                 taken = getattr(function, "__module__", "") == name and inspect.isfunction(function)
-                if taken and {*GIVEN} & {*inspect.signature(function).parameters}:
+                if taken and LOOKED_AT & {*inspect.signature(function).parameters}:
                     names[function.__code__] = f"{name}.{function.__qualname__}".removeprefix("dsearch.")
     return names
 
@@ -92,6 +107,7 @@ FUNCTIONS = _functions()
 class Watched:
     """What functions were called with: their names and the values, and the seeds of random draws."""
 
+    given: dict[str, Any]
     values: list[tuple[str, str, Any]] = field(default_factory=list)
     draws: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -99,12 +115,16 @@ class Watched:
         """Functions that got another value than the job's."""
         found = set[str]()
         for name, parameter, value in self.values:
+            if parameter not in GIVEN:
+                if value is None:
+                    found.add(f"{name}: {parameter} is not given")
+                continue
             if isinstance(value, Mapping) or type(value).__name__ == "Together":
                 continue  # a report as JSON; an observer of several processes
             value = value.gate if isinstance(value, GateReport) else value
             value = DEVICE if value == torch.device("cpu") else value
-            if value != GIVEN[parameter] and (place := f"{name}: {parameter}") not in OF_ITS_OWN:
-                found.add(f"{place} is {value!r}, not {GIVEN[parameter]!r}")
+            if value != self.given[parameter] and (place := f"{name}: {parameter}") not in OF_ITS_OWN:
+                found.add(f"{place} is {value!r}, not {self.given[parameter]!r}")
         for name, seed in self.draws:
             if SEED not in (seed if isinstance(seed, list) else [seed]) and name not in DRAWS_OF_ITS_OWN:
                 found.add(f"{name} draws by {seed!r}")
@@ -112,13 +132,16 @@ class Watched:
 
 
 @contextmanager
-def watched() -> Iterator[Watched]:
-    seen, default_rng, before = Watched(), np.random.default_rng, sys.getprofile()
+def watched(job: str) -> Iterator[Watched]:
+    seen = Watched({**GIVEN, "keywords": job not in WITHOUT_KEYWORDS})
+    default_rng, before = np.random.default_rng, sys.getprofile()
 
     def called(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and (name := FUNCTIONS.get(frame.f_code)) is not None:
             arguments = frame.f_locals
-            seen.values.extend((name, one, arguments[one]) for one in GIVEN if one in arguments)
+            seen.values.extend((name, one, arguments[one]) for one in LOOKED_AT if one in arguments)
+            if f"queries of {name}" in HANDED_ON:
+                seen.values.append((name, "queries", arguments["queries"]))
 
     def drawn(seed: Any = None) -> Any:
         code = sys._getframe(1).f_code  # pyright: ignore[reportPrivateUsage]
@@ -143,6 +166,7 @@ class Given:
     queries: dict[str, str]
     judgements: dict[str, dict[str, float]]
     numbers: Collection
+    sentences: Collection
     folder: Path
 
     @property
@@ -168,7 +192,7 @@ def clicks(given: Given) -> None:
 
 
 def corpus(given: Given) -> None:
-    given.train(self_supervised=True)
+    given.run(given.sentences, self_supervised=True)
 
 
 def field_of_documents(given: Given) -> None:
@@ -178,7 +202,14 @@ def field_of_documents(given: Given) -> None:
 def full_scope(given: Given) -> None:
     queries = {f"q{i:02d}": f"question {i}" for i in range(12)}
     judgements = {f"q{i:02d}": {f"d{i}": 1.0} for i in range(12)}
-    given.run(given.numbers, scope="full", queries=queries, judgements=judgements)
+    options = FullOptions(epochs=1, seed=SEED, keywords=False, query_keys=False)
+    examples = examples_from_judgements(given.numbers, queries, judgements)
+    start = Head(given.numbers.store.dimension)
+    finetune_full(given.numbers, examples, options, gate=GATE, start=start, observer=OBSERVER)
+    stage, epoch = OBSERVER.epochs[-1]
+    assert stage == "train"
+    assert epoch.before is not None
+    assert epoch.after is not None
 
 
 def tuning(given: Given) -> None:
@@ -256,17 +287,19 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Watched]:
             words.feedback.record(shown, clicked)
         numbers = other.create("numbers")
         numbers.ingest(number_documents(), second_stage=True)
-        given = Given(words, queries, judgements, numbers, homes)
+        sentences = other.create("sentences")
+        sentences.ingest(_documents())
+        given = Given(words, queries, judgements, numbers, sentences, homes)
         patched.setattr(second_stage, "WAYS", second_stage.WAYS[:2])  # each is fitted like the others
         patched.setattr(second_stage, "fit_matrix", partial(second_stage.fit_matrix, epochs=0))
-        patched.setattr(finetune_full, "judge", _passing)
+        patched.setattr(sys.modules[finetune_full.__module__], "judge", _passing)
         run_module = importlib.import_module("dsearch.training.run")
         patched.setattr(run_module, "with_calibration", lambda record, *_, **__: record)
         patched.setattr(run_module, "made_queries", lambda _: None)
         patched.setattr(finetune_values, "MOST", 5)  # so few are drawn, in one fold
         patched.setattr(finetune_values, "ENOUGH", 1)
         for job in JOBS:
-            with watched() as by_job[job.__name__]:
+            with watched(job.__name__) as by_job[job.__name__]:
                 job(given)
     return by_job
 
