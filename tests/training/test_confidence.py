@@ -21,7 +21,7 @@ from dsearch.engine.models.confidence import FILE_NAME, RECORDED
 from dsearch.jobs import EvaluationJob, TrainingJob
 from dsearch.service import create_app
 from dsearch.service.middleware import deadline
-from dsearch.training import run_evaluation, run_training
+from dsearch.training import Examples, confidence, examples_from_judgements, run_evaluation, run_training
 from dsearch.training.confidence import calibrate_by_documents, calibrate_by_judgements, ranked
 from dsearch.types import Confidence, Document
 
@@ -207,6 +207,32 @@ def test_a_training_encodes_made_queries_once(
     records = [learned.result.record[RECORDED], learned.result.tuned.record[RECORDED]]
     assert records[0]["documents"] == records[1]["documents"] == COUNT
     assert sum(EVERYDAY[0] in call for call in calls) == 1
+
+
+def test_a_version_is_calibrated_by_its_own_encoder(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its judged queries are ranked, and seen by both stages, as its encoder sees them."""
+    collection = engine.create("t")
+    collection.ingest(_documents(), second_stage=True)
+    other = HashingEncoder()
+    with torch.no_grad():
+        other.weight.copy_(torch.eye(32).roll(1, 0))
+    monkeypatch.setattr(type(collection), "encoder_of", lambda self, version: other)
+    seen: list[np.ndarray] = []
+    for name in ("ranked_examples", "lists_of"):
+        real = getattr(confidence, name)
+
+        def noted(examples: Examples, *more: Any, real: Any = real) -> Any:
+            seen.append(examples.states)
+            return real(examples, *more)
+
+        monkeypatch.setattr(confidence, name, noted)
+    assert calibrate_by_judgements(collection, "v0", *_judged()) is not None
+    texts = examples_from_judgements(collection, *_judged()).texts
+    assert len(seen) == 2
+    for states in seen:
+        np.testing.assert_allclose(states, other.encode_queries(texts))
 
 
 def test_a_backup_has_it(engine: SearchEngine, collection: Collection, tmp_path: Path) -> None:

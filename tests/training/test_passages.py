@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from support.training.opened_heads import seeded as seeded  # a fixture for ever
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.engine import PassageOptions
-from dsearch.training import TrainingOptions, examples_from_judgements, finetune
+from dsearch.training import TrainingOptions, examples_from_judgements, finetune, train_head
 from dsearch.training.gate.gate import overlap_of_canaries
 from dsearch.training.losses import listwise, objectives, passages
 from dsearch.training.losses.passages import FurtherPassages
@@ -156,6 +157,24 @@ def test_training_learns_passages_and_the_served_search_shows_it(buried) -> None
     ]
     # Nobody said which passage answers, and noise fits too: one in four would be chance.
     assert sum("answer" in text for text in shown) > 25
+
+
+@pytest.mark.parametrize("objective", objectives.OBJECTIVES)
+def test_each_objective_is_given_the_passages(
+    buried, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[objectives.Batch] = []
+    real = objectives.OBJECTIVES[objective]
+    scope = importlib.import_module("dsearch.training.scopes.head")
+    monkeypatch.setattr(scope, "OBJECTIVES", {objective: lambda batch: given.append(batch) or real(batch)})
+    collection, queries, qrels = buried
+    examples = examples_from_judgements(collection, queries, qrels, teacher=qrels)
+    train_head(examples, TrainingOptions(epochs=1, batch_size=256, objective=objective))
+    (batch,) = given
+    assert batch.further is not None
+    assert len(batch.further.embeddings) == len(
+        FurtherPassages.of(examples.snapshot, batch.corpus).embeddings
+    )
 
 
 @pytest.mark.parametrize("hop_strength", [0.0, 0.8])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +18,14 @@ from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.jobs import TrainingJob
 from dsearch.training import Examples, examples_from_judgements, run_training
 from dsearch.training.gate.selection import on_device_of, with_memory
-from dsearch.training.memory import MemorySetting, MemoryTrials, memory_of
+from dsearch.training.memory import ChosenMemory, MemorySetting, MemoryTrials, memory_of
 from dsearch.training.memory_values import hidings_of, values_of_memories
 from dsearch.training.ranking import Ranking
 from dsearch.training.relevant import Relevant
 from dsearch.training.tune import DEFAULT, Trials
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
+TRAINING = importlib.import_module("dsearch.training.finetune.training")
 
 
 @pytest.fixture
@@ -194,3 +197,24 @@ def test_without_memory_none_is_fitted(topics: Collection) -> None:
     job = TrainingJob(queries=texts, judgements=grades, epochs=2, memory=False)
     version = run_training(topics, job).register(topics, job).version
     assert topics.head(version).memory is None
+
+
+def test_past_queries_are_as_an_encoder_that_learned_sees_them(
+    topics: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each fold the memory beside the trained head has the states of its own encoder."""
+    seen: list[Any] = []
+
+    def noted(examples: Examples, setting: MemorySetting, states: Any = None) -> Any:
+        seen.append((examples.states, states))
+        return memory_of(examples, setting, states=states)
+
+    monkeypatch.setattr(TRAINING, "memory_of", noted)
+    monkeypatch.setattr(MemoryTrials, "choose", lambda *_, **__: ChosenMemory(DEFAULT, SETTING))
+    queries, judgements = queries_of()
+    chosen: dict[str, Any] = {"encoder_training": "all", "encoder_learning_rate": 0.05, "epochs": 1}
+    run_training(topics, TrainingJob(queries=queries, judgements=judgements, scope="query", **chosen))
+    trained = [(stored, own) for stored, own in seen if own is not None]
+    # By fold: beside the tuned search; beside the head when it is ranked, and when it is calibrated.
+    assert 2 * len(seen) == 3 * len(trained) > 0
+    assert not any(np.allclose(stored, own) for stored, own in trained)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dsearch.training import registry
 from dsearch.training.registry import Registration, starting_version
+from dsearch.training.registry import register as registry_register
 
 
 def collection(live: str, **records: tuple[dict[str, Any], str | None]) -> Any:
@@ -80,6 +82,22 @@ def test_queries_inserted_meanwhile_are_kept_where_the_encoder_is_theirs(
         encoder=encoder,  # type: ignore[arg-type]
     )
     assert written == ["head with rows of v1" if kept else "head"]
+
+
+def test_each_part_of_what_was_trained_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every parameter of `register` is a part of the result, or the caller's."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(registry, "register", lambda *of, **more: given.update(more))
+    parts = {name: object() for name in ("head", "record", "encoder", "documents", "lessons")}
+    gate, tuned_head, collection = SimpleNamespace(passed=True, reason="why"), object(), object()
+    trained: Any = SimpleNamespace(**parts, gate=gate, tuned=SimpleNamespace(head=tuned_head))
+    caller: dict[str, Any] = {"promote": False, "accept": True, "parent": "v7"}
+    registry.register_trained(collection, trained, **caller)  # type: ignore[arg-type]
+    shown = {**parts, **caller, "tuned_head": tuned_head, "passed": True, "reason": "why"}
+    positional = {"head", "record"}
+    assert given == {name: value for name, value in shown.items() if name not in positional}
+    parameters = {*inspect.signature(registry_register).parameters} - {"collection"}
+    assert parameters == {*shown}
 
 
 def test_a_registration_names_what_answers_else_what_was_trained() -> None:

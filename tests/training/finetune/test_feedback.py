@@ -69,6 +69,19 @@ def test_examples_are_graded_and_weighted(synonyms: Collection) -> None:
     assert "120 clicks of 3 keys" in source.to_text()
     other = examples_from_feedback(synonyms, propensities=even_propensities(), only={"a"}).examples
     assert other.digest != examples.digest
+    assert (examples.source, other.source) == ("clicks", "clicks")
+
+
+def test_weights_and_what_was_left_are_part_of_the_digest(synonyms: Collection) -> None:
+    def digest() -> str:
+        return examples_from_feedback(synonyms, propensities=even_propensities()).examples.digest
+
+    clicked(synonyms, "a", list(range(10)))
+    before = digest()
+    clicked(synonyms, "b", list(range(5)))  # the same documents: other weights alone
+    weighed = digest()
+    clicked(synonyms, "c", [5], action="read")
+    assert len({before, weighed, digest()}) == 3
 
 
 def test_what_agents_saw_and_left_is_in_the_softmax(synonyms: Collection) -> None:

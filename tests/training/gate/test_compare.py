@@ -40,6 +40,12 @@ def test_the_largest_wins_and_losses_are_shown_largest_first() -> None:
     assert (whole.first, whole.second) == (0.5, pytest.approx(0.5 + sum(changes.values()) / 8))
 
 
+def test_equal_changes_are_listed_by_their_ids() -> None:
+    first = dict.fromkeys(["q3", "q1", "q4", "q2"], 0.25)
+    second = {"q3": 0.5, "q1": 0.5, "q4": 0.0, "q2": 0.0}
+    assert [row[0] for row in compare_values(first, second).queries] == ["q1", "q3", "q2", "q4"]
+
+
 def test_the_difference_has_no_direction() -> None:
     a = {f"q{i}": i / 40 for i in range(40)}
     b = {f"q{i}": (i + (i % 3)) / 40 for i in range(40)}
