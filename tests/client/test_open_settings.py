@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,35 @@ def test_the_other_settings_of_an_engine_hold(tmp_path: Path, monkeypatch: pytes
         assert budgets == [3]
     with dsearch.open(tmp_path, device="cpu") as engine:
         assert engine.device == "cpu"
+
+
+def test_each_argument_and_the_settings_of_encoders_reach_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[tuple[str, dict[str, Any]]]
+) -> None:
+    made: list[tuple[Any, dict[str, Any]]] = []
+
+    def engine(home: Any, **options: Any) -> Any:
+        made.append((home, options))
+        return "engine"
+
+    monkeypatch.setattr("dsearch.client.local.client.SearchEngine", engine)
+    monkeypatch.setenv("DSEARCH_NEXT_ENCODER", "next/model")
+    monkeypatch.setenv("DSEARCH_BACKEND", "onnx")
+    observer: Any = object()
+    given: dict[str, Any] = {
+        "readonly": True,
+        "encoder": HashingEncoder,
+        "observer": observer,
+        "device": "cuda:5",
+    }
+    assert {"home", *given} == {*inspect.signature(dsearch.open).parameters}
+    opened = dsearch.open(tmp_path, **given)
+    ((home, options),) = made
+    assert (home, opened.engine, opened.observer, opened.device) == (tmp_path, "engine", observer, "cuda:5")
+    assert (options["readonly"], options["encoder"]) == (True, HashingEncoder)
+    options["next_encoder"]()
+    ((name, of_encoder),) = loaded
+    assert (name, of_encoder["backend"]) == ("next/model", "onnx")
+    monkeypatch.delenv("DSEARCH_NEXT_ENCODER")
+    dsearch.open(tmp_path)
+    assert (made[1][1]["readonly"], made[1][1]["next_encoder"]) == (False, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,3 +152,11 @@ def test_options_reach_each_block_of_queries(monkeypatch: pytest.MonkeyPatch) ->
         options = {"limit": 7, "operators": False, **given}
         assert asked == [("c", ["text 0", "text 1"], options), ("c", ["text 2"], options)]
         asked.clear()
+
+
+def test_a_name_that_is_as_long_as_it_may_be_stays() -> None:
+    """One of 64 characters is that of the collection of earlier runs."""
+    name_of = importlib.import_module("dsearch.integrations.mteb")._collection_name
+    assert name_of("a" * 64) == "a" * 64
+    assert len(name_of("a" * 65)) == 64
+    assert name_of("a" * 65).startswith("a" * 55 + "-")
