@@ -178,10 +178,10 @@ def test_shards_of_a_replaced_release_end_after_its_grace_and_with_all_others(
     assert (len(timers), timers[2][0]) == (3, module.GRACE_S)
     again.withdraw()
     assert ended == [first, third, second]
+    assert (kept[module._STATE], kept[module._RETIRING]) == (b"{}", b"[]")
     timers[2][1]()  # late; what is gone is gone
     assert Coordinator().live() == {}
     assert len(timers) == 3
-    assert (kept[module._STATE], kept[module._RETIRING]) == (b"{}", b"[]")
 
 
 def test_each_copy_is_started_with_what_it_opens(places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
