@@ -55,9 +55,9 @@ def test_workers_open_the_home_wherever_they_start(
     own: dict[str, Any] = {"encoder": {"encoder": "some/model", "dtype": "int8"}, "threads": 5}
     assert encode_on_cluster(store, **own, workers=3, num_cpus=0.25, block=1) == 0
     assert given[-1][2:] == (own["encoder"], own["threads"])
-    assert (asked["blocks"], asked["compute"], asked["num_cpus"]) == ((4, 4), 3, 0.25)
-    encode_on_cluster(store, **own, workers=3, block=2)
-    assert (asked["blocks"], asked["compute"]) == ((2, 2), 2)  # no worker without a block
+    assert (asked["blocks"], asked["compute"], asked["num_cpus"]) == ((5, 5), 3, 0.25)
+    encode_on_cluster(store, **own, workers=4, block=2)
+    assert (asked["blocks"], asked["compute"]) == ((3, 3), 3)  # no worker without a block
 
 
 @pytest.fixture

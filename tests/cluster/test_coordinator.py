@@ -152,7 +152,7 @@ def test_copies_and_shards_are_spread_over_the_machines(places: list[str]) -> No
 
 
 def test_shards_of_a_replaced_release_end_after_its_grace_and_with_all_others(
-    places: list[str], monkeypatch: pytest.MonkeyPatch
+    places: list[str], kept: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timers: list[tuple[float, Any]] = []
     ended: list[list[list[str]]] = []
@@ -178,6 +178,48 @@ def test_shards_of_a_replaced_release_end_after_its_grace_and_with_all_others(
     assert (len(timers), timers[2][0]) == (3, module.GRACE_S)
     again.withdraw()
     assert ended == [first, third, second]
+    assert (kept[module._STATE], kept[module._RETIRING]) == (b"{}", b"[]")
     timers[2][1]()  # late; what is gone is gone
     assert Coordinator().live() == {}
     assert len(timers) == 3
+
+
+def test_each_copy_is_started_with_what_it_opens(places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[Any, float]] = []
+
+    def start(name: str, place: Any, *, num_cpus: float, node: str) -> Any:
+        started.append((place, num_cpus))
+        return SimpleNamespace(ready=SimpleNamespace(remote=lambda: name))
+
+    monkeypatch.setattr("dsearch.cluster.shards.actor.start", start)
+    Coordinator().publish("uri", 1, "cache", num_cpus=0.25)
+    assert started == [(("uri", name, "digest", "cache"), 0.25) for name in ("s0", "s1")]
+
+
+@pytest.mark.parametrize("trouble", ["late", "closed", "not started"])
+def test_copies_of_a_release_that_does_not_start_are_ended(
+    ray: Any, places: list[str], monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """And the one before stays live."""
+    ended: list[list[list[str]]] = []
+    monkeypatch.setattr(module, "_kill", ended.append)
+    running = Coordinator()
+    before = running.publish("uri", 1, "cache", num_cpus=1.0)
+
+    def closed(reference: Any) -> Any:
+        raise RayTaskError(Conflict("damaged"))
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise RayError("no room")
+
+    if trouble == "late":
+        ray.wait = lambda pending, num_returns, timeout: (pending[:1], pending[1:])
+    elif trouble == "closed":
+        ray.get = closed
+    else:
+        monkeypatch.setattr("dsearch.cluster.shards.actor.start", refused)
+    expected: Any = {"late": Unavailable, "closed": Conflict, "not started": RayError}[trouble]
+    with pytest.raises(expected):
+        running.publish("uri", 2, "cache", num_cpus=1.0)
+    assert ended == [[[f"papers:2000:{name}:{copy}" for copy in range(2)] for name in ("s0", "s1")]]
+    assert running.live() == {"papers": before}
