@@ -118,3 +118,20 @@ def test_a_choice_is_of_its_encoder_precision_threads_and_whole_file(
 def test_a_cache_that_cannot_be_written_costs_the_next_start_alone(tmp_path: Path, rates: Any) -> None:
     (tmp_path / "file").touch()
     assert chosen(tmp_path / "file" / "cache", rates) == TORCH
+
+
+def test_a_choice_is_of_all_that_decides_how_fast_a_back_end_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home is moved to another machine, or a library is replaced: what was measured there says nothing."""
+    machine: dict[str, Any] = {"thread_budget": 2, "_processor": "one", "versions": {"torch": "1"}}
+    for name in machine:
+        monkeypatch.setattr(load, name, lambda *_, name=name: machine[name])
+    before = load._file(tmp_path, "weights", "float32")
+    assert load._file(tmp_path, "weights", "float32") == before
+    assert load._file(tmp_path, "others", "float32") != before
+    assert load._file(tmp_path, "weights", None) != before
+    for name, other in {"thread_budget": 3, "_processor": "another", "versions": {"torch": "2"}}.items():
+        with monkeypatch.context() as patch:
+            patch.setitem(machine, name, other)
+            assert load._file(tmp_path, "weights", "float32") != before, name

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsearch.encoder import EncoderIdentity
+from dsearch.encoder import EncoderIdentity, tuned_identity
 from dsearch.errors import CorruptData, EncoderMismatch
 
 OWN = EncoderIdentity("small", "", "abc", "mean", 256, "torch", "float32", 384)
@@ -62,3 +62,10 @@ def test_it_is_stored_and_read_back() -> None:
     del stored["pooling"], stored["backend"]
     with pytest.raises(CorruptData, match="lacks backend, pooling"):
         EncoderIdentity.from_dict(stored)
+
+
+def test_a_trained_encoder_is_of_the_weights_that_it_started_from_and_of_its_change() -> None:
+    own = tuned_identity(OWN, "1" * 64)
+    assert own.weights_sha256 not in (OWN.weights_sha256, "1" * 64)
+    assert tuned_identity(OWN, "2" * 64).weights_sha256 != own.weights_sha256
+    assert tuned_identity(replace(OWN, weights_sha256="abd"), "1" * 64).weights_sha256 != own.weights_sha256

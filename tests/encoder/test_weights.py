@@ -121,6 +121,17 @@ def test_settings_have_a_digest_of_their_own(tmp_path: Path) -> None:
     assert len({one.sha256 for one in found}) == 1
 
 
+def test_the_settings_are_the_contents_of_files_by_their_names(tmp_path: Path) -> None:
+    digests = list[str]()
+    for name, content in (("a.json", "1"), ("b.json", "1"), ("b.json", "2")):
+        folder = tmp_path / f"{name}{content}"
+        folder.mkdir()
+        (folder / name).write_text(content)
+        (folder / "model.safetensors").write_bytes(b"weights")
+        digests.append(find_weights(str(folder)).settings_sha256)
+    assert len({*digests}) == 3
+
+
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"x")
     with pytest.raises(

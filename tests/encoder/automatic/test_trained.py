@@ -23,14 +23,21 @@ from dsearch.encoder import (
     Backend,
     Encoder,
     EncoderChange,
+    EncoderIdentity,
     EncoderTraining,
     LearningEncoder,
     load_encoder,
     tuned,
     tuned_identity,
 )
-from dsearch.encoder.automatic import preparation
-from dsearch.encoder.automatic.trained import KEPT, TrainedChange, forget_earlier, load_trained
+from dsearch.encoder.automatic import preparation, trained
+from dsearch.encoder.automatic.trained import (
+    KEPT,
+    TrainedChange,
+    forget_earlier,
+    load_trained,
+    trained_request,
+)
 from dsearch.encoder.exported.cache import export_folder
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.weights import Weights, digest_of_file
@@ -77,6 +84,19 @@ def in_file(home: TinyHome, change: EncoderChange, folder: Path) -> TrainedChang
     save_file(dict(change.tensors), file)
     identity = tuned_identity(Encoder.load(home.encoder).identity, digest_of_file(file))
     return TrainedChange(home.encoder, file, {"method": "all", "rank": 16, "alpha": 32}, identity)
+
+
+def test_an_export_is_of_the_trained_weights_and_of_the_settings_of_their_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def folder(weights: str, settings: str) -> Path:
+        monkeypatch.setattr(trained, "find_weights", lambda name: Weights(tmp_path, "", "base", settings))
+        identity = EncoderIdentity("own+change", "", weights, "mean", 64, "torch", "float32", 8)
+        change = TrainedChange("own", tmp_path / "weights.safetensors", {}, identity)
+        return export_folder(trained_request(change, tmp_path), Backend("onnx", "float32"))
+
+    assert folder("one", "settings") == folder("one", "settings")
+    assert len({folder("one", "settings"), folder("two", "settings"), folder("one", "others")}) == 3
 
 
 def test_an_export_takes_over_and_is_found_again(home: TinyHome, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +163,28 @@ def test_scores_that_are_not_numbers_are_refused(tmp_path: Path, unloaded: None)
         loaded._model.model.classifier.bias.fill_(float("nan"))  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(RerankerUnavailable, match="not one finite number a text"):
         loaded.scores(QUERY, TEXTS)
+
+
+def test_a_model_is_named_by_the_names_and_the_contents_of_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    digests = list[str]()
+    for name, content in (("a.json", "1"), ("b.json", "1"), ("b.json", "2")):
+        for file in folder.iterdir():
+            file.unlink()
+        (folder / name).write_text(content)
+        digests.append(weights._digest(folder))
+    assert len({*digests}) == 3
+
+
+def test_a_model_has_changed_where_a_files_name_size_or_time_has(tmp_path: Path) -> None:
+    def state(name: str, content: str, at: int) -> object:
+        folder = tmp_path / f"{name}{len(content)}{at}" / "model"
+        folder.mkdir(parents=True)
+        (folder / name).write_text(content)
+        os.utime(folder / name, ns=(at, at))
+        return [(file.name, size, time) for file, size, time in weights.state_of(folder)]
+
+    states = [state("a.json", "1", 1), state("b.json", "1", 1), state("a.json", "12", 1)]
+    assert state("a.json", "1", 2) not in states
+    assert states[0] not in states[1:]

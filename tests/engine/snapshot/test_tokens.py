@@ -65,6 +65,7 @@ def test_fresh_tokens_of_another_codec_are_left_out(codec: TokenCodec) -> None:
         assert mixed is not None
         assert mixed.fresh is None
         assert mixed.gather(np.array([0, 1])).counts.tolist() == [1, 0]
+    assert not same_codec(codec, replace(codec, bits=8))
     same = replace(codec, steps=codec.steps.copy())
     assert same_codec(codec, same)
     kept = SnapshotTokens.of(built, TokenTable.of(same, [tokens(2)]), 1)

@@ -80,7 +80,10 @@ def test_forgotten_rows_are_gone_and_a_new_codec_begins_anew(spool: TokenSpool, 
 
 @pytest.mark.parametrize(
     "change",
-    ["codes = x'00'", "spans = x''", "digest = x'00'", "codes = zeroblob(8)"],
+    [
+        *("codes = x'00'", "codes = zeroblob(length(codes))", "codes = zeroblob(8)"),
+        *("spans = x''", "spans = zeroblob(length(spans))", "digest = x'00'"),
+    ],
 )
 def test_a_row_that_is_not_what_was_put_is_none(spool: TokenSpool, tmp_path: Path, change: str) -> None:
     spool.put({1: tokens(2), 2: tokens(2)})
