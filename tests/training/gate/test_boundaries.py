@@ -16,6 +16,7 @@ from dsearch.training import Gate
 from dsearch.training.finetune.feedback import TrustedSlice
 from dsearch.training.gate.gate import GateReport, Slice
 from dsearch.training.gate.regression import Baseline, judge_regression
+from dsearch.training.gate.selection import kept_checkpoint, kept_hop
 from dsearch.training.values.finetune import _also_accuracy  # pyright: ignore[reportPrivateUsage]
 
 GATE_MODULE = importlib.import_module("dsearch.training.gate.gate")
@@ -83,3 +84,17 @@ def test_a_refused_report_is_not_judged_again() -> None:
     falls: Any = ({"accuracy": 1.0}, {"accuracy": 0.0})
     assert _also_accuracy(report, falls) is report
     assert _also_accuracy(replace(report, verdict="passed"), None).passed
+
+
+def test_what_gains_nothing_is_not_chosen() -> None:
+    """An earlier checkpoint, a hop, other weights of keywords, a token matrix: each has to gain."""
+    equal, seen = np.full(40, 0.5), np.arange(40) < 20
+    assert kept_checkpoint(np.stack([equal] * 3), seen) == 2
+    assert kept_hop({1.0: equal, 0.0: equal}, seen) == 0.0
+    assert not importlib.import_module("dsearch.training.tune")._clear(equal - equal)
+    stage = importlib.import_module("dsearch.training.finetune.second_stage")
+    assert not stage._clear([equal - equal])
+    assert not stage._clear([])
+    strength = importlib.import_module("dsearch.training.finetune.strength").chosen_strength
+    none = strength(np.stack([equal] * 6))
+    assert (none.way.strength, {*none.left_out}) == (0.0, {0})
