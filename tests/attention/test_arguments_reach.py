@@ -222,7 +222,11 @@ def test_several_heads_attend_by_each_of_their_sources(given: tuple[Tensor, ...]
     torch.testing.assert_close(gradients(found.context), gradients(expected))
 
 
-@pytest.mark.parametrize("given", [{}, {"score": distance}, {"temperature": 0.5}, {"mask": MASK}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"score": distance}, {"temperature": 0.5}, {"mask": MASK}],
+    ids=lambda given: ", ".join(given) or "nothing",
+)
 def test_sampled_looks_have_the_weights_of_the_reference(given: dict[str, Any]) -> None:
     built = {name: value for name, value in given.items() if name != "mask"}
     looks = SampledHardAttention(samples=5, **built)(QUERIES, KEYS, VALUES, given.get("mask"))
