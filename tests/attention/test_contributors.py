@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import dsearch.attention.recall as module
+from dsearch.attention.arrays import numbers_of
 from dsearch.attention.memory_rows import TRUSTED
-from dsearch.attention.recall import KEY_SHARE, capped
+from dsearch.attention.recall import KEY_SHARE, FixedMemory, capped
 from dsearch.attention.retrieval.memory import QueryMemory
 
 FLOOD, HONEST = 7, 8
@@ -53,6 +54,14 @@ def test_many_rows_of_one_contributor_have_no_more_than_one_share() -> None:
     assert flooded(query).relevance[0, :5].sum().item() <= 0.8 * KEY_SHARE + 1e-6
     trusted = memory_of([TRUSTED] * 6)
     assert trusted.attention(query)[1].sum().item() > 0.9
+
+
+def test_a_row_of_nobody_does_not_lift_the_cap_of_the_others() -> None:
+    mixed, query = memory_of([FLOOD] * 5 + [TRUSTED]), torch.eye(1, 6)
+    expected = mixed.attention(query)[1][0, :5].sum().item()
+    assert expected == pytest.approx(KEY_SHARE)
+    served = FixedMemory.sharing(mixed).attention(query.numpy())[1]
+    assert numbers_of(served)[0, :5].sum() == pytest.approx(KEY_SHARE)
 
 
 def test_without_the_cap_they_would(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,7 @@ def test_each_copy_is_started_with_what_it_opens(places: list[str], monkeypatch:
     assert started == [(("uri", name, "digest", "cache"), 0.25) for name in ("s0", "s1")]
 
 
-@pytest.mark.parametrize("trouble", ["late", "closed", "not started"])
+@pytest.mark.parametrize("trouble", ["late", "closed", "last closed", "not started"])
 def test_copies_of_a_release_that_does_not_start_are_ended(
     ray: Any, places: list[str], monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
@@ -216,9 +216,11 @@ def test_copies_of_a_release_that_does_not_start_are_ended(
         ray.wait = lambda pending, num_returns, timeout: (pending[:1], pending[1:])
     elif trouble == "closed":
         ray.get = closed
+    elif trouble == "last closed":
+        ray.get = lambda reference: closed(reference) if reference.endswith("s1:1") else reference
     else:
         monkeypatch.setattr("dsearch.cluster.shards.actor.start", refused)
-    expected: Any = {"late": Unavailable, "closed": Conflict, "not started": RayError}[trouble]
+    expected: Any = {"late": Unavailable, "not started": RayError}.get(trouble, Conflict)
     with pytest.raises(expected):
         running.publish("uri", 2, "cache", num_cpus=1.0)
     assert ended == [[[f"papers:2000:{name}:{copy}" for copy in range(2)] for name in ("s0", "s1")]]

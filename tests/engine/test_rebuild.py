@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine, rebuild
 from dsearch.engine.indexing.ingest import BuiltGeneration, build_files
-from dsearch.errors import Cancelled, InvalidRequest, ProcessDied
+from dsearch.errors import Cancelled, InsufficientStorage, InvalidRequest, ProcessDied
 from dsearch.processes import Report
 from dsearch.types import Document, Progress
 
@@ -166,6 +167,20 @@ def test_a_build_that_dies_changes_nothing_and_is_told(
         assert len(food.search("apple", limit=20).hits) == 10
         food.refresh()
         assert food.snapshot.built == 10
+
+
+@pytest.mark.usefixtures("built_here")
+def test_a_build_that_succeeds_ends_the_report_of_an_earlier_one(
+    served: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    food = served.create("food")
+    with monkeypatch.context() as broken:
+        broken.setattr(rebuild, "build_in_child", Mock(side_effect=InsufficientStorage("full")))
+        food.upsert(some(0, 10))
+        food.rebuilder.wait()
+    assert (food.rebuilder.status()["problem"], food.rebuilder.due_at) == ("full", 15)
+    food.refresh()
+    assert (food.rebuilder.status()["problem"], food.rebuilder.due_at) == (None, 5)
 
 
 def test_closing_cancels(served: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:

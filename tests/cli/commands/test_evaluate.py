@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from support.cli.terminal import Terminal
 
+from dsearch.cli.commands import evaluate as module
 from dsearch.cli.commands.evaluate import _against, read_judgements
 from dsearch.training import Baseline
 
@@ -51,3 +54,21 @@ def test_judged_queries_have_the_training_split_of_another_one_beside_them(
     said = capsys.readouterr().err
     assert "left out: 1 line of queries or judgements, such as " in said
     assert "queries.jsonl:61" in said
+
+
+def test_the_strictest_gate_lets_no_fall_pass(
+    dsearch: Terminal, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0 is a tolerance, not the lack of one."""
+
+    def worse(*_: object, values: dict[str, object], **__: object) -> SimpleNamespace:
+        values |= systems(0.4)
+        return SimpleNamespace(to_text=str)
+
+    monkeypatch.setattr(module, "compare_systems", worse)
+    better = tmp_path / "better.json"
+    _against(None, better, systems(0.5), 0.0)
+    dsearch("index", beir, "-c", "t")
+    compared = ("evaluate", "-c", "t", "--data", beir, "--baseline", better)
+    assert dsearch(*compared)[0] == 0  # it is told, and no gate
+    assert dsearch(*compared, "--fail-if-worse", "0")[0] == 3

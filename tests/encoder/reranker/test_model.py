@@ -92,6 +92,19 @@ def test_an_encoder_is_no_reranker() -> None:
         load_reranker(str(folder))
 
 
+def test_an_embedding_model_that_is_a_language_model_is_no_reranker(tmp_path: Path) -> None:
+    """What it says that it is goes before what its architecture could be."""
+    files = {
+        "config.json": json.dumps({"architectures": ["Qwen3ForCausalLM"]}),
+        "config_sentence_transformers.json": json.dumps({"model_type": "SentenceTransformer"}),
+        "model.safetensors": "",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidRequest, match="is SentenceTransformer; use a CrossEncoder"):
+        weights.find_reranker(str(tmp_path), fetch=False)
+
+
 def test_several_labels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="has 3 labels; use a model with one"):
         load_reranker(str(cross_encoder_folder(tmp_path / "labels", labels=3)))

@@ -297,6 +297,16 @@ def test_cancelled_it_goes_on_later(
     assert newer.encoded == encoded
 
 
+def test_a_dropped_collection_leaves_no_attempt_to_its_successor(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder
+) -> None:
+    with pytest.raises(Cancelled):
+        engine.migrate("food", newer, cancelled=lambda: True)
+    assert migrating_folder(engine.home, "food").is_dir()
+    engine.drop("food")
+    assert not migrating_folder(engine.home, "food").exists()
+
+
 def test_cut_short_behind_the_copy_of_the_feedback_it_goes_on(
     engine: SearchEngine, collection: Collection, newer: HashingEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from support.engine.explained_parts import checked_parts
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
-from dsearch.engine.ranking.explain import _past_queries
+from dsearch.engine.ranking.explain import _past_queries, explained
 from dsearch.types import Document, Mode
 
 
@@ -77,6 +77,14 @@ def test_a_term_counts_as_much_as_leaving_it_out_costs(collection: Collection) -
     ratios = {term: hit.explain.terms[term][0] / one.score for term, one in alone.items() if one is not None}
     assert set(ratios) == set(hit.explain.terms)
     assert sum(ratios.values()) <= 1.0 + 1e-6  # a term alone divides by its own idf, here by that of both
+
+
+def test_the_part_of_a_reranker_is_none_of_the_second_stage(collection: Collection) -> None:
+    found = collection.attend(["cheese and bread"]).output
+    both = {"second": torch.full_like(found.scores, 0.75), "reranked": torch.full_like(found.scores, 0.5)}
+    head = collection.head("v0")
+    parts = explained(found._replace(**both), head, head.temperature)(0, 0, {})
+    assert (parts.second_stage, parts.reranker) == (0.25, 0.5)
 
 
 @pytest.mark.usefixtures("unchecked")  # layer and output are stand-ins

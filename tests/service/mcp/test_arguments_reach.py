@@ -92,6 +92,10 @@ def test_whether_a_task_succeeded_is_another_outcome(caller: Caller) -> None:
     assert all(told)
 
 
+def test_an_id_has_slashes_of_its_own_behind_that_of_its_collection(caller: Caller) -> None:
+    assert holds(caller.calls("fetch", {"id": "papers/given/id"}), "given/id")
+
+
 def test_an_error_of_every_collection_is_that_of_the_search(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

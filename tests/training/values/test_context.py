@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.fakes import HashingEncoder
 
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, GradientQuery, SearchEngine, attention_parts
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
@@ -17,7 +20,7 @@ from dsearch.training.options import ValueOptions
 from dsearch.training.run import run_training
 from dsearch.training.values.context import CONTRAST_TEMPERATURE, contrastive_loss, start_output
 from dsearch.training.values.examples import value_examples
-from dsearch.training.values.finetune import finetune_values
+from dsearch.training.values.finetune import _in_own_units, finetune_values
 from dsearch.training.values.task import ValueData, train_on_values
 from dsearch.types import Document
 
@@ -71,6 +74,18 @@ def test_the_start_is_ridge_regression_and_its_penalty_is_of_left_out_rows() -> 
     weight, bias = ridge(torch.ones(30, dtype=torch.bool), best)
     torch.testing.assert_close(output.weight, weight, atol=1e-9, rtol=1e-6)
     torch.testing.assert_close(output.bias, bias, atol=1e-9, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("unchecked")  # the examples are a stand-in
+def test_what_is_learned_of_standard_numbers_is_told_in_the_units_of_the_field() -> None:
+    torch.manual_seed(0)
+    head, contexts = Head(4), torch.randn(3, 4)
+    torch.nn.init.ones_(head.open_output(2).bias)
+    standard = head.outputs(contexts).detach()
+    scale, centre = np.array([2.0, 10.0], np.float32), np.array([50.0, -7.0], np.float32)
+    examples: Any = SimpleNamespace(kind="number", scale=scale, centre=centre)
+    _in_own_units(head, examples)
+    torch.testing.assert_close(head.outputs(contexts), standard * torch.tensor(scale) + torch.tensor(centre))
 
 
 def test_the_contrastive_loss_by_hand() -> None:
