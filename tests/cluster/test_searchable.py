@@ -13,11 +13,14 @@ from support.fakes import HashingEncoder
 from support.service.apps import patient_app
 from support.service.loading import until_loaded
 
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.cluster.collection import ClusterEngine, Releases, ShardedCollection
 from dsearch.cluster.coordinator import LiveRelease
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
 from dsearch.engine import Collection, Searchable, SearchEngine
+from dsearch.errors import NotInCluster
 from dsearch.types import Document
 
 ORIGIN = "http://127.0.0.1"
@@ -34,6 +37,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
                 [Document(f"d{i}", text, metadata={"n": i % 3}) for i, text in enumerate(texts)]
             )
         food = writer.collection("food")
+        unsure, scored = Head(32), Head(32)
+        unsure.open_null_slot(0.5)
+        scored.score = new_score("additive", 32, 5)
+        for head in (unsure, scored):
+            food.add_model(head.eval(), {})
         generation = food.snapshot.generation
         split(food.store, generation, folder / "release", 2)
     shards = LocalShards(folder / "release")
@@ -149,6 +157,16 @@ def test_both_are_searchable_and_shards_have_nothing_more(engine: ClusterEngine)
     offered = {name for name in dir(sharded) if not name.startswith("_")}
     assert offered == {name for name in dir(Searchable) if not name.startswith("_")}
     assert engine.searchable("food") is sharded
+
+
+@pytest.mark.parametrize(
+    ("model", "part"), [("v1", 'a slot for "nothing fits"'), ("v2", "a learned score")], ids=["slot", "score"]
+)
+def test_a_model_of_parts_that_shards_do_not_know_is_refused(
+    engine: ClusterEngine, model: str, part: str
+) -> None:
+    with pytest.raises(NotInCluster, match=f"model {model} has {part}, which shards do not know"):
+        engine.searchable("food").search("apple", model=model)
 
 
 def test_a_batch_has_no_covered_mass_unless_it_is_wanted(engine: ClusterEngine) -> None:

@@ -223,6 +223,19 @@ def test_a_broken_gzip_file_is_one_problem(tmp_path, name):
     assert "cannot be read" in problems[0]
 
 
+def test_a_cut_gzip_file_costs_a_folder_only_itself(tmp_path):
+    zipped = gzip.compress(os.urandom(500).hex().encode())
+    for name in ("a.json", "b.txt"):
+        put(tmp_path, name, zipped[: len(zipped) // 2])
+    put(tmp_path, "c.txt", "whole")
+    documents, problems = gathered(tmp_path)
+    assert [document.text for document in documents] == ["whole"]
+    assert [problem.partition(": cannot be read")[0] for problem in problems] == [
+        str(tmp_path / "a.json"),
+        str(tmp_path / "b.txt"),
+    ]
+
+
 def test_utf16_says_so_once(tmp_path):
     data = '{"_id": "a", "text": "x"}\n{"_id": "b", "text": "x"}\n'.encode("utf-16")
     documents, problems = gathered(put(tmp_path, "a.jsonl", data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from support.index import stored_keys
+from support.index import rewrite_manifest, stored_keys
 from support.paths import ROOT
 
 from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest, UnsupportedFormat
@@ -265,23 +264,10 @@ def test_a_missing_file_is_named(build: Build, name: str) -> None:
         Generation.open(folder)
 
 
-def rewrite(folder: Path, **changes: Any) -> None:
-    """Write a manifest with a right digest, as an attacker or another release would."""
-    path = folder / "manifest.json"
-    content = json.loads(path.read_text()) | changes
-    del content["digest"]
-
-    def canonical() -> str:
-        return json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
-
-    content["digest"] = hashlib.sha256(canonical().encode()).hexdigest()
-    path.write_text(canonical())
-
-
 @pytest.mark.parametrize("number", [0, 1, 4, 99, "2", None, True])
 def test_other_formats_are_refused_with_the_supported_range(build: Build, number: Any) -> None:
     folder, _ = build()
-    rewrite(folder, format=number)
+    rewrite_manifest(folder, format=number)
     with pytest.raises(
         UnsupportedFormat, match="this release reads 2 to 3: install the release that wrote it"
     ):
@@ -295,7 +281,7 @@ def test_other_formats_are_refused_with_the_supported_range(build: Build, number
 def test_paths_that_leave_the_folder_are_refused(build: Build, name: str) -> None:
     folder, manifest = build()
     shutil.copy(folder / "rows.npy", folder.parent / "outside.npy")
-    rewrite(folder, files=manifest.files | {name: manifest.files["rows.npy"]})
+    rewrite_manifest(folder, files=manifest.files | {name: manifest.files["rows.npy"]})
     with pytest.raises(CorruptData, match="does not match"):
         Generation.open(folder)
 
@@ -317,7 +303,7 @@ def test_whole_files_that_do_not_belong_together_are_refused(build: Build, tmp_p
         ({"key_dim": 5}, r"keys\.faiss"),
         ({"keyword": {**(manifest.keyword or {}), "k1": 1.25}}, "keyword"),
     ):
-        rewrite(folder, **changes)
+        rewrite_manifest(folder, **changes)
         with pytest.raises(CorruptData, match=f"{name}: does not fit the manifest"):
             Generation.open(folder)
         (folder / "manifest.json").write_bytes(manifest.to_bytes())
@@ -332,7 +318,7 @@ def test_the_schema_is_a_schema_and_is_strict(build: Build) -> None:
     assert set(schema["required"]) == set(schema["properties"]) - {"passages"} == set(content)
     assert all("description" in field or name == "dense" for name, field in schema["properties"].items())
     for changes in ({"extra": 1}, {"rows": -1}, {"created_at": "yesterday"}, {"files": {}}, {"number": 1.5}):
-        rewrite(folder, **changes)
+        rewrite_manifest(folder, **changes)
         with pytest.raises(CorruptData, match=r"manifest\.json: \$"):
             Generation.open(folder)
         (folder / "manifest.json").write_text(

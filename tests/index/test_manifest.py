@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.index import rewrite_manifest
 
 from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.index import Manifest
@@ -91,14 +92,7 @@ def test_a_changed_manifest_is_damage(folder: Path, change: str) -> None:
 
 @pytest.mark.parametrize("number", [OLDEST_FORMAT - 1, FORMAT + 1, "2", None, True, 2.0])
 def test_another_format_is_refused_if_nothing_else_changed(folder: Path, number: Any) -> None:
-    content = json.loads((folder / MANIFEST_NAME).read_bytes()) | {"format": number}
-    del content["digest"]
-
-    def canonical(of: dict[str, Any]) -> bytes:
-        return (json.dumps(of, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
-
-    digest = hashlib.sha256(canonical(content)).hexdigest()
-    (folder / MANIFEST_NAME).write_bytes(canonical(content | {"digest": digest}))
+    rewrite_manifest(folder, format=number)
     with pytest.raises(UnsupportedFormat, match=f"this release reads {OLDEST_FORMAT} to {FORMAT}"):
         Manifest.read(folder)
 

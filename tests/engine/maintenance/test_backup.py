@@ -215,6 +215,24 @@ def test_damage_of_what_cannot_be_computed_again_is_refused(
         other.restore(tmp_path / "copy").head("v2")
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_damage_of_any_model_is_refused(
+    engine: SearchEngine, trained: Collection, tmp_path: Path, encoder: HashingEncoder, version: str
+) -> None:
+    trained.add_model(trained.head("v0"), {})
+    engine.backup("food", tmp_path / "copy")
+    for home in (trained.store.path, tmp_path / "copy"):
+        head = home / "models" / version / "head.safetensors"
+        head.write_bytes(head.read_bytes()[:-1])
+    with pytest.raises(CorruptData, match=f"model {version}: .*nothing was backed up"):
+        engine.backup("food", tmp_path / "another")
+    with (
+        restored(tmp_path, encoder) as other,
+        pytest.raises(CorruptData, match=f"model {version}: .*nothing was restored"),
+    ):
+        other.restore(tmp_path / "copy")
+
+
 def test_a_backup_among_collections_is_refused(
     engine: SearchEngine, trained: Collection, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import shutil
 import pytest
 from support.engine.damage_trials import damages, documents, encoder
 from support.fakes import HashingEncoder
+from support.index import rewrite_manifest
 from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine
@@ -116,15 +117,19 @@ def test_a_lost_generation_that_was_built_again_is_no_damage_any_more(tmp_path, 
         assert papers.search("apple", limit=3).hits
 
 
+@pytest.mark.parametrize("damage", ["keys", "format"])
 def test_a_refresh_strikes_the_damaged_generation_from_the_register(
-    engine: SearchEngine, collection: Collection
+    engine: SearchEngine, collection: Collection, damage: str
 ) -> None:
     """It would be among those that are kept for a way back, and a backup or a compaction would meet it."""
     damaged, home = collection.snapshot.generation.number, engine.home.path
     folder = collection.store.path / "generations" / f"{damaged:06d}"
     engine.close()
-    with (folder / "keys.faiss").open("ab") as file:
-        file.write(b"x")
+    if damage == "keys":
+        with (folder / "keys.faiss").open("ab") as file:
+            file.write(b"x")
+    else:
+        rewrite_manifest(folder, format=99)  # of a later release
     with SearchEngine(home, encoder=HashingEncoder) as other:
         opened = other.collection("food")
         opened.refresh()

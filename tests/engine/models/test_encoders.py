@@ -21,7 +21,7 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, QueryStates, SearchEngine, System, make_run
 from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME, ModelEncoders
-from dsearch.errors import CorruptData
+from dsearch.errors import CorruptData, DsearchError, EncoderMismatch, EncoderUnavailable
 from dsearch.types import Query
 
 checked = guarded(ModelEncoders, "_loaded", lock="_keeping")
@@ -163,6 +163,25 @@ def test_an_encoder_is_loaded_before_its_version_answers(
     assert live == [first]
     assert hits(collection) == expected(collection, turned(1))
     assert live == [first]
+
+
+@pytest.mark.parametrize("error", [EncoderMismatch, EncoderUnavailable])
+def test_a_version_whose_encoder_cannot_be_loaded_here_is_promoted(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, error: type[DsearchError]
+) -> None:
+    """Other machines may have its weights; a search of this one says what is missing."""
+    version = add(collection)
+    hits(collection)  # texts are encoded here, so the promotion tries to load it
+
+    def missing(self: ModelEncoders, version: str, described: dict[str, Any]) -> Any:
+        raise error("no weights here")
+
+    monkeypatch.setattr(ModelEncoders, "_load", missing)
+    collection.promote(version)
+    assert collection.live_model == version
+    with pytest.raises(error, match="no weights here"):
+        hits(collection)
+    assert collection.rollback() == "v0"
 
 
 def test_a_version_in_memory_answers_while_another_is_loaded(
