@@ -126,6 +126,7 @@ def test_a_state_that_never_was_is_a_conflict(paged: Collection) -> None:
         {"operators": False},
         {"score_threshold": 0.0},
         {"weight_threshold": 0.0},
+        {"sort": "n"},
     ],
 )
 def test_a_cursor_belongs_to_its_question(paged: Collection, change: dict[str, Any]) -> None:

@@ -94,6 +94,10 @@ def test_documents_and_fresh_texts_obey(query: str, expected: list[int]) -> None
     assert matched(query) == expected
 
 
+def test_an_identifier_within_a_phrase_is_meant_whole() -> None:
+    assert matched('"import csv.DictReader"', ["import csv.DictReader", "import csv dict reader"]) == [0]
+
+
 documents_of = st.lists(
     st.lists(st.sampled_from(["aa", "bb", "the", "x", "a_b"]), max_size=6).map(" ".join), max_size=6
 )

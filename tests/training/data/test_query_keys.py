@@ -36,7 +36,9 @@ def stored(fruit: Collection) -> EncodedDocuments:
 
 
 def test_each_query_is_a_key_of_its_best_answers(fruit: Collection) -> None:
-    asked = examples(fruit, {"q0": {"a": 2.0, "b": 1.0}, "q1": {"a": 1.0}, "q2": {"c": 1.0, "a": 1.0}})
+    asked = examples(
+        fruit, {"q0": {"a": 3.0, "b": 2.0, "c": 1.0}, "q1": {"a": 1.0}, "q2": {"c": 1.0, "a": 1.0}}
+    )
     documents = with_query_keys(stored(fruit), fruit.store, asked, asked.states, strength=0.5)
     ids = fruit.ids_at(fruit.snapshot, np.array([sorted(documents.further)]))[0]
     assert list(ids) == ["a", "c"]

@@ -128,6 +128,15 @@ def test_rows_that_are_inserted_are_those_that_were_judged(topics: Collection) -
     assert torch.allclose(one, other, atol=1e-5)
 
 
+def test_rows_of_another_contributor_are_new_where_the_query_is_known(topics: Collection) -> None:
+    honest(topics)
+    known, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), even_propensities())
+    topics.remembered.add(known)
+    report(topics, "client:late", "q03-0", "d3-0", shown=["d8-0"])
+    new, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), even_propensities())
+    assert [row.key for row in new] == ["client:late"]
+
+
 def test_liars_are_left_out(topics: Collection) -> None:
     honest(topics, liars=1)
     result = learned(topics)

@@ -13,7 +13,15 @@ from jaxtyping import Float
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.hops import refine
 from dsearch.engine import Collection, SearchEngine
-from dsearch.training import Examples, Gate, TrainingOptions, examples_from_judgements, finetune, register
+from dsearch.training import (
+    Examples,
+    Gate,
+    Observer,
+    TrainingOptions,
+    examples_from_judgements,
+    finetune,
+    register,
+)
 from dsearch.training.finetune.null_slot import trained_without
 from dsearch.training.gate.gate import GateReport, judge, judge_candidates
 from dsearch.training.gate.held_out import Answers
@@ -260,6 +268,16 @@ def test_a_head_is_served_with_as_much_as_unseen_documents_bear() -> None:
     assert kept_served(few, now.subset(np.arange(10))) == whole
 
 
+def test_losses_on_unseen_documents_count_where_some_queries_have_none() -> None:
+    plain, unseen = np.full(100, 0.5), np.full(100, 0.5)
+    unseen[0] = np.nan
+    whole, half = ServingChoice(1.0, 0.0), ServingChoice(0.5, 0.0)
+    now = replace(answers(plain), unseen=unseen)
+    lost = replace(now, all=plain + 0.1, unseen=unseen - 0.06)
+    kept = replace(now, all=plain + 0.05, unseen=unseen - 0.01)
+    assert kept_served({whole: lost, half: kept}, now) == half
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_part_of_the_way_is_between_both_ends(heads: int) -> None:
     before, trained = Head(8, heads=heads, seed=0), Head(8, heads=heads, seed=0)
@@ -286,6 +304,17 @@ def test_the_trained_head_is_served_with_the_hop_that_was_chosen(
     assert trained.keyword_factor == trained.record["keyword_factor"] == 1.6
     assert trained.head.hop_strength.item() == 2.0
     assert (trained.record["hop_strength"], trained.record["share"]) == (2.0, 0.5)
+
+
+def test_the_head_that_goes_live_is_of_the_checkpoint_that_was_chosen(
+    misled: Examples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsearch.training.gate.selection.chosen", lambda folds: CheckpointChoice(1))
+    stages: list[str] = []
+    observer = Observer()
+    monkeypatch.setattr(observer, "epoch", lambda stage, epoch: stages.append(stage))
+    trained = finetune(misled, replace(IDLE, epochs=2, tune=False), observer=observer)
+    assert trained.epochs == stages.count("train") == 1
 
 
 def test_a_head_trained_again_weighs_keywords_as_the_first_did(misled: Examples) -> None:
