@@ -144,6 +144,18 @@ def test_a_batch_is_attached_together(client: openai.OpenAI) -> None:
     assert client.vector_stores.retrieve("empty").file_counts.failed == 0
 
 
+def test_a_batch_is_found_by_each_name_of_its_store(client: openai.OpenAI, origin: str) -> None:
+    assert httpx2.put(f"{origin}/v1/aliases/hollow", json={"collection": "empty"}).is_success
+    id = uploaded(client, "alias.txt", "stone")
+    batches = client.vector_stores.file_batches
+    batch = batches.create("hollow", file_ids=[id])
+    for name in ("hollow", "empty"):
+        assert batches.retrieve(batch.id, vector_store_id=name) == batch
+        assert batches.cancel(batch.id, vector_store_id=name) == batch
+        assert [one.id for one in batches.list_files(batch.id, vector_store_id=name)] == [id]
+    client.files.delete(id)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "code", "said"),
     [
