@@ -175,12 +175,14 @@ def test_a_lost_generation_is_built_and_filled(
         assert words_of(collection, "d0") == ["apple", "bread", "dough", "number0"]
 
 
-def test_passages_share_no_token(encoder: HashingEncoder) -> None:
+@pytest.mark.parametrize("title", ["kale oat", ""])
+@pytest.mark.parametrize("lead", ["", "  \n "])
+def test_passages_share_no_token(encoder: HashingEncoder, title: str, lead: str) -> None:
     words = [f"w{number}" for number in range(60)]
-    document = Document(id="long", title="kale oat", text=" ".join(words))
+    document = Document(id="long", title=title, text=lead + " ".join(words))
     _, (tokens,) = encode_with_tokens(encoder, [document], PassageLengths(tokens=20, overlap=4))
     content = content_of(document.title, document.text)
-    assert [content[start:end] for start, end in tokens.spans.tolist()] == ["kale", "oat", *words]
+    assert [content[start:end] for start, end in tokens.spans.tolist()] == [*title.split(), *words]
 
 
 def test_short_documents(engine: SearchEngine) -> None:

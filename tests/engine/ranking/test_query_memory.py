@@ -24,6 +24,7 @@ from dsearch.engine.models.tensors import head_from_tensors, head_tensors, requi
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking import coverage, whole
 from dsearch.engine.ranking import memory as memory_module
+from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.search.gradients import GradientQuery, vjp
@@ -250,6 +251,51 @@ def test_what_is_certified_is_what_a_full_search_gives(papers: Collection) -> No
             proved += 1
             assert some.ids[0][:3] == whole.ids[0][:3]
     assert proved
+
+
+def test_a_strong_memory_raises_the_bound_on_what_was_not_proposed(papers: Collection) -> None:
+    head, text = remembering(papers), ["bread apple"]
+    assert head.memory is not None
+    head.memory.strength.data.fill_(8.0)
+    states = papers.query_states(text, "hybrid")
+    with torch.inference_mode():
+        every = SearchLayer(papers.snapshot, head)(states, text)
+        for candidates in (1, 2, 4):
+            layer = SearchLayer(papers.snapshot, head, candidates=candidates)
+            output = layer(states, text)
+            bound = output.scores[0, 0] - certificate_of(layer, output, states, text, 1).margin[0]
+            unseen = ~np.isin(every.positions[0], output.positions[0])
+            assert every.scores[0][torch.as_tensor(unseen)].max() <= bound + 1e-5
+
+
+@pytest.mark.parametrize("borrowers", [True, False])
+def test_it_proposes_the_visible_documents_that_have_a_part(papers: Collection, borrowers: bool) -> None:
+    """Most first; without borrowers those with grades alone."""
+    memory = memory_over(papers)
+    papers.upsert([document(41)])
+    papers.delete(["d7"])
+    bound = SnapshotMemory(memory, papers.snapshot)
+    relevance = torch.tensor([[0.0, 0.4, 0.3, 0.5], [0.4, 0.3, 0.0, 0.5]])
+    recalled = memory(papers.query_states(["apple", "jam"], "hybrid"))._replace(relevance=relevance)
+    every, visible = bound.of_all(recalled).numpy(), papers.snapshot.visible()
+    found = bound.best(recalled, 30, borrowers=borrowers)
+    for row, parts in zip(found, every, strict=True):
+        wanted = [at for at in visible if parts[at] > 0 and (borrowers or bound.is_judged(np.array([at]))[0])]
+        wanted.sort(key=lambda at: -parts[at])
+        shown = row[row != -1].tolist()
+        assert [parts[at] for at in shown] == [parts[at] for at in wanted[: len(row)]]
+        assert set(shown) <= set(visible.tolist())
+        assert len(wanted) > 9 or not borrowers and len(wanted) == 2
+
+
+def test_lent_grades_follow_the_precision_of_their_memory(papers: Collection) -> None:
+    memory, states = memory_over(papers), papers.query_states(WORDS, "hybrid")
+    bound = SnapshotMemory(memory, papers.snapshot)
+    with torch.no_grad():
+        single = bound.of_all(memory(states))
+        double = bound.of_all(memory.double()(states.double()))
+    assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(double.float(), single, atol=1e-5, rtol=1e-4)
 
 
 def test_a_memory_has_no_part_in_keyword_search_and_kernels(papers: Collection) -> None:

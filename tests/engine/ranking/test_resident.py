@@ -160,6 +160,13 @@ def test_later_writes_are_seen_after_refresh_alone(engine: SearchEngine) -> None
     old = ResidentEmbeddings(engine.collection("whole").snapshot)
     with pytest.raises(Conflict, match=r"another state of the documents; refresh\(\) the layer"):
         old.require(layer.snapshot)
+    before = ResidentEmbeddings(collection.snapshot)
+    before.require(collection.snapshot)
+    collection.upsert([Document("new", "lemon")])  # in the place of the other
+    collection.refresh()
+    assert collection.snapshot.positions == before.state[1]
+    with pytest.raises(Conflict, match="another state of the documents"):
+        before.require(collection.snapshot)
 
 
 def test_what_cannot_be_resident_is_refused(engine: SearchEngine) -> None:

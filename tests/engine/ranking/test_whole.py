@@ -15,6 +15,7 @@ from support.fakes import HashingEncoder
 from dsearch.attention import AdditiveScore
 from dsearch.engine import Collection, SearchEngine, SearchLayer, SearchOutput
 from dsearch.engine.ranking import whole
+from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.types import Document
 
 TEXTS = ["word1 word7", "word3"]
@@ -148,6 +149,26 @@ def test_nothing_of_the_size_of_queries_times_documents_times_dimension_is_kept(
         found = layer(states)
     assert found.context.requires_grad
     assert max(saved) < len(states) * many.snapshot.documents * 32 / 4
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("way", ["dot", "dense", "hard", "boxcar", "uniform"])
+def test_a_sample_of_every_document_gives_the_exact_covered_mass(
+    many: Collection, encoder: HashingEncoder, monkeypatch: pytest.MonkeyPatch, heads: int, way: str
+) -> None:
+    """Candidates count once, and the rest as many times as it stands for."""
+    layer = SearchLayer(many.snapshot, opened_head(heads), candidates=6, **WAYS[way])
+    states = torch.as_tensor(encoder.encode_queries(TEXTS))
+    with torch.no_grad():
+        exact = layer(states, TEXTS).covered_mass
+        monkeypatch.setattr(whole, "COVERAGE_DOCUMENTS", 10)
+        monkeypatch.setattr(whole, "SAMPLE", many.snapshot.documents)
+        sampled = layer(states, TEXTS)
+    torch.testing.assert_close(sampled.covered_mass, exact, atol=1e-5, rtol=1e-5)
+    if way == "dot":
+        assert (sampled.positions == NONE).any()  # one has fewer candidates
+        assert exact is not None
+        assert 0 < exact.min() < exact.max() < 1
 
 
 def test_an_empty_collection_gives_zeros(engine: SearchEngine) -> None:
