@@ -223,6 +223,10 @@ def test_in_a_server_it_is_measured_in_another_process(engine: SearchEngine, enc
 def test_options_of_keys_at_their_bounds(name: str, taken: list[Any], refused: list[Any]) -> None:
     for value in taken:
         assert getattr(KeyOptions(**{name: value}), name) == value
+    unchanged: dict[str, Any] = dict.fromkeys(("kind", "recall_target", "memory_bytes"))
+    assert KeyOptions("SQ8").changed(**unchanged) == KeyOptions("SQ8")
     for value in refused:
         with pytest.raises(InvalidRequest):
             KeyOptions(**{name: value})
+        with pytest.raises(InvalidRequest):
+            KeyOptions().changed(**{**unchanged, name: value})

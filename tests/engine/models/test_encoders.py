@@ -124,6 +124,15 @@ def test_few_encoders_stay_in_memory(collection: Collection) -> None:
     assert collection.encoder_of("v0") is collection.encoder
 
 
+def test_the_encoder_that_was_asked_last_stays(collection: Collection) -> None:
+    first, second, third = (add(collection, seed) for seed in range(KEPT + 1))
+    kept = collection.encoder_of(first)
+    collection.encoder_of(second)
+    assert collection.encoder_of(first) is kept
+    collection.encoder_of(third)  # the second makes room
+    assert collection.encoder_of(first) is kept
+
+
 def test_an_encoder_that_many_ask_for_is_loaded_once(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,9 @@ def test_all_positions_are_as_candidates_are(papers: Collection) -> None:
     every = np.tile(np.arange(papers.snapshot.positions), (2, 1))
     assert torch.allclose(bound.of_all(recalled), bound.scores(recalled, every), atol=1e-7)
     assert (bound.of_all(recalled) <= bound.most(recalled)[:, None] + 1e-6).all()
+    left = recalled._replace(relevance=-recalled.relevance.detach())  # seen and not wanted: grades below 0
+    assert torch.allclose(bound.of_all(left), bound.scores(left, every), atol=1e-7)
+    assert (bound.of_all(left) <= bound.most(left)[:, None] + 1e-6).all()
     _, parts = bound.sources(recalled, 0, 3)
     assert parts.sum() == pytest.approx(bound.of_all(recalled)[0, 3].item(), abs=1e-6)
 
@@ -285,7 +288,7 @@ def test_it_proposes_the_visible_documents_that_have_a_part(papers: Collection, 
         shown = row[row != -1].tolist()
         assert [parts[at] for at in shown] == [parts[at] for at in wanted[: len(row)]]
         assert set(shown) <= set(visible.tolist())
-        assert len(wanted) > 9 or not borrowers and len(wanted) == 2
+        assert len(wanted) > 9 or (not borrowers and len(wanted) == 2)
 
 
 def test_lent_grades_follow_the_precision_of_their_memory(papers: Collection) -> None:

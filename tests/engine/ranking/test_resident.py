@@ -196,7 +196,8 @@ def test_on_a_card_the_results_are_those_of_the_host(engine: SearchEngine) -> No
 
 @pytest.mark.parametrize("resident", [None, "float32"])
 def test_another_version_searches_as_its_layer_does(engine: SearchEngine, resident: Any) -> None:
-    layer = open_layer(engine, "food", mode="dense", candidates=7, resident=resident)
+    options: Any = {"mode": "dense", "candidates": 7, "resident": resident}
+    layer = open_layer(engine, "food", score="gaussian", width=0.5, **options)
     other = layer.with_model("v0")
     assert other.version == "v0"
     assert (other.mode, other.candidates) == ("dense", 7)
@@ -204,3 +205,4 @@ def test_another_version_searches_as_its_layer_does(engine: SearchEngine, reside
     assert other.head is not layer.head
     states = layer.query_states(QUERIES)
     assert other(states).ids == layer(states).ids
+    torch.testing.assert_close(other(states).weights, layer(states).weights)
