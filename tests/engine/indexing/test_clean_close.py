@@ -271,6 +271,8 @@ def test_a_day_counts_from_the_last_proof_and_not_from_the_last_close(
     assert after is not None
     assert after.proven_at == before.proven_at
     assert after.sequence == before.sequence + 1
+    with Store.open(home / "food", readonly=True) as store:  # the next opening takes it
+        assert (after.sequence, bytes.fromhex(after.digest)) == store.state_digest()
     held.set()
     with opened(home) as engine:
         food = engine.collection("food")

@@ -117,6 +117,7 @@ def test_nothing_is_said_without_reason() -> None:
     assert drift.of("v1", query_statistics(unit(draw, 50, dimension=8))) is None
     drift.note("v2", unit(draw, 5))  # another model answers now
     assert drift.of("v1", trained) is None
+    assert drift.of("v2", trained) is None  # what the first was asked is not its own
 
 
 def test_the_record_is_json() -> None:
