@@ -208,6 +208,9 @@ def test_the_mean_reward_is_of_what_was_drawn(shop: Collection) -> None:
     assert [len(row.ids) for row in result.results] == [4, 0]
     answer = reward(shop, result.draw, [[1.0, 2.0, 3.0, 6.0], []], owner="me", gradients=True)
     assert answer.mean_reward == 3.0
+    assert answer.states is not None
+    assert answer.head is not None
+    assert all(np.isfinite(gradient).all() for gradient in (answer.states, *answer.head.values()))
 
 
 def test_the_moments_of_adam_go_on_with_the_draft(shop: Collection) -> None:

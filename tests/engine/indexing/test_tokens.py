@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.engine.long_documents import OPTIONS, QUERIES, some, words
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
@@ -132,6 +133,25 @@ def test_an_existing_collection_gets_tokens(collection: Collection) -> None:
     assert collection.snapshot.tokens is None
     collection.ingest([], second_stage=True)
     assert words_of(collection, "d0") == ["apple", "bread", "dough", "number0"]
+
+
+def test_of_a_batch_the_changed_documents_alone_get_passages_and_tokens(engine: SearchEngine) -> None:
+    """Those that stay as they are stand among them, long ones too."""
+    mixed, whole = (engine.create(name, passages=OPTIONS) for name in ("mixed", "whole"))
+    before, after = some(0, 7), some(1, 7)
+    mixed.ingest(before, second_stage=True)
+    batch = [before[0], after[1], before[2], after[3], before[6], Document("new", words(50, 7)), after[4]]
+    mixed.upsert(batch)
+    mixed.delete(["d5"])
+    codec = mixed.tokens.codec
+    assert codec is not None
+    whole.tokens.spool.begin(codec)
+    whole.ingest(batch, second_stage=True)
+    for document in batch:
+        assert words_of(mixed, document.id) == words_of(whole, document.id)
+    for query in QUERIES:
+        one, other = (made.search(query, limit=20, mode="dense").hits for made in (mixed, whole))
+        assert {hit.id: hit.passage for hit in one} == {hit.id: hit.passage for hit in other}
 
 
 def test_what_a_crash_left_without_tokens_is_filled(staged: Collection) -> None:

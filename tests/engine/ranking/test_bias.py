@@ -46,6 +46,9 @@ def test_covered_mass_is_a_share_of_the_softmax_with_it(
     with torch.set_grad_enabled(learns):
         few, every = (layer(states) for layer in layers)
     assert few.covered_mass is not None
+    shown = layers[0].ranked(states, None)
+    assert shown.positions.tolist() == few.positions.tolist()
+    torch.testing.assert_close(shown.scores, few.scores.detach(), atol=1e-6, rtol=1e-5)
     for query in range(2):
         weights = dict(zip(every.positions[query].tolist(), every.weights[query].tolist(), strict=True))
         share = sum(weights[at] for at in few.positions[query].tolist())

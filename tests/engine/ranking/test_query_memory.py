@@ -33,7 +33,7 @@ from dsearch.types import Document
 
 WORDS = ["apple", "bread", "cheese", "dough", "egg", "flour", "grape", "honey", "ice", "jam"]
 PAST = ["apple bread", "cheese dough", "egg flour"]
-JUDGED = [{"d3": 2.0, "d7": 1.0}, {"d3": 1.0, "d11": 1.0}, {"d20": 3.0}]
+JUDGED = [{"d3": 2.0, "d0": 1.0}, {"d3": 1.0, "d11": 1.0}, {"d20": 3.0}]
 
 
 def document(n: int) -> Document:
@@ -276,9 +276,9 @@ def test_it_proposes_the_visible_documents_that_have_a_part(papers: Collection, 
     """Most first; without borrowers those with grades alone."""
     memory = memory_over(papers)
     papers.upsert([document(41)])
-    papers.delete(["d7"])
+    papers.delete(["d0"])
     bound = SnapshotMemory(memory, papers.snapshot)
-    relevance = torch.tensor([[0.0, 0.4, 0.3, 0.5], [0.4, 0.3, 0.0, 0.5]])
+    relevance = torch.tensor([[0.5, 0.0, 0.4, 0.3], [0.5, 0.4, 0.3, 0.0]])
     recalled = memory(papers.query_states(["apple", "jam"], "hybrid"))._replace(relevance=relevance)
     every, visible = bound.of_all(recalled).numpy(), papers.snapshot.visible()
     found = bound.best(recalled, 30, borrowers=borrowers)

@@ -169,6 +169,16 @@ def test_later_writes_are_seen_after_refresh_alone(engine: SearchEngine) -> None
         before.require(collection.snapshot)
 
 
+@pytest.mark.parametrize("name", ["food", "whole", "long"])
+def test_a_query_of_zeros_finds_the_first_documents_as_on_the_host(engine: SearchEngine, name: str) -> None:
+    host, own = (
+        open_layer(engine, name, mode="dense", candidates=12, resident=kind) for kind in (None, "float32")
+    )
+    states = host.query_states(QUERIES).clone()
+    states[1] = 0
+    assert own(states).ids == host(states).ids
+
+
 def test_what_cannot_be_resident_is_refused(engine: SearchEngine) -> None:
     with pytest.raises(InvalidRequest, match="resident='int8'; use float32 or bfloat16"):
         open_layer(engine, "food", resident="int8")  # type: ignore[arg-type]

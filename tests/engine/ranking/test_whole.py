@@ -89,6 +89,21 @@ def test_it_is_attention_over_candidates_that_are_all(
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
 
 
+def test_a_hop_pools_as_many_documents_however_few_are_listed(
+    many: Collection, encoder: HashingEncoder
+) -> None:
+    states = torch.as_tensor(encoder.encode_queries(TEXTS))
+    with torch.no_grad():
+        few, more = (
+            SearchLayer(many.snapshot, opened_head(1), over="all", candidates=count, **WAYS["hops"])(
+                states, TEXTS
+            )
+            for count in (2, 40)
+        )
+    torch.testing.assert_close(few.folded, more.folded, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(few.weights, more.weights[:, :2], atol=1e-6, rtol=1e-4)
+
+
 def test_keywords_alone_weigh_documents_without_the_words_too(many: Collection) -> None:
     layer = SearchLayer(many.snapshot, opened_head(1), mode="keyword", over="all", candidates=5)
     with torch.no_grad():
