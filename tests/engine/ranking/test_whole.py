@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.engine.judged_memory import memory_of_judged
 from support.engine.layers import opened_head
 from support.engine.reference import many_documents
 from support.fakes import HashingEncoder
@@ -87,6 +88,24 @@ def test_it_is_attention_over_candidates_that_are_all(
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_past_queries_have_their_part_over_all(many: Collection, encoder: HashingEncoder, heads: int) -> None:
+    states = torch.as_tensor(encoder.encode_queries(TEXTS))
+    outputs: list[SearchOutput] = []
+    over: Any
+    for over, candidates in (("all", 20), ("candidates", 1000)):
+        head = opened_head(heads)
+        head.memory = memory_of_judged(many, ["word1 word2"], [{"m50": 1.0, "m60": 2.0}], strength=0.4)
+        with torch.no_grad():
+            layer = SearchLayer(many.snapshot, head, over=over, candidates=candidates, hops=1)
+            outputs.append(layer(states, TEXTS))
+    every, listed = outputs
+    assert every.memory is not None
+    assert every.memory.max() > 0.1
+    torch.testing.assert_close(every.context, listed.context, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(every.weights[:, :20], listed.weights[:, :20], atol=1e-5, rtol=1e-4)
 
 
 def test_a_hop_pools_as_many_documents_however_few_are_listed(
