@@ -92,6 +92,7 @@ def test_after_a_clean_close_nothing_is_read_before_the_first_answer(
         assert food.search("apple", limit=16).hits
         assert set(food.snapshot.generation.unproven) == set(food.snapshot.generation.manifest.files)
         assert food.verification == {"state": "running", "problem": None}
+        assert engine.damaged() == []
         held.set()
         proof = food._live.proof
         assert proof is not None

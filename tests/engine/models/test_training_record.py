@@ -124,6 +124,8 @@ def test_the_record_is_json() -> None:
     states = unit(np.random.default_rng(4), 20)
     kept: dict[str, Any] = json.loads(json.dumps(query_statistics(states)))
     assert kept["count"] == 20
+    mean = np.frombuffer(base64.b64decode(kept["mean"]), "<f4")
+    np.testing.assert_allclose(mean, states.mean(0, dtype=np.float64), rtol=1e-6)
     assert kept["variance"] == pytest.approx(1 - np.square(states.mean(0, dtype=np.float64)).sum(), abs=1e-6)
 
 

@@ -132,7 +132,9 @@ def test_one_query_is_lent_the_same_as_one_among_many(papers: Collection) -> Non
         recalled = memory(states)
         together = SnapshotMemory(memory, papers.snapshot).of_all(recalled)
         for number in range(len(states)):
-            alone = SnapshotMemory(memory, papers.snapshot).of_all(memory(states[number : number + 1]))
+            bound, one = SnapshotMemory(memory, papers.snapshot), memory(states[number : number + 1])
+            alone = bound.of_all(one)
+            assert bound.scores(one, np.array([[3, -1]])).tolist() == [[alone[0, 3].item(), 0.0]]
             assert torch.allclose(alone[0], together[number], atol=1e-6)
             assert together[number].any()
 
@@ -233,7 +235,7 @@ def test_many_rows_are_found_by_an_index_and_later_ones_beside_it(
     models_memory.index_keys(head.remembering(indexed))
     assert indexed.index is not None
     assert indexed.lenders is not None
-    more = memory_over(papers)
+    more = memory_of_judged(papers, ["jam honey"], [{"d8": 2.0, "d33": 1.0}])
     states = papers.query_states(["bread apple", "jam"], "hybrid")
     every = papers.snapshot.visible()
     for one, other in ((head.memory, indexed), (head.memory.extended(more), indexed.extended(more))):
