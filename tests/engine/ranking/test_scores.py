@@ -195,9 +195,10 @@ def test_what_was_overlooked_is_not_certified(engine: SearchEngine) -> None:
     assert all_.ids[0][0] == "10"
     assert all_.certificate is not None
     assert all_.certificate.proved.all()
-    cosine = collection.attend(query, score="cosine", candidates=5, certify=1)
-    assert cosine.certificate is not None
-    assert not cosine.certificate.proved.any()
+    for score in ("cosine", "exact_match"):
+        other = collection.attend(query, score=score, candidates=5, certify=1)
+        assert other.certificate is not None
+        assert not other.certificate.proved.any()
 
 
 @pytest.mark.parametrize(("gap", "proved"), [(5e-6, False), (1e-4, True)])
