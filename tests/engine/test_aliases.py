@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,15 @@ def test_the_file_tells_of_its_damage(engine: SearchEngine, collection: Collecti
     path.write_text(json.dumps({**content, "aliases": {"live": "drinks"}}))
     with pytest.raises(CorruptData, match="dsearch alias NAME COLLECTION"):
         engine.collection("live")
+    path.unlink()
+    path.mkdir()  # there, and cannot be read: not as if there were none
+    for ask in (
+        engine.aliases,
+        partial(engine.set_alias, "more", "food"),
+        partial(engine.drop_alias, "live"),
+    ):
+        with pytest.raises(CorruptData, match="cannot be read"):
+            ask()
 
 
 def test_a_crash_while_it_is_written_leaves_the_old_ones(

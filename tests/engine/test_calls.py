@@ -171,3 +171,19 @@ def test_a_promotion_tells_what_answered_before(collection: Collection) -> None:
 def test_a_page_of_no_length_is_refused_as_over_http(limit: int) -> None:
     with pytest.raises(InvalidRequest, match=rf"limit={limit}; use 1 to 1000"):
         paged(Shelf([1] * 7), limit=limit)
+
+
+@pytest.mark.parametrize("p_value", [0.0, 0.04, 1.0])
+def test_a_version_has_one_verdict_against_what_answers(collection: Collection, p_value: float) -> None:
+    """Asked again and again, chance would let anything pass; a p of 0 is a verdict as any other."""
+    judged = {"gate": {"p_value": p_value}, "verdict": "better"}
+    records: list[dict[str, Any]] = [judged, {**judged, calls.OUTDATED_BY: "v0"}, {"gate": None}, {}]
+    versions = [collection.add_model(Head(32), record) for record in records]
+    with pytest.raises(Conflict, match=r"v1 was judged already \(better\); save it again"):
+        calls.require_unjudged(collection, versions[0])
+    for version in versions[1:]:
+        calls.require_unjudged(collection, version)
+    collection.promote(versions[2])
+    for version in ("v0", versions[2]):
+        with pytest.raises(Conflict, match=f"{version} answers, or is always there"):
+            calls.require_unjudged(collection, version)

@@ -208,6 +208,9 @@ def test_the_mean_reward_is_of_what_was_drawn(shop: Collection) -> None:
     assert [len(row.ids) for row in result.results] == [4, 0]
     answer = reward(shop, result.draw, [[1.0, 2.0, 3.0, 6.0], []], owner="me", gradients=True)
     assert answer.mean_reward == 3.0
+    assert answer.states is not None
+    assert answer.head is not None
+    assert all(np.isfinite(gradient).all() for gradient in (answer.states, *answer.head.values()))
 
 
 def test_the_moments_of_adam_go_on_with_the_draft(shop: Collection) -> None:
@@ -219,6 +222,24 @@ def test_the_moments_of_adam_go_on_with_the_draft(shop: Collection) -> None:
         assert draft is not None
         moments: Any = shop.drafts.get(draft, "me").moments
         assert {float(of["step"]) for of in moments.values()} == {float(step)}
+
+
+def test_a_step_leaves_the_heads_that_it_starts_from(shop: Collection) -> None:
+    """The version still answers searches, and the draft before answers whoever names it."""
+    started: list[tuple[str | None, dict[str, torch.Tensor], list[list[float]]]] = []
+    draft = None
+    for step in range(3):
+        asked = question(draft=draft)
+        head = shop.head("v0") if draft is None else shop.drafts.get(draft, "me").head
+        numbers = {name: tensor.clone() for name, tensor in head.own_tensors().items()}
+        started.append((draft, numbers, attention_parts(shop, asked).weights.tolist()))
+        result = draw(shop, asked, 4, step)
+        draft = reward(shop, result.draw, [[1.0, 0.0, 0.0, 0.5]] * 2, owner="me", learning_rate=0.05).draft
+    for before, numbers, weights in started:
+        head = shop.head("v0") if before is None else shop.drafts.get(before, "me").head
+        assert all(torch.equal(tensor, numbers[name]) for name, tensor in head.own_tensors().items())
+        assert attention_parts(shop, question(draft=before)).weights.tolist() == weights
+    assert len({str(weights) for _, _, weights in started}) == 3
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,15 @@ def test_an_episode_is_of_one_key_and_of_what_it_searched() -> None:
     assert len(episodes) == 1
 
 
+def test_what_was_read_in_another_collection_says_nothing_about_a_document_of_the_same_id() -> None:
+    episodes = task("b")
+    episodes.add_page("k", "task", "notes", page("p3", "a", "b"))
+    episodes.add_reading("k", "task", "notes", "a")
+    assert {event.object_id for event in events(episodes, (), True)} == {"b"}
+    made = episodes.feedback("k", "task", "notes", TaskOutcome((), True), now_s=9.0)[1]
+    assert [(event.query_id, event.object_id) for event in made] == [("p3", "a")]
+
+
 def test_memory_is_bounded_and_the_oldest_go_first() -> None:
     episodes = Episodes(max_bytes=100_000)
     for number in range(500):

@@ -100,6 +100,7 @@ def test_an_impression_holds_all_of_its_page() -> None:
 def test_an_impression_of_an_empty_page_and_without_a_pair() -> None:
     impression = impression_of(result([]), "q1")
     assert (impression.first, impression.ids, impression.pair, impression.swapped) == (1, (), None, False)
+    assert impression_of(result([]), "q1", shown_s=0.0).shown_s == 0.0  # a time as any other
     unmoved = impression_of(result(page(2)), "q1", drawn=RandomPair((1, 2), swapped=False))
     assert (unmoved.pair, unmoved.swapped, unmoved.first) == ((1, 2), False, 1)
 

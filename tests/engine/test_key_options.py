@@ -12,6 +12,7 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.indexing import tuning
 from dsearch.engine.indexing.tuning import FILE_NAME, TunedKeys, keep_tuned, kept_tuned, key_queries
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.rebuild import QUERIES, folded_queries, tuning_queries
@@ -171,6 +172,28 @@ def test_one_that_is_good_enough_keeps_its_parameters(approximate: Collection) -
     assert found.parameters == before
     kept = json.loads((approximate.store.path / FILE_NAME).read_text())
     assert kept["model"] == "v0"
+    approximate.refresh(recall_target=0.05)
+    parameters = approximate.snapshot.generation.dense.parameters
+    assert parameters["nprobe"] < before["nprobe"]
+
+
+@pytest.mark.parametrize("found", [TARGET + 0.0003, TARGET - 0.0003], ids=["enough", "too little"])
+def test_what_is_measured_decides_and_is_told(
+    approximate: Collection, monkeypatch: pytest.MonkeyPatch, found: float
+) -> None:
+    """For the queries of the version, not for those that the index was built by."""
+    queries = approximate.encoder.encode_queries([one.text for one in documents(20)])
+    monkeypatch.setattr(tuning, "recall", lambda *_: found)
+    measured = tuning.retune(approximate.store, "v1", queries, TARGET)
+    assert measured is not None
+    assert measured.recall_before == round(found, 4)
+    assert (measured.measured["recall_at_10"] == round(found, 4)) == (found > TARGET)
+    assert measured.measured["recall_at_10"] >= TARGET
+
+
+@pytest.mark.parametrize(("kind", "approximate"), [("auto", True), ("IVF", True), ("Flat", False)])
+def test_auto_may_become_approximate(kind: str, approximate: bool) -> None:
+    assert KeyOptions(kind).approximate is approximate
 
 
 def test_kept_parameters_are_on_the_medium_before_they_have_their_name(
@@ -223,6 +246,10 @@ def test_in_a_server_it_is_measured_in_another_process(engine: SearchEngine, enc
 def test_options_of_keys_at_their_bounds(name: str, taken: list[Any], refused: list[Any]) -> None:
     for value in taken:
         assert getattr(KeyOptions(**{name: value}), name) == value
+    unchanged: dict[str, Any] = dict.fromkeys(("kind", "recall_target", "memory_bytes"))
+    assert KeyOptions("SQ8").changed(**unchanged) == KeyOptions("SQ8")
     for value in refused:
         with pytest.raises(InvalidRequest):
             KeyOptions(**{name: value})
+        with pytest.raises(InvalidRequest):
+            KeyOptions().changed(**{**unchanged, name: value})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster_checks import require_same, sharded
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.options import checked_fields, keyword_text
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.types import Document
@@ -101,3 +103,33 @@ def test_other_fields_are_another_collection(papers: Collection, engine: SearchE
     with pytest.raises(InvalidRequest, match="use at most 16"):
         engine.create("many", search_fields=[f"f{n}" for n in range(17)])
     assert engine.names() == ["papers"]
+
+
+def test_no_search_fields_are_other_ones_too(papers: Collection, engine: SearchEngine) -> None:
+    with pytest.raises(Conflict, match=r"searches the fields authors, about\.tags"):
+        engine.collection_or_new("papers", search_fields=[])
+
+
+def test_fields_are_counted_once_and_sixteen_are_not_too_many() -> None:
+    names = [f"f{number}" for number in range(16)]
+    assert checked_fields([*names[:8], *names[:8]]) == tuple(names[:8])
+    assert checked_fields(names) == tuple(names)
+    with pytest.raises(InvalidRequest, match="17 search fields; use at most 16"):
+        checked_fields([*names, "more"])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"a": {"b": "deep"}}, ["deep"]),
+        ({"a": {"b": ["one", 7, None, "two"]}}, ["one", "two"]),
+        ({"a": "text"}, []),  # no field of a text is the text
+        ({"a": ["text"]}, []),
+        ({"a": {"b": {"c": "deeper"}}}, []),
+        ({}, []),
+    ],
+    ids=["string", "list", "text", "texts", "map", "nothing"],
+)
+def test_the_words_of_a_field_are_strings_at_its_path(metadata: dict[str, Any], words: list[str]) -> None:
+    document = Document("d", "of the text", metadata=metadata)
+    assert keyword_text(document, ["a.b"]).splitlines() == ["of the text", *words]

@@ -194,7 +194,8 @@ class Whole:
             if snapshot.documents <= COVERAGE_DOCUMENTS:
                 whole = self._log_partition()
             else:
-                whole = torch.logaddexp(partition, self._log_partition_of_rest(positions))
+                rest = self._log_partition_of_rest(positions)
+                whole = torch.maximum(partition, rest) if self._hard else torch.logaddexp(partition, rest)
             if self._hard:  # a sample may hold none that is better
                 shares = (partition >= whole - 1e-5 * whole.abs()).to(partition)
             else:

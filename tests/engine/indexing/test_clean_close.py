@@ -92,6 +92,7 @@ def test_after_a_clean_close_nothing_is_read_before_the_first_answer(
         assert food.search("apple", limit=16).hits
         assert set(food.snapshot.generation.unproven) == set(food.snapshot.generation.manifest.files)
         assert food.verification == {"state": "running", "problem": None}
+        assert engine.damaged() == []
         held.set()
         proof = food._live.proof
         assert proof is not None
@@ -271,6 +272,8 @@ def test_a_day_counts_from_the_last_proof_and_not_from_the_last_close(
     assert after is not None
     assert after.proven_at == before.proven_at
     assert after.sequence == before.sequence + 1
+    with Store.open(home / "food", readonly=True) as store:  # the next opening takes it
+        assert (after.sequence, bytes.fromhex(after.digest)) == store.state_digest()
     held.set()
     with opened(home) as engine:
         food = engine.collection("food")

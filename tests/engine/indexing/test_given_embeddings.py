@@ -118,6 +118,17 @@ def test_a_run_of_documents_with_embeddings_resumes(images: Collection) -> None:
     assert images.ingest(iter(run)).inserted == 20
     assert images.ingest(iter(run)).unchanged == 20
     assert images.describe().documents == 32
+    asked: list[int] = []
+
+    def obsolete() -> list[str]:
+        asked.append(images.describe().documents)
+        return ["i0", "i1", "unknown"]
+
+    run.append(EmbeddedDocument("last", "last", embedding=rows[0].tolist()))
+    assert images.ingest(iter(run), obsolete=obsolete).deleted == 2
+    assert asked == [33]  # when all are stored
+    assert images.describe().documents == 31
+    assert not {"i0", "i1"} & {hit.id for hit in images.search(vector=rows[0], limit=50).hits}
 
 
 def test_an_embedding_is_refused_where_texts_are_encoded(collection: Collection) -> None:

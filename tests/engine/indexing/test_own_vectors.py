@@ -118,6 +118,8 @@ def test_vectors_of_queries_have_any_length_up_to_a_million(kind: Any) -> None:
     with pytest.raises(DimensionMismatch):
         query_arrays(kind([[1.0, 0.0, 0.0]]), 2)
     assert torch.is_tensor(query_vectors(kind([[1.0, 0.0]]), 2))
+    if kind is not torch.tensor:  # in the precision that was given
+        assert query_arrays(kind([[0.1, 1 / 3]]), 2).tolist() == [[0.1, 1 / 3]]
 
 
 def test_vectors_that_are_no_matrix_are_refused() -> None:

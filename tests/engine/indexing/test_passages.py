@@ -105,6 +105,18 @@ def test_passages_fit_their_size_with_the_title(encoder):
     assert np.array_equal(cut[1].embeddings, again[1:])
 
 
+@pytest.mark.parametrize("letters", range(10, 20))
+def test_a_document_is_cut_if_it_has_a_token_more_than_a_passage(letters):
+    """Even where each letter is a token, and with the marks of a text counted."""
+
+    class Letters(HashingEncoder):
+        def token_counts(self, texts):
+            return [len(text) + 2 for text in texts]
+
+    document = Document("d", "abcdefghijklmnopqrst"[:letters])
+    assert bool(spans_of(Letters(), [document], PassageLengths(16, 2))) == (len(document.content) + 2 > 16)
+
+
 def test_a_title_that_is_too_long_is_shortened(encoder):
     document = Document("d", words(100, 5), words(200, 6))
     title, spans = spans_of(encoder, [document], PassageLengths(24, 4))[0]

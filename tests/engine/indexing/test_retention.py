@@ -23,6 +23,7 @@ from dsearch.engine.indexing import leases
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.leases import KEEP, Lease, alone_with, clear, lease_registered, retire
 from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.store import Store
 from dsearch.types import Document
 
 
@@ -110,6 +111,21 @@ def test_a_refreshed_layer_and_its_copy_hold_the_generation_that_they_search(
     gc.collect()
     collection.refresh()
     assert number not in registered(collection)
+
+
+def test_a_twin_ends_the_lease_that_it_shares(engine: SearchEngine, collection: Collection) -> None:
+    """What is searched with parameters of its own is a twin, also when its collection is closed."""
+    path = collection.store.path
+    engine.close()
+    with Store.open(path, readonly=True) as store:
+        generation = leases.open_live(store)
+        assert generation is not None
+        twin = generation.searched_with({}).searched_with({})
+        with alone_with(twin.folder) as alone:
+            assert not alone
+        leases.release(twin)
+        with alone_with(twin.folder) as alone:
+            assert alone
 
 
 def test_twins_with_other_parameters_share_the_lease(collection: Collection) -> None:

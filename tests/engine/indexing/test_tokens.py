@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.engine.long_documents import OPTIONS, QUERIES, some, words
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
@@ -134,6 +135,25 @@ def test_an_existing_collection_gets_tokens(collection: Collection) -> None:
     assert words_of(collection, "d0") == ["apple", "bread", "dough", "number0"]
 
 
+def test_of_a_batch_the_changed_documents_alone_get_passages_and_tokens(engine: SearchEngine) -> None:
+    """Those that stay as they are stand among them, long ones too."""
+    mixed, whole = (engine.create(name, passages=OPTIONS) for name in ("mixed", "whole"))
+    before, after = some(0, 7), some(1, 7)
+    mixed.ingest(before, second_stage=True)
+    batch = [before[0], after[1], before[2], after[3], before[6], Document("new", words(50, 7)), after[4]]
+    mixed.upsert(batch)
+    mixed.delete(["d5"])
+    codec = mixed.tokens.codec
+    assert codec is not None
+    whole.tokens.spool.begin(codec)
+    whole.ingest(batch, second_stage=True)
+    for document in batch:
+        assert words_of(mixed, document.id) == words_of(whole, document.id)
+    for query in QUERIES:
+        one, other = (made.search(query, limit=20, mode="dense").hits for made in (mixed, whole))
+        assert {hit.id: hit.passage for hit in one} == {hit.id: hit.passage for hit in other}
+
+
 def test_what_a_crash_left_without_tokens_is_filled(staged: Collection) -> None:
     staged.upsert([Document(id="late", text="lemon")])
     staged.tokens.spool.forget(staged.tokens.spool.rows().tolist())  # as if killed between the two writes
@@ -175,12 +195,14 @@ def test_a_lost_generation_is_built_and_filled(
         assert words_of(collection, "d0") == ["apple", "bread", "dough", "number0"]
 
 
-def test_passages_share_no_token(encoder: HashingEncoder) -> None:
+@pytest.mark.parametrize("title", ["kale oat", ""])
+@pytest.mark.parametrize("lead", ["", "  \n "])
+def test_passages_share_no_token(encoder: HashingEncoder, title: str, lead: str) -> None:
     words = [f"w{number}" for number in range(60)]
-    document = Document(id="long", title="kale oat", text=" ".join(words))
+    document = Document(id="long", title=title, text=lead + " ".join(words))
     _, (tokens,) = encode_with_tokens(encoder, [document], PassageLengths(tokens=20, overlap=4))
     content = content_of(document.title, document.text)
-    assert [content[start:end] for start, end in tokens.spans.tolist()] == ["kale", "oat", *words]
+    assert [content[start:end] for start, end in tokens.spans.tolist()] == [*title.split(), *words]
 
 
 def test_short_documents(engine: SearchEngine) -> None:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from dsearch.errors import (
 )
 from dsearch.evaluation.confidence import Calibration
 from dsearch.evaluation.logistic import Logistic
+from dsearch.index import Manifest
 from dsearch.store import Impression, Store
 from dsearch.types import Document
 
@@ -181,6 +183,17 @@ def test_a_damaged_generation_is_left_out_of_a_backup(
     (folder / "rows.npy").write_bytes(b"damaged")
     report = engine.backup("food", tmp_path / "copy")
     assert report.generation is None
+    assert not (tmp_path / "copy" / "generations" / folder.name).exists()
+
+
+def test_a_generation_of_another_build_is_left_out_of_a_backup(
+    engine: SearchEngine, trained: Collection, tmp_path: Path
+) -> None:
+    """Each of its own digests agrees; a restored collection would refuse it."""
+    folder = trained.snapshot.generation.folder
+    manifest = Manifest.read(folder)
+    (folder / "manifest.json").write_bytes(replace(manifest, sequence=manifest.sequence + 1).to_bytes())
+    assert engine.backup("food", tmp_path / "copy").generation is None
     assert not (tmp_path / "copy" / "generations" / folder.name).exists()
 
 

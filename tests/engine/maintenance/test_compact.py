@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from support.fakes import HashingEncoder
 from dsearch.corpus import read_sources
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.indexing.ingest import generation_folder
+from dsearch.engine.maintenance import compact as module
 from dsearch.engine.maintenance.backup import export_beir, export_lines
 from dsearch.engine.maintenance.compact import Compaction, compact
 from dsearch.engine.maintenance.statistics import statistics
@@ -189,6 +191,30 @@ def test_searches_at_work_are_waited_for(collection: Collection) -> None:
     assert holding(collection.store.path, SECRET) == []
 
 
+def test_a_reader_of_the_database_is_waited_for(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log keeps what was deleted for as long as it reads; rows are counted over all tries."""
+    collection.ingest([Document(id="secret", text=SECRET)])
+    reader = sqlite3.connect(collection.store.path / "documents.db")
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    collection.delete(["secret"])
+    assert not compact(collection).overwritten  # without patience
+    collection.delete(["d1"])
+    waits: list[int] = []
+
+    def wait(cancelled: object) -> None:
+        waits.append(len(waits))
+        reader.rollback()
+
+    monkeypatch.setattr(module, "_wait", wait)
+    report = compact(collection, patience_s=30.0)
+    reader.close()
+    assert (waits, report.overwritten, report.rows) == ([0], True, 1)
+    assert holding(collection.store.path, SECRET) == []
+
+
 def test_what_is_deleted_after_the_beginning_is_not_promised(collection: Collection) -> None:
     collection.delete(["d1"])
     late = iter(["d2"])
@@ -260,6 +286,8 @@ def test_exports_can_be_indexed_again(engine: SearchEngine, collection: Collecti
     assert list(read_sources([str(tmp_path / "beir")])) == documents
     some = io.BytesIO()
     assert export_lines(collection.store, some.write, {"number": {"lt": 3}}) == 3
+    assert export_beir(collection.store, tmp_path / "some", {"number": {"lt": 3}}) == 3
+    assert {document.id for document in read_sources([str(tmp_path / "some")])} == {"d0", "d1", "d2"}
 
 
 def test_all_of_an_index_that_nothing_was_built_for_changed(engine: SearchEngine) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -19,7 +20,7 @@ from support.guarded import guarded
 from support.paths import SUPPORT
 from support.patience import LATEST_S
 
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.maintenance import migrate
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.maintenance.migrate import migrating_folder
@@ -338,6 +339,47 @@ def test_an_attempt_with_another_encoder_begins_anew(
     assert engine.collection("food").store.dimension == 20
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"language": "german"}, {"passages": PassageOptions(16, 4)}, {"passages": PassageOptions(none=True)}],
+    ids=["language", "passages", "none"],
+)
+def test_an_attempt_goes_on_by_the_options_of_the_last_call(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder, options: dict[str, Any]
+) -> None:
+    migrate.prepare(engine.home, collection.store, newer)
+    polls = iter(range(200))  # it ends
+    engine.migrate("food", newer, **options, cancelled=lambda: next(polls, None) is None)
+    described = engine.collection("food").describe()
+    passages = {"none": None, "passages": {"tokens": 16, "overlap": 4}}
+    name = "language" if "language" in options else "none" if options["passages"].none else "passages"
+    assert described.passages == passages.get(name, {"tokens": 256, "overlap": 32})
+    assert described.language == options.get("language", "english")
+
+
+def test_many_deletions_are_copied_before_writers_wait(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = migrate.prepare(engine.home, collection.store, newer)
+    monkeypatch.setattr(migrate, "_FEW", 2)
+    collection.delete(["d1", "d2", "d3"])
+    assert migrate.switch(engine.home, collection, newer, prepared) is None
+    assert engine.collection("food") is collection
+    tries: list[int] = []
+
+    def switch(*given: Any, **options: Any) -> Any:
+        tries.append(len(tries))
+        if len(tries) > 1:
+            return original(*given, **options)
+        collection.upsert([Document("late", "lemon")])
+        return None
+
+    original = migrate.switch
+    monkeypatch.setattr(migrate, "switch", switch)
+    done = engine.migrate("food", HashingEncoder(20, "other"))
+    assert (done.documents, done.encoded, tries) == (14, 14, [0, 1])  # what each try encoded
+
+
 def test_a_damaged_attempt_begins_anew(
     engine: SearchEngine, collection: Collection, newer: HashingEncoder
 ) -> None:
@@ -358,6 +400,7 @@ def test_what_cannot_be_migrated_is_refused(
     with SearchEngine(engine.home.path, readonly=True) as reader, pytest.raises(Conflict):
         reader.migrate("food", newer)
     assert folders(engine) == ["food", "images"]
+    assert engine.migrate("food", HashingEncoder(48)).encoded == 16  # of the same name, another one
 
 
 COUNT = 768

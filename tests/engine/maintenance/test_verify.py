@@ -107,6 +107,24 @@ def test_a_generation_is_held_against_the_rows_of_its_own_time(collection: Colle
     assert np.array_equal(rows, collection.snapshot.generation.rows)
 
 
+def test_a_write_while_rows_are_read_is_none_of_that_time(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, snapshot = collection.store, Store.snapshot
+    late = iter(["late"])
+
+    def between(store: Store) -> Any:
+        for id in late:
+            collection.upsert([Document(id, "lemon")])
+        return snapshot(store)
+
+    monkeypatch.setattr(Store, "snapshot", between)
+    rows = module._rows_as_of(store, store.generations()[-1].snapshot)
+    assert rows is not None
+    assert next(late, None) is None
+    assert rows.tolist() == list(range(1, 17))
+
+
 def test_rows_of_a_time_that_is_forgotten_are_not_known(collection: Collection) -> None:
     collection.delete(["d0"])
     compact(collection, rebuild=True, spawned=False)

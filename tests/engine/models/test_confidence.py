@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from support.locks import WatchedLock, waiting
 
@@ -63,6 +64,8 @@ def test_calibrations_of_several_versions_stand_beside_each_other(tmp_path: Path
     for reader in (calibrations, kept(tmp_path)):
         assert thresholds(reader) == {"v0": 0.7, "v1": 0.1, "v2": 0.6, "v3": 0.1, "v4": None, "v9": None}
     assert calibrations.of("v0") == calibration(0.7)
+    calibrations.keep("v9", calibration(0.8))
+    assert kept(tmp_path).of("v9") is None  # deleted since
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
 
@@ -179,3 +182,19 @@ def test_a_file_that_another_process_wrote_is_read_again(tmp_path: Path, same: s
     after = calibrations.of("v0")
     assert after is not None
     assert (before.threshold, after.threshold) == (0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("right", "verdict"),
+    [
+        (1.0, "likely"),
+        (confidence.LIKELY, "likely"),
+        (np.nextafter(confidence.LIKELY, 0), "possible"),
+        (confidence.POSSIBLE, "possible"),
+        (np.nextafter(confidence.POSSIBLE, 0), "unlikely"),
+    ],
+    ids=["sure", "likely", "below likely", "possible", "below possible"],
+)
+def test_verdicts_begin_at_their_bounds(right: float, verdict: str) -> None:
+    assert confidence._verdict(True, right) == verdict
+    assert confidence._verdict(False, right) == "nothing fits"

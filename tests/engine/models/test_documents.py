@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.engine.long_documents import OPTIONS, some
 from support.fakes import HashingEncoder
 from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run, open_layer
+from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.models.documents import EncodedDocuments, ModelDocuments
-from dsearch.engine.models.encoders import ModelEncoders
+from dsearch.engine.models.encoders import KEPT, ModelEncoders
 from dsearch.errors import Conflict, CorruptData, Gone, InvalidRequest
 from dsearch.index import Generation
 from dsearch.index.manifest import Manifest
@@ -111,6 +113,63 @@ def test_a_refresh_takes_in_what_was_written(collection: Collection, tmp_path: P
     with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
         assert hits(other.collection("food")) == hits(collection)
         assert hits(other.collection("food"), "v0") == hits(collection, "v0")
+
+
+def test_long_documents_are_found_by_the_passages_that_the_version_encodes(engine: SearchEngine) -> None:
+    """Built with it, written later in one batch with short ones, and taken in by refreshes."""
+    collection, made = engine.create("long", passages=OPTIONS), change()
+    collection.ingest(some(count=10))
+    state, cutting, encoder = collection.snapshot, PassageLengths.of(collection.store), encoder_of(made)
+    listed = list(collection.store.documents(state.rows(np.arange(state.positions))))
+    documents = EncodedDocuments(state, *encode(encoder, listed, cutting))
+    version = collection.add_model(Head(32), {"scope": "full"}, encoder=made, documents=documents)
+    collection.promote(version)
+
+    def require_best_passages() -> None:
+        listed = collection.store.list(limit=100)
+        embeddings, further = encode(encoder, listed, cutting)
+        for query in QUERIES:
+            (state,) = encoder.encode_queries([query])
+            expected: dict[str, tuple[float, int]] = {}
+            for place, document in enumerate(listed):
+                parts = further[place].embeddings if place in further else embeddings[:0]
+                scores = [float(embeddings[place] @ state), *(parts @ state).tolist()]
+                expected[document.id] = max(scores), int(np.argmax(scores))
+            hits = collection.search(query, mode="dense", limit=50).hits
+            assert {hit.id for hit in hits} == set(expected)
+            for hit in hits:
+                score, ordinal = expected[hit.id]
+                assert hit.score == pytest.approx(score, abs=1e-5), (query, hit.id)
+                assert (0 if hit.passage is None else hit.passage.ordinal) == ordinal
+
+    require_best_passages()
+    later = [Document("short", "kale ice"), *some(3, 4), Document("tiny", "honey")]
+    collection.upsert([*later[2:], *later[:2], Document("d9", "no longer long")])
+    collection.delete(["d6"])
+    require_best_passages()
+    for _ in range(2):
+        collection.refresh()
+        assert len(collection.snapshot_for(version).fresh) == 0
+        require_best_passages()
+
+
+def test_the_versions_that_were_asked_last_stay_in_memory(collection: Collection) -> None:
+    versions = [add(collection, seed) for seed in range(KEPT + 1)]
+    states = [collection.snapshot_for(version) for version in versions]
+    assert collection.snapshot_for(versions[-1]) is states[-1]
+    assert collection.snapshot_for(versions[1]) is states[1]
+    assert collection.snapshot_for(versions[0]) is not states[0]
+
+
+def test_a_layer_follows_the_documents_of_its_version(collection: Collection, engine: SearchEngine) -> None:
+    version = add(collection)
+    layer = open_layer(engine, "food", model=version, mode="dense", candidates=40)
+    collection.upsert([Document("new", "apple honey kale"), Document("d3", "changed ice")])
+    collection.delete(["d5"])
+    layer.refresh()
+    states = torch.as_tensor(encoder_of(change()).encode_queries(QUERIES))
+    assert layer(states).ids == hits(collection, version)
+    assert "new" in layer(states).ids[0]
 
 
 def test_a_purge_of_what_the_generation_has_leaves_it_whole(collection: Collection) -> None:

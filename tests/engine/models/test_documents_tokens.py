@@ -12,12 +12,13 @@ from support.fakes import HashingEncoder
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, System, make_run, open_layer
 from dsearch.engine.indexing.tokens import encode_rounded
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.options import stop_words_of
+from dsearch.engine.search.queries import tokens_of
 from dsearch.index.tokens.table import TokenTable
-from dsearch.types import Document
+from dsearch.types import Document, Query
 
 QUERY = "apple honey kale"
 
@@ -126,11 +127,23 @@ def test_a_version_with_a_second_stage_has_two_unasked(staged: Collection) -> No
     staged.promote(add(staged, Head(32).reranking(SecondStage(dims, strength=0.7))))
     hit = staged.search(QUERY, explain=True).hits[0]
     assert hit.explain is not None
+    run = make_run(staged, [Query("q", QUERY)], System("hybrid", staged.live_model))["q"]
+    assert run == [(hit.id, pytest.approx(hit.score)) for hit in staged.search(QUERY, limit=30).hits]
     parts = hit.explain
     assert parts.second_stage is not None
     assert parts.dense[0] + parts.keyword[0] + parts.second_stage == pytest.approx(hit.score, abs=1e-5)
     marked = staged.search(QUERY, highlight=True, highlight_by="meaning").hits[0]
     assert marked.highlights
+
+
+def test_a_layer_asks_the_encoder_of_its_version_for_tokens(staged: Collection, engine: SearchEngine) -> None:
+    version = add(staged)
+    layer = open_layer(engine, "staged", model=version, stages=2)
+    (tokens,) = layer.query_tokens([QUERY])
+    (wanted,) = tokens_of(staged, [QUERY], staged.snapshot_for(version), version)
+    (other,) = tokens_of(staged, [QUERY], staged.snapshot_for(version))
+    np.testing.assert_array_equal(tokens.states, wanted.states)
+    assert not np.allclose(other.states, wanted.states)
 
 
 def test_a_version_without_tokens_has_one_stage_as_before(staged: Collection) -> None:

@@ -18,8 +18,9 @@ from support.patience import LATEST_S
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.encoder import EncoderChange, EncoderTraining
+from dsearch.encoder import AutomaticEncoder, EncoderChange, EncoderTraining
 from dsearch.engine import Collection, QueryStates, SearchEngine, System, make_run
+from dsearch.engine.models import encoders
 from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME, ModelEncoders
 from dsearch.errors import CorruptData, DsearchError, EncoderMismatch, EncoderUnavailable
 from dsearch.types import Query
@@ -122,6 +123,50 @@ def test_few_encoders_stay_in_memory(collection: Collection) -> None:
     assert collection.encoder_of(versions[0]) is not encoders[0]
     assert len(collection._encoders._loaded) == KEPT
     assert collection.encoder_of("v0") is collection.encoder
+
+
+def test_the_encoder_that_was_asked_last_stays(collection: Collection) -> None:
+    first, second, third = (add(collection, seed) for seed in range(KEPT + 1))
+    kept = collection.encoder_of(first)
+    collection.encoder_of(second)
+    assert collection.encoder_of(first) is kept
+    collection.encoder_of(third)  # the second makes room
+    assert collection.encoder_of(first) is kept
+
+
+def test_an_export_of_a_damaged_file_does_not_answer(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The export was made of the whole file, and needs none."""
+    version = add(collection)
+    monkeypatch.setattr(encoders, "load_trained", lambda *_: HashingEncoder())
+    path = collection.store.path / "models" / version / WEIGHTS_NAME
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptData, match=f"model {version}: .*train again"):
+        collection.encoder_of(version)
+
+
+def test_only_the_encoder_that_answers_is_exported(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes minutes: not of each version that is compared."""
+    started: list[str] = []
+
+    class Export(AutomaticEncoder):
+        def __init__(self, name: str):
+            self.name = name
+
+        def start(self) -> None:
+            started.append(self.name)
+
+    live, other = add(collection), add(collection, 1)
+    collection.store.promote(live)
+    names = iter([other, live])
+    monkeypatch.setattr(encoders, "load_trained", lambda *_: Export(next(names)))
+    collection.encoder_of(other)
+    assert started == []
+    collection.encoder_of(live)
+    assert started == [live]
 
 
 def test_an_encoder_that_many_ask_for_is_loaded_once(

@@ -117,12 +117,15 @@ def test_nothing_is_said_without_reason() -> None:
     assert drift.of("v1", query_statistics(unit(draw, 50, dimension=8))) is None
     drift.note("v2", unit(draw, 5))  # another model answers now
     assert drift.of("v1", trained) is None
+    assert drift.of("v2", trained) is None  # what the first was asked is not its own
 
 
 def test_the_record_is_json() -> None:
     states = unit(np.random.default_rng(4), 20)
     kept: dict[str, Any] = json.loads(json.dumps(query_statistics(states)))
     assert kept["count"] == 20
+    mean = np.frombuffer(base64.b64decode(kept["mean"]), "<f4")
+    np.testing.assert_allclose(mean, states.mean(0, dtype=np.float64), rtol=1e-6)
     assert kept["variance"] == pytest.approx(1 - np.square(states.mean(0, dtype=np.float64)).sum(), abs=1e-6)
 
 

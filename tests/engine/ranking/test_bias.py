@@ -34,6 +34,28 @@ def test_it_is_added_to_the_scores_of_its_documents(
     torch.testing.assert_close(states.grad, own_states.grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("learns", [False, True])
+def test_covered_mass_is_a_share_of_the_softmax_with_it(
+    engine: SearchEngine, collection: Collection, learns: bool
+) -> None:
+    layers = [open_layer(engine, "food", mode="dense", over="candidates", candidates=4)]
+    layers.append(open_layer(engine, "food", mode="dense", over="all", candidates=16))
+    states = layers[0].query_states(["bread and cheese", "honey"])
+    for layer in layers:
+        layer.bias = torch.linspace(-1, 1, layer.snapshot.positions)
+    with torch.set_grad_enabled(learns):
+        few, every = (layer(states) for layer in layers)
+    assert few.covered_mass is not None
+    shown = layers[0].ranked(states, None)
+    assert shown.positions.tolist() == few.positions.tolist()
+    torch.testing.assert_close(shown.scores, few.scores.detach(), atol=1e-6, rtol=1e-5)
+    for query in range(2):
+        weights = dict(zip(every.positions[query].tolist(), every.weights[query].tolist(), strict=True))
+        share = sum(weights[at] for at in few.positions[query].tolist())
+        assert few.covered_mass[query].item() == pytest.approx(share, abs=1e-5)
+        assert share < 0.999
+
+
 def test_another_length_and_a_version_are_refused(engine: SearchEngine, collection: Collection) -> None:
     layer = open_layer(engine, "food", mode="dense")
     layer.bias = torch.zeros(3)

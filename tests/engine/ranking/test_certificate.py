@@ -79,6 +79,22 @@ def test_no_unseen_document_scores_more_than_the_bound(lengths: Collection, name
         assert (most <= bound[query] + 1e-6).all()
 
 
+@pytest.mark.parametrize("weight", [2.0, -2.0])
+def test_words_that_count_against_a_document_lower_no_bound(lengths: Collection, weight: float) -> None:
+    """One without them may lie right behind the last that the dense leg proposed."""
+    snapshot, head, texts = lengths.snapshot, stretched(1), ["word1 word2"] * len(STATES)
+    head.keyword_weight.data.fill_(weight)
+    with torch.inference_mode():
+        every = SearchLayer(snapshot, head, candidates=COUNT)(STATES, texts)
+        layer = SearchLayer(snapshot, head, candidates=5)
+        output = layer(STATES, texts)
+        bound = output.scores[:, 0] - certificate_of(layer, output, STATES, texts, 1).margin
+    for query in range(len(STATES)):
+        unseen = ~np.isin(every.positions[query], output.positions[query])
+        assert unseen.sum() >= COUNT - 20
+        assert every.scores[query][torch.as_tensor(unseen)].max() <= bound[query] + 1e-5
+
+
 def test_keys_are_stretched_by_the_extreme_singular_values() -> None:
     assert module._stretch(Head(DIM)) == (1.0, 1.0)
     smallest, largest = module._stretch(stretched(1))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.engine.layers import opened_head
 from support.engine.long_documents import WORDS
 from support.fakes import HashingEncoder
 
@@ -137,6 +138,28 @@ def test_covered_mass_is_the_candidates_share(food: Collection, mode: str, candi
     with torch.inference_mode():
         in_numpy = covered_mass(fixed.ranked(states.numpy(), TEXTS), fixed, TEXTS)
     np.testing.assert_allclose(in_numpy, share, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_share_is_of_the_mixture_and_of_candidates_alone(food: Collection, heads: int) -> None:
+    """Whatever a second stage adds; what is listed beyond the candidates covers nothing."""
+    states = torch.as_tensor(food.encoder.encode_queries(TEXTS))
+    head = opened_head(heads)
+    if heads > 1:
+        head.mixture_logits.data = torch.tensor([2.0, 0.0, -1.0])
+    with torch.inference_mode():
+        layer = SearchLayer(food.snapshot, head, mode="dense", candidates=4, hops=1)
+        output = layer(states)
+        every = SearchLayer(food.snapshot, head, mode="dense", candidates=100, hops=1)(states)
+        staged = output._replace(second=torch.linspace(0, 1, output.scores.numel()).reshape(3, -1))
+        beyond = np.zeros(output.positions.shape, bool)
+        beyond[:, 2:] = True
+        shares = [covered_mass(one, layer, None) for one in (output, staged, output._replace(beyond=beyond))]
+    for query in range(3):
+        weights = dict(zip(every.positions[query].tolist(), every.weights[query].tolist(), strict=True))
+        kept = [weights[at] for at in output.positions[query].tolist() if at >= 0]
+        expected = [sum(kept), sum(kept), sum(kept[:2])]
+        assert [float(share[query]) for share in shares] == pytest.approx(expected, abs=1e-5)
 
 
 def test_of_nothing_nothing_is_covered(food: Collection) -> None:

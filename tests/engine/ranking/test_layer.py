@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from jaxtyping import Float
@@ -57,6 +59,11 @@ def test_one_backward_reaches_everything(collection: Collection, encoder: Hashin
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 1e-8, name
     optimizer = torch.optim.Adam([*layer.parameters(), encoder.weight, documents.weight], lr=1e-2)
+    states = encoder.embed(QUERIES, "query").detach()
+    assert (
+        layer(states, QUERIES, embed=embed).covered_mass is None
+    )  # of other embeddings than all others have
+    assert layer(states, QUERIES).covered_mass is not None
     for _ in range(10):
         optimizer.zero_grad()
         loss().backward()
@@ -96,6 +103,11 @@ def test_a_hop_without_strength_changes_nothing(collection: Collection, encoder:
     thrice = SearchLayer(collection.snapshot, Head(32), hops=3)(states, QUERIES)
     assert torch.equal(once.weights, thrice.weights)
     assert (once.positions == thrice.positions).all()
+    learned = opened_head()  # of strength 0.5, which an explicit 0 replaces
+    ways: list[dict[str, Any]] = [{"hops": 1}, {"hops": 3, "hop_strength": 0.0}, {"hops": 3}]
+    one, none, own = (SearchLayer(collection.snapshot, learned, **way)(states, QUERIES) for way in ways)
+    torch.testing.assert_close(none.weights, one.weights, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(own.weights, one.weights, atol=1e-3)
     strong = SearchLayer(collection.snapshot, Head(32), hops=2, hop_strength=1.0)(states, QUERIES)
     assert not torch.allclose(once.weights, strong.weights)
 

@@ -149,4 +149,5 @@ def test_evaluation_says_how_well_it_is_told(collection: Collection) -> None:
     assert without is not None
     assert without.auroc == 1.0
     assert without.calibration_error is None
-    assert judged_answerability(collection, queries, {"a": {"d0": 1}}) is None
+    for of_one_kind in ({"a": {"d0": 1}}, {"c": {"d0": 0}}, {}):
+        assert judged_answerability(collection, queries, of_one_kind) is None

@@ -24,6 +24,7 @@ from dsearch.engine.models.tensors import head_from_tensors, head_tensors, requi
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking import coverage, whole
 from dsearch.engine.ranking import memory as memory_module
+from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.search.gradients import GradientQuery, vjp
@@ -32,7 +33,7 @@ from dsearch.types import Document
 
 WORDS = ["apple", "bread", "cheese", "dough", "egg", "flour", "grape", "honey", "ice", "jam"]
 PAST = ["apple bread", "cheese dough", "egg flour"]
-JUDGED = [{"d3": 2.0, "d7": 1.0}, {"d3": 1.0, "d11": 1.0}, {"d20": 3.0}]
+JUDGED = [{"d3": 2.0, "d0": 1.0}, {"d3": 1.0, "d11": 1.0}, {"d20": 3.0}]
 
 
 def document(n: int) -> Document:
@@ -113,6 +114,9 @@ def test_all_positions_are_as_candidates_are(papers: Collection) -> None:
     every = np.tile(np.arange(papers.snapshot.positions), (2, 1))
     assert torch.allclose(bound.of_all(recalled), bound.scores(recalled, every), atol=1e-7)
     assert (bound.of_all(recalled) <= bound.most(recalled)[:, None] + 1e-6).all()
+    left = recalled._replace(relevance=-recalled.relevance.detach())  # seen and not wanted: grades below 0
+    assert torch.allclose(bound.of_all(left), bound.scores(left, every), atol=1e-7)
+    assert (bound.of_all(left) <= bound.most(left)[:, None] + 1e-6).all()
     _, parts = bound.sources(recalled, 0, 3)
     assert parts.sum() == pytest.approx(bound.of_all(recalled)[0, 3].item(), abs=1e-6)
 
@@ -128,7 +132,9 @@ def test_one_query_is_lent_the_same_as_one_among_many(papers: Collection) -> Non
         recalled = memory(states)
         together = SnapshotMemory(memory, papers.snapshot).of_all(recalled)
         for number in range(len(states)):
-            alone = SnapshotMemory(memory, papers.snapshot).of_all(memory(states[number : number + 1]))
+            bound, one = SnapshotMemory(memory, papers.snapshot), memory(states[number : number + 1])
+            alone = bound.of_all(one)
+            assert bound.scores(one, np.array([[3, -1]])).tolist() == [[alone[0, 3].item(), 0.0]]
             assert torch.allclose(alone[0], together[number], atol=1e-6)
             assert together[number].any()
 
@@ -229,7 +235,7 @@ def test_many_rows_are_found_by_an_index_and_later_ones_beside_it(
     models_memory.index_keys(head.remembering(indexed))
     assert indexed.index is not None
     assert indexed.lenders is not None
-    more = memory_over(papers)
+    more = memory_of_judged(papers, ["jam honey"], [{"d8": 2.0, "d33": 1.0}])
     states = papers.query_states(["bread apple", "jam"], "hybrid")
     every = papers.snapshot.visible()
     for one, other in ((head.memory, indexed), (head.memory.extended(more), indexed.extended(more))):
@@ -250,6 +256,51 @@ def test_what_is_certified_is_what_a_full_search_gives(papers: Collection) -> No
             proved += 1
             assert some.ids[0][:3] == whole.ids[0][:3]
     assert proved
+
+
+def test_a_strong_memory_raises_the_bound_on_what_was_not_proposed(papers: Collection) -> None:
+    head, text = remembering(papers), ["bread apple"]
+    assert head.memory is not None
+    head.memory.strength.data.fill_(8.0)
+    states = papers.query_states(text, "hybrid")
+    with torch.inference_mode():
+        every = SearchLayer(papers.snapshot, head)(states, text)
+        for candidates in (1, 2, 4):
+            layer = SearchLayer(papers.snapshot, head, candidates=candidates)
+            output = layer(states, text)
+            bound = output.scores[0, 0] - certificate_of(layer, output, states, text, 1).margin[0]
+            unseen = ~np.isin(every.positions[0], output.positions[0])
+            assert every.scores[0][torch.as_tensor(unseen)].max() <= bound + 1e-5
+
+
+@pytest.mark.parametrize("borrowers", [True, False])
+def test_it_proposes_the_visible_documents_that_have_a_part(papers: Collection, borrowers: bool) -> None:
+    """Most first; without borrowers those with grades alone."""
+    memory = memory_over(papers)
+    papers.upsert([document(41)])
+    papers.delete(["d0"])
+    bound = SnapshotMemory(memory, papers.snapshot)
+    relevance = torch.tensor([[0.5, 0.0, 0.4, 0.3], [0.5, 0.4, 0.3, 0.0]])
+    recalled = memory(papers.query_states(["apple", "jam"], "hybrid"))._replace(relevance=relevance)
+    every, visible = bound.of_all(recalled).numpy(), papers.snapshot.visible()
+    found = bound.best(recalled, 30, borrowers=borrowers)
+    for row, parts in zip(found, every, strict=True):
+        wanted = [at for at in visible if parts[at] > 0 and (borrowers or bound.is_judged(np.array([at]))[0])]
+        wanted.sort(key=lambda at: -parts[at])
+        shown = row[row != -1].tolist()
+        assert [parts[at] for at in shown] == [parts[at] for at in wanted[: len(row)]]
+        assert set(shown) <= set(visible.tolist())
+        assert len(wanted) > 9 or (not borrowers and len(wanted) == 2)
+
+
+def test_lent_grades_follow_the_precision_of_their_memory(papers: Collection) -> None:
+    memory, states = memory_over(papers), papers.query_states(WORDS, "hybrid")
+    bound = SnapshotMemory(memory, papers.snapshot)
+    with torch.no_grad():
+        single = bound.of_all(memory(states))
+        double = bound.of_all(memory.double()(states.double()))
+    assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(double.float(), single, atol=1e-5, rtol=1e-4)
 
 
 def test_a_memory_has_no_part_in_keyword_search_and_kernels(papers: Collection) -> None:

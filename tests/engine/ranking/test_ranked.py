@@ -80,6 +80,24 @@ def test_what_is_ranked_is_what_the_layer_finds(
     assert np.array_equal(keys, whole.keys[:, :, :10])
 
 
+def test_further_documents_are_listed_and_share_nothing(collection: Any, encoder: HashingEncoder) -> None:
+    states = torch.as_tensor(encoder.encode_queries(QUERIES))
+    plain, deep = (
+        SearchLayer(collection.snapshot, head_of(1), hops=1, candidates=6, depth=depth).ranked(
+            states, QUERIES
+        )
+        for depth in (None, 20)
+    )
+    assert deep.beyond is not None
+    assert (deep.beyond.sum(1) > 5).all()
+    assert deep.documents is not None
+    assert deep.documents.tolist() == (deep.sharing != -1).sum(1).tolist()
+    for query in range(len(QUERIES)):
+        inside = deep.sharing[query] != -1
+        assert set(deep.positions[query][inside]) == set(plain.positions[query]) - {-1}
+        assert deep.weights[query][torch.as_tensor(inside)].sum() == pytest.approx(1.0, abs=1e-5)
+
+
 def test_keys_are_those_that_the_score_took(collection: Any, encoder: HashingEncoder) -> None:
     """Keys have lengths, which an inner product counts and a cosine does not."""
     layer = SearchLayer(collection.snapshot, head_of(2), mode="dense", score="cosine", candidates=20)

@@ -160,6 +160,23 @@ def test_later_writes_are_seen_after_refresh_alone(engine: SearchEngine) -> None
     old = ResidentEmbeddings(engine.collection("whole").snapshot)
     with pytest.raises(Conflict, match=r"another state of the documents; refresh\(\) the layer"):
         old.require(layer.snapshot)
+    before = ResidentEmbeddings(collection.snapshot)
+    before.require(collection.snapshot)
+    collection.upsert([Document("new", "lemon")])  # in the place of the other
+    collection.refresh()
+    assert collection.snapshot.positions == before.state[1]
+    with pytest.raises(Conflict, match="another state of the documents"):
+        before.require(collection.snapshot)
+
+
+@pytest.mark.parametrize("name", ["food", "whole", "long"])
+def test_a_query_of_zeros_finds_the_first_documents_as_on_the_host(engine: SearchEngine, name: str) -> None:
+    host, own = (
+        open_layer(engine, name, mode="dense", candidates=12, resident=kind) for kind in (None, "float32")
+    )
+    states = host.query_states(QUERIES).clone()
+    states[1] = 0
+    assert own(states).ids == host(states).ids
 
 
 def test_what_cannot_be_resident_is_refused(engine: SearchEngine) -> None:
@@ -189,7 +206,8 @@ def test_on_a_card_the_results_are_those_of_the_host(engine: SearchEngine) -> No
 
 @pytest.mark.parametrize("resident", [None, "float32"])
 def test_another_version_searches_as_its_layer_does(engine: SearchEngine, resident: Any) -> None:
-    layer = open_layer(engine, "food", mode="dense", candidates=7, resident=resident)
+    options: Any = {"mode": "dense", "candidates": 7, "resident": resident}
+    layer = open_layer(engine, "food", score="gaussian", width=0.5, **options)
     other = layer.with_model("v0")
     assert other.version == "v0"
     assert (other.mode, other.candidates) == ("dense", 7)
@@ -197,3 +215,4 @@ def test_another_version_searches_as_its_layer_does(engine: SearchEngine, reside
     assert other.head is not layer.head
     states = layer.query_states(QUERIES)
     assert other(states).ids == layer(states).ids
+    torch.testing.assert_close(other(states).weights, layer(states).weights)

@@ -15,7 +15,7 @@ from support.fakes import HashingEncoder
 from dsearch import attention
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine import Collection, SearchEngine, SearchLayer, open_layer
 from dsearch.engine.indexing.ingest import build_generation
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.ranking.certificate import certificate_of
@@ -195,9 +195,10 @@ def test_what_was_overlooked_is_not_certified(engine: SearchEngine) -> None:
     assert all_.ids[0][0] == "10"
     assert all_.certificate is not None
     assert all_.certificate.proved.all()
-    cosine = collection.attend(query, score="cosine", candidates=5, certify=1)
-    assert cosine.certificate is not None
-    assert not cosine.certificate.proved.any()
+    for score in ("cosine", "exact_match"):
+        other = collection.attend(query, score=score, candidates=5, certify=1)
+        assert other.certificate is not None
+        assert not other.certificate.proved.any()
 
 
 @pytest.mark.parametrize(("gap", "proved"), [(5e-6, False), (1e-4, True)])
@@ -254,6 +255,23 @@ def test_a_score_that_is_only_registered_ranks_and_is_never_certified(
     torch.testing.assert_close(attended.output.scores, manhattan(states, keys), atol=1e-5, rtol=1e-5)
     assert attended.certificate is not None
     assert not many.attend(states, score="manhattan", candidates=5, certify=3).certificate.proved.any()
+
+
+def test_a_layer_that_matches_a_field_follows_its_documents(engine: SearchEngine) -> None:
+    names = engine.create("names")
+    names.ingest([Document("a", "Li"), Document("b", "Hu")])
+    layer = open_layer(engine, "names", score="exact_match", match_field="text")
+    states = torch.ones(1, 32, requires_grad=True)
+    assert layer(states, ["Li"]).ids == [["a"]]
+    names.upsert([Document("c", "Knuth")])
+    names.delete(["a"])
+    over_others = layer.with_documents(names.snapshot)
+    layer.refresh()
+    for moved in (layer, over_others):
+        assert [moved(states, [text]).ids for text in ("Li", "Hu", "Knuth")] == [[[]], [["b"]], [["c"]]]
+    layer(states, ["Hu"]).context.sum().backward()
+    assert states.grad is not None
+    assert not states.grad.any()  # a match is flat in them
 
 
 def test_a_score_of_ones_own_learns_with_the_layer(collection: Collection, encoder: HashingEncoder) -> None:

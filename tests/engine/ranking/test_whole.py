@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.engine.judged_memory import memory_of_judged
 from support.engine.layers import opened_head
 from support.engine.reference import many_documents
 from support.fakes import HashingEncoder
@@ -15,6 +16,7 @@ from support.fakes import HashingEncoder
 from dsearch.attention import AdditiveScore
 from dsearch.engine import Collection, SearchEngine, SearchLayer, SearchOutput
 from dsearch.engine.ranking import whole
+from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.types import Document
 
 TEXTS = ["word1 word7", "word3"]
@@ -88,6 +90,85 @@ def test_it_is_attention_over_candidates_that_are_all(
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("part", ["past queries", "null slot"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_parts_of_a_head_have_their_place_over_all(
+    many: Collection, encoder: HashingEncoder, heads: int, part: str
+) -> None:
+    states = torch.as_tensor(encoder.encode_queries(TEXTS))
+    outputs: list[SearchOutput] = []
+    over: Any
+    for over, candidates in (("all", 20), ("candidates", 1000)):
+        head = opened_head(heads)
+        if part == "null slot":
+            head.open_null_slot(20.0, 1.0)
+        else:
+            head.memory = memory_of_judged(many, ["word1 word2"], [{"m50": 1.0, "m60": 2.0}], strength=0.4)
+        with torch.no_grad():
+            layer = SearchLayer(many.snapshot, head, over=over, candidates=candidates, hops=1)
+            outputs.append(layer(states, TEXTS))
+    every, listed = outputs
+    for share in (every.memory, every.null_weight):
+        assert share is None or share.max() > 0.05
+    assert (every.null_weight is None) == (every.memory is not None)
+    torch.testing.assert_close(every.context, listed.context, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(every.weights[:, :20], listed.weights[:, :20], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["soft", "hard", "uniform"])
+def test_weights_among_some_documents_are_shared_by_those(
+    many: Collection, encoder: HashingEncoder, pooling: str
+) -> None:
+    snapshot, states = many.snapshot, torch.as_tensor(encoder.encode_queries(TEXTS))
+    among = np.zeros(snapshot.positions, bool)
+    among[1::3] = True
+    visible = snapshot.visible()
+    with torch.no_grad():
+        listed = SearchLayer(snapshot, opened_head(1), candidates=1000, hops=1)(states, TEXTS)
+        layer = SearchLayer(snapshot, opened_head(1), over="all", candidates=5, hops=1, pooling=pooling)
+        blocks = list(layer.whole(states, TEXTS).weights(among))
+    rows = np.concatenate([rows for rows, _, _ in blocks])
+    weights = torch.cat([weights for _, weights, _ in blocks], dim=1)
+    assert len(blocks) > 1
+    assert rows.tolist() == visible[among[visible]].tolist()
+    for query in range(len(TEXTS)):
+        scores = dict(zip(listed.positions[query].tolist(), listed.scores[query], strict=True))
+        of_rows = torch.stack([scores[at] for at in rows.tolist()])
+        expected = {
+            "soft": (of_rows / layer.head.temperature).softmax(0),
+            "hard": torch.nn.functional.one_hot(of_rows.argmax(), len(rows)).float(),
+            "uniform": torch.full_like(of_rows, 1 / len(rows)),
+        }
+        torch.testing.assert_close(weights[query], expected[pooling], atol=1e-5, rtol=1e-4)
+    assert sum(reached for _, _, reached in blocks).tolist() == [len(rows)] * 2  # type: ignore[union-attr]
+
+
+def test_where_nothing_is_in_reach_nothing_is_left_uncovered(
+    many: Collection, encoder: HashingEncoder
+) -> None:
+    layer = SearchLayer(many.snapshot, opened_head(1), mode="dense", score="boxcar", width=1e-4)
+    with torch.no_grad():
+        found = layer(torch.as_tensor(encoder.encode_queries(TEXTS)))
+    assert (found.positions == NONE).all()
+    assert found.covered_mass is not None
+    assert found.covered_mass.tolist() == [1.0, 1.0]
+
+
+def test_a_hop_pools_as_many_documents_however_few_are_listed(
+    many: Collection, encoder: HashingEncoder
+) -> None:
+    states = torch.as_tensor(encoder.encode_queries(TEXTS))
+    with torch.no_grad():
+        few, more = (
+            SearchLayer(many.snapshot, opened_head(1), over="all", candidates=count, **WAYS["hops"])(
+                states, TEXTS
+            )
+            for count in (2, 40)
+        )
+    torch.testing.assert_close(few.folded, more.folded, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(few.weights, more.weights[:, :2], atol=1e-6, rtol=1e-4)
+
+
 def test_keywords_alone_weigh_documents_without_the_words_too(many: Collection) -> None:
     layer = SearchLayer(many.snapshot, opened_head(1), mode="keyword", over="all", candidates=5)
     with torch.no_grad():
@@ -148,6 +229,26 @@ def test_nothing_of_the_size_of_queries_times_documents_times_dimension_is_kept(
         found = layer(states)
     assert found.context.requires_grad
     assert max(saved) < len(states) * many.snapshot.documents * 32 / 4
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("way", ["dot", "dense", "hard", "boxcar", "uniform"])
+def test_a_sample_of_every_document_gives_the_exact_covered_mass(
+    many: Collection, encoder: HashingEncoder, monkeypatch: pytest.MonkeyPatch, heads: int, way: str
+) -> None:
+    """Candidates count once, and the rest as many times as it stands for."""
+    layer = SearchLayer(many.snapshot, opened_head(heads), candidates=6, **WAYS[way])
+    states = torch.as_tensor(encoder.encode_queries(TEXTS))
+    with torch.no_grad():
+        exact = layer(states, TEXTS).covered_mass
+        monkeypatch.setattr(whole, "COVERAGE_DOCUMENTS", 10)
+        monkeypatch.setattr(whole, "SAMPLE", many.snapshot.documents)
+        sampled = layer(states, TEXTS)
+    torch.testing.assert_close(sampled.covered_mass, exact, atol=1e-5, rtol=1e-5)
+    if way == "dot":
+        assert (sampled.positions == NONE).any()  # one has fewer candidates
+        assert exact is not None
+        assert 0 < exact.min() < exact.max() < 1
 
 
 def test_an_empty_collection_gives_zeros(engine: SearchEngine) -> None:

@@ -256,32 +256,47 @@ def test_confidence_is_that_of_the_first_stage(staged: Collection) -> None:
 
 
 def test_features_of_candidates_are_written_out() -> None:
-    """Leaders and neighbours, candidate by candidate; a single candidate has no neighbour."""
-    generator = np.random.default_rng(5)
-    embeddings = generator.normal(size=(4, 6))
+    """One by one, of candidates in no order; a single one has no neighbour."""
+    generator, count = np.random.default_rng(5), 14
+    embeddings = generator.normal(size=(count, 6))
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    scores = np.array([0.9, 0.5, 0.7, 0.1])
+    scores, dense, keyword, total, lead = generator.random((5, count))
+    dense[3] = dense[8]  # equals share the better place
+    lengths = generator.integers(0, 50, count)
+    lengths[0] = 0
 
-    def features(of: np.ndarray) -> dict[str, np.ndarray]:
-        at = np.arange(len(of))
-        tensor = torch.as_tensor(scores[of])[None]
-        first = FirstStage(at[None], tensor[:, None], tensor, tensor[:, None], None)
-        nothing = torch.zeros(len(of), dtype=torch.float64)
-        evidence = CandidateEvidence(
-            Matches(nothing, nothing, nothing),
-            torch.ones(len(of), dtype=torch.int64),
-            torch.as_tensor(embeddings[of]),
-        )
+    def features(at: np.ndarray) -> dict[str, np.ndarray]:
+        """Of the candidates at some columns; the dense score is the mean of two heads."""
+        heads = torch.as_tensor(np.stack([dense - 0.1, dense + 0.1]))[None]
+        of_all = torch.as_tensor(scores)[None]
+        first = FirstStage(np.arange(count)[None], heads, of_all, heads, torch.as_tensor(keyword)[None])
+        matches = Matches(*(torch.as_tensor(of[at]) for of in (scores, total, lead)))
+        evidence = CandidateEvidence(matches, torch.as_tensor(lengths[at]), torch.as_tensor(embeddings[at]))
         return dict(zip(FEATURES, features_of(first, 0, at, evidence).T.numpy(), strict=True))
 
-    shares = np.exp(scores / 0.05) / np.exp(scores / 0.05).sum()
-    centre = shares @ embeddings
-    standard = (scores - scores.mean()) / scores.std(ddof=1)
-    four = features(np.arange(4))
-    for at in range(4):
-        assert four["leaders"][at] == pytest.approx(embeddings[at] @ centre / np.linalg.norm(centre))
-        others = [other for other in range(4) if other != at]
-        nearness = np.exp([embeddings[at] @ embeddings[other] / 0.1 for other in others])
-        expected = (nearness * standard[others]).sum() / nearness.sum()
-        assert four["neighbours"][at] == pytest.approx(expected, abs=1e-5)
+    def unit(vector: np.ndarray) -> np.ndarray:
+        return vector / np.linalg.norm(vector)
+
+    at = np.array([0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13])  # one is not reranked
+    found, own = features(at), scores[at]
+    near = embeddings[at] @ embeddings[at].T
+    shares = np.exp(own / 0.05) / np.exp(own / 0.05).sum()
+    standard = (own - own.mean()) / own.std(ddof=1)
+    nearness = np.exp(near / 0.1) * (1 - np.eye(len(at)))
+    best = at[np.argsort(-own)[:10]]
+    expected = {
+        "dense": dense[at],
+        "keyword": keyword[at],
+        "sum": total[at],
+        "lead": lead[at],
+        "length": np.log(np.maximum(lengths[at], 1)) / 4,
+        "feedback": embeddings[at] @ unit(embeddings[best].mean(0)),
+        "dense_place": [1 / (2 + (dense[at] > one).sum()) for one in dense[at]],
+        "keyword_place": [1 / (2 + (keyword[at] > one).sum()) for one in keyword[at]],
+        "leaders": embeddings[at] @ unit(shares @ embeddings[at]),
+        "neighbours": nearness @ standard / nearness.sum(1),
+    }
+    assert found.keys() == expected.keys()
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(found[name], numbers, atol=1e-5, err_msg=name)
     assert features(np.array([2]))["neighbours"] == 0.0
