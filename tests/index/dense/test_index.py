@@ -269,3 +269,35 @@ def test_the_scores_of_all_keys_are_those_that_search_ranks_by(
         built.scores(queries[:, :31])
     with pytest.raises(InvalidRequest, match="NaN"):
         built.scores(np.full((1, 32), np.nan, np.float32))
+
+
+def test_lists_learn_from_keys_of_the_whole_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys come in the order of their writing: the first of them may be about one thing."""
+    trained: list[np.ndarray] = []
+
+    def noting(keys: np.ndarray, *further: Any) -> np.ndarray:
+        trained.append(keys[:, 0])
+        return projected(keys, *further)
+
+    monkeypatch.setattr(dense, "_TRAINING_ROWS", 10)
+    monkeypatch.setattr(dense, "projected", noting)
+    keys = clustered(2500)
+    keys[:, 0] = np.arange(2500)
+    DenseIndex.build(keys, "IVF")
+    assert (trained[0][0], trained[0][-1]) == (0, 2499)
+    assert np.diff(trained[0]).max() <= 2
+
+
+def test_a_graph_searches_further_the_more_is_asked_for(corpus: tuple[np.ndarray, np.ndarray]) -> None:
+    """Whatever was asked for before, and however little is enough for a few."""
+    keys, queries = corpus
+    index = DenseIndex.build(keys, "HNSW").using({"ef_search": 16})
+    few, many = index.search(queries, 10)[1], index.search(queries, 100)[1]
+    np.testing.assert_array_equal(many, index.using({}).search(queries, 100)[1])
+    assert recall(many, exact(keys, queries, 100)) > recall(few, exact(keys, queries, 10))
+    np.testing.assert_array_equal(index.search(queries, 100, None, {"ef_search": 200})[1], many)
+
+
+def test_a_parameter_is_set_beside_those_that_were_set_before() -> None:
+    index = DenseIndex.build(clustered(2500), "IVFPQ").using({"k_factor": 3}).using({"nprobe": 5})
+    assert index.parameters == {"nprobe": 5, "k_factor": 3}
