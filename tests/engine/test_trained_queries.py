@@ -15,7 +15,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.evaluate import encode_queries
 from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.engine.state.remembered import JUDGEMENTS
-from dsearch.engine.trained_queries import trained_on
+from dsearch.engine.trained_queries import trained_apart, trained_on
 from dsearch.store import MemoryRow
 from dsearch.types import Document, Query
 
@@ -55,6 +55,16 @@ def test_queries_are_recognised_by_text_or_embedding_through_all_ancestors(
         assert known(versions[0]) == ["1"]
         assert known(versions[1]) == ["1", "2"]
         assert known(parent) == ["1", "2"]
+        apart = trained_apart(collection, [versions[1], versions[0], "v0"], ASKED, states)
+        assert apart is not None
+        assert apart.groups == {"trained on": ["1", "2"], "not trained on": ["3"]}
+        said = "2 of these 3 queries were trained on (2 by v2, 1 by v1); only the group not trained on shows"
+        assert apart.warning.startswith(said)
+        alone = trained_apart(collection, versions, ASKED[:2], states[:2])
+        assert alone is not None
+        assert alone.groups == {"trained on": ["1", "2"], "not trained on": []}
+        assert alone.warning.endswith("none of them shows how well new queries are answered: judge others")
+        assert trained_apart(collection, ["v0"], ASKED, states) is None
 
 
 def test_queries_that_a_memory_answers_by_are_recognised_by_their_text(collection: Collection) -> None:

@@ -67,6 +67,8 @@ def test_texts_that_are_cut_again_keep_their_weighting(build: Build, monkeypatch
     generation = Generation.open(folder, texts=lambda rows: TEXTS)
     assert generation.recut
     assert generation.keyword is not None
+    with pytest.raises(UnsupportedFormat, match="build the generation again"):
+        Generation.open(folder)
     np.testing.assert_array_equal(generation.keyword.scores(["three"]), built.scores(["three"]))
 
 

@@ -240,3 +240,11 @@ def test_an_answer_in_float64_leaves_the_served_head_as_it_is(collection: Collec
     version = trained(collection, 2)
     attention_parts(collection, GradientQuery(texts=QUERIES, dtype="float64"))
     assert {parameter.dtype for parameter in collection.head(version).parameters()} == {torch.float32}
+
+
+def test_a_model_beside_a_stamp_of_another_is_refused(collection: Collection) -> None:
+    trained(collection, 1)
+    stamp = attention_parts(collection, GradientQuery(texts=QUERIES)).stamp
+    assert attention_parts(collection, GradientQuery(texts=QUERIES, model="v1", stamp=stamp)).stamp == stamp
+    with pytest.raises(InvalidRequest, match="model='v0' with a stamp of 'v1'; leave the model out"):
+        attention_parts(collection, GradientQuery(texts=QUERIES, model="v0", stamp=stamp))

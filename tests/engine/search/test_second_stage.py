@@ -198,6 +198,8 @@ def test_a_document_without_known_tokens_is_ranked_neutrally(staged: Collection)
     parts = {hit.id: hit.explain.second_stage for hit in hits if hit.explain is not None}
     others = [part for id, part in parts.items() if id not in ("lost", "fresh")]
     assert parts["lost"] == parts["fresh"] == pytest.approx(np.mean(others), abs=1e-5)
+    shown = staged.search(QUERY, highlight=True, highlight_by="meaning", limit=20).hits
+    assert {hit.id for hit in shown if not hit.highlights} >= {"lost", "fresh"}
 
 
 @pytest.mark.parametrize("query", ["the", "!", "xyzzy", "bread " * 200])

@@ -12,6 +12,7 @@ from support.fakes import HashingEncoder
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.snapshot.snapshot import Snapshot, _shortest_and_longest
+from dsearch.errors import DimensionMismatch
 from dsearch.types import Document
 
 
@@ -98,6 +99,9 @@ def test_queries_are_turned_by_an_inverse_in_full_precision(long: Collection) ->
     wanted = np.linalg.inv(generation.key_projection.astype(np.float64))
     np.testing.assert_allclose(turned.unfold, wanted, rtol=1e-6)
     assert turned.dense_rounding == 1e-3
+    generation.key_projection = generation.key_projection[:16]
+    with pytest.raises(DimensionMismatch, match="has keys of 16 numbers for embeddings of 32; only square"):
+        Snapshot.of(generation, long.snapshot.fresh, np.zeros(0, np.int64), 9)
 
 
 @pytest.mark.parametrize(("kind", "rounding"), [("Flat", 1e-5), ("SQfp16", None), ("SQ8", None)])

@@ -287,6 +287,17 @@ def test_a_row_that_was_dropped_answers_no_more_in_a_head_that_grew(collection: 
         assert head(version).memory.texts == ["one", "first", "third"]
 
 
+def test_the_heads_that_were_asked_for_first_make_room(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "_HEADS", 2)
+    versions = [collection.add_model(with_memory(text), {}) for text in ("one", "two", "three")]
+    heads = [collection.head(version) for version in versions]
+    assert [key[0] for key in collection.remembered._heads] == versions[1:]
+    assert collection.head(versions[2]) is heads[2]
+    assert collection.head(versions[0]).memory.texts == ["one"]
+
+
 def test_a_reader_takes_up_rows_that_another_process_wrote(
     engine: SearchEngine, collection: Collection
 ) -> None:

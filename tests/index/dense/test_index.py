@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -231,6 +232,26 @@ def test_wrong_arguments_say_what_is_allowed() -> None:
         DenseIndex.build(clustered(10), "Nope")
     with pytest.raises(DimensionMismatch, match="projection of shape"):
         DenseIndex.build(clustered(10), projection=np.eye(3, dtype=np.float32))
+
+
+def test_positions_alone_are_those_of_a_search_with_these_parameters(
+    corpus: tuple[np.ndarray, np.ndarray],
+) -> None:
+    keys, queries = corpus
+    index = DenseIndex.build(keys, "IVF").using({"nprobe": 4})
+    for nprobe in (1, 30):
+        found = index.nearest(queries, 5, {"nprobe": nprobe})
+        searched = index.search(queries, 5, None, {"nprobe": nprobe})[1]
+        np.testing.assert_array_equal(np.sort(found), np.sort(searched))
+    few = DenseIndex.build(keys[:40], "IVF")  # all of which are compared
+    np.testing.assert_array_equal(few.nearest(queries, 5, {"nprobe": 1}), few.search(queries, 5)[1])
+
+
+def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:
+    distances: Any = faiss.IndexFlatL2(4)
+    faiss.write_index(distances, str(tmp_path / "keys.faiss"))
+    with pytest.raises(CorruptData, match="metric 1, not inner product; build the generation again"):
+        DenseIndex.load(tmp_path / "keys.faiss")
 
 
 def test_an_empty_batch_is_answered() -> None:
