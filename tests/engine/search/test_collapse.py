@@ -12,7 +12,7 @@ from support.cluster_checks import require_same, sharded
 from support.service.service_fakes import WORDS, WordEncoder
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.arrangement import text_name
+from dsearch.engine.search.arrangement import collapsed, text_name
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.types import Document, Hit
@@ -100,6 +100,8 @@ def test_without_words_nothing_is_the_same() -> None:
     assert text_name(Document("a", "", "")) == text_name(Document("b", " \n", " ")) == -1
     assert text_name(Document("a", "x  y", "one")) == text_name(Document("b", "x\ny", "two"))
     assert text_name(Document("a", "", "one")) != text_name(Document("b", "", "two"))
+    order, copies = collapsed([7, -1, 5, -1, 7, -1])
+    assert (order.tolist(), copies.tolist()) == ([0, 1, 2, 3, 5], [1, 0, 0, 0, 1, 0])
 
 
 @pytest.mark.parametrize("options", [{}, {"score_threshold": 0.5}, {"limit": 5, "offset": 3}])
