@@ -9,6 +9,7 @@ An approximate index is tuned with queries like those it will receive, against i
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -284,10 +285,10 @@ def folded_queries(
 
     head = collection.head(collection.live_model)
     with torch.inference_mode():
-        folded = head.fold(head.queries(collection.query_states(texts, "dense"))).flatten(0, 1)
-    # Heads share the index: the same number of queries for each, and at most QUERIES in all.
-    step = max(1, len(folded) // QUERIES)
-    return np.ascontiguousarray(folded[::step][:QUERIES].numpy(), np.float32)
+        folded = head.fold(head.queries(collection.query_states(texts, "dense")))
+    # Heads share the index: the queries of all heads for each text, and at most QUERIES in all.
+    step = math.ceil(folded.shape[0] * folded.shape[1] / QUERIES)
+    return np.ascontiguousarray(folded[::step].flatten(0, 1)[:QUERIES].numpy(), np.float32)
 
 
 def measured_live(collection: CollectionState, *, spawned: bool) -> TunedKeys | None:

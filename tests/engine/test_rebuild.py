@@ -208,6 +208,21 @@ def test_closing_cancels(served: SearchEngine, monkeypatch: pytest.MonkeyPatch) 
     assert not food.rebuilder.status()["running"]
 
 
+def test_work_that_waits_for_its_turn_does_not_begin_after_the_end(collection: Collection) -> None:
+    rebuilder = collection.rebuilder
+    begun, go, ran = threading.Event(), threading.Event(), list[int]()
+    rebuilder.in_background(lambda: (begun.set(), go.wait(LATEST_S)))
+    assert begun.wait(LATEST_S)
+    rebuilder.in_background(lambda: ran.append(1), wait=True)
+    closing = threading.Thread(target=rebuilder.close)
+    closing.start()
+    assert rebuilder._closed.wait(LATEST_S)  # pyright: ignore[reportPrivateUsage]
+    go.set()
+    closing.join(LATEST_S)
+    assert not closing.is_alive()
+    assert ran == []
+
+
 def test_a_refresh_can_be_cancelled(served: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     food = served.create("food")
     monkeypatch.setattr(rebuild, "build_in_child", build_slowly)
@@ -234,8 +249,9 @@ def test_what_was_purged_while_it_was_built_is_not_published(collection: Collect
 
 
 def test_a_share_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"rebuild_share=-0\.5; use a number above 0"):
-        SearchEngine(tmp_path, rebuild_share=-0.5)
+    for share in (0.0, -0.5, float("nan")):
+        with pytest.raises(InvalidRequest, match=rf"rebuild_share={share}; use a number above 0"):
+            SearchEngine(tmp_path, rebuild_share=share)
     with pytest.raises(InvalidRequest, match="rebuild_minimum=0"):
         SearchEngine(tmp_path, rebuild_minimum=0)
     SearchEngine(tmp_path).close()  # the lock was not taken

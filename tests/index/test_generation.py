@@ -19,13 +19,25 @@ from support.index import rewrite_manifest, stored_keys
 from support.paths import ROOT
 
 from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest, UnsupportedFormat
-from dsearch.index import DENSE_KINDS, Generation, KeywordIndex, Manifest, manifest_schema, remove_unfinished
+from dsearch.index import (
+    DENSE_KINDS,
+    DenseIndex,
+    Generation,
+    KeywordIndex,
+    Manifest,
+    manifest_schema,
+    remove_unfinished,
+)
+from dsearch.index.durable import file_digest
 from dsearch.index.keyword import tokenizer
+from dsearch.index.metadata import FieldsBuilder
+from dsearch.index.tokens.codec import TokenCodec
 from dsearch.types import Progress
 
 Build = Callable[..., tuple[Path, Manifest]]
 TEXTS = ["one two", "two three", "", "three three", "of the", "four"]
 EMBEDDINGS = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
+CODEC = TokenCodec.fit(EMBEDDINGS, dims=4, bits=8)
 PROJECTION = np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)
 
 
@@ -55,6 +67,8 @@ def test_texts_that_are_cut_again_keep_their_weighting(build: Build, monkeypatch
     generation = Generation.open(folder, texts=lambda rows: TEXTS)
     assert generation.recut
     assert generation.keyword is not None
+    with pytest.raises(UnsupportedFormat, match="build the generation again"):
+        Generation.open(folder)
     np.testing.assert_array_equal(generation.keyword.scores(["three"]), built.scores(["three"]))
 
 
@@ -127,6 +141,9 @@ def test_progress_is_told(build: Build) -> None:
         ({"rows": np.zeros(6)}, InvalidRequest, "rows of type float64"),
         ({"dense_kind": "Nope"}, InvalidRequest, "dense kind 'Nope'; use one of"),
         ({"number": 0}, InvalidRequest, "number=0"),
+        ({"tokens": (CODEC, [None] * 5)}, InvalidRequest, "tokens of 5 documents for 6 rows; give all"),
+        ({"tokens": (CODEC, [None] * 7)}, InvalidRequest, "tokens of 7 documents for 6 rows; give all"),
+        ({"fields": FieldsBuilder()}, InvalidRequest, "metadata of 0 documents for 6 rows; give all"),
         ({"encoder": {"name": object()}}, InvalidRequest, "use what JSON can hold"),
         ({"encoder": {"scale": float("nan")}}, InvalidRequest, "use what JSON can hold"),
     ],
@@ -307,6 +324,28 @@ def test_whole_files_that_do_not_belong_together_are_refused(build: Build, tmp_p
         with pytest.raises(CorruptData, match=f"{name}: does not fit the manifest"):
             Generation.open(folder)
         (folder / "manifest.json").write_bytes(manifest.to_bytes())
+
+
+def test_an_index_of_fewer_keys_than_embeddings_is_refused(build: Build) -> None:
+    folder, manifest = build()
+    path = folder / "keys.faiss"
+    DenseIndex.build(EMBEDDINGS[:5]).save(path)
+    size, sha256 = file_digest(path)
+    rewrite_manifest(folder, files=manifest.files | {path.name: {"bytes": size, "sha256": sha256}})
+    with pytest.raises(CorruptData, match=r"keys\.faiss: does not fit the manifest"):
+        Generation.open(folder)
+
+
+def test_what_was_tuned_twice_is_still_of_the_generation_that_was_opened(build: Build) -> None:
+    """The lease of its folder is that one's."""
+    rows = np.arange(2000)
+    folder, _ = build(
+        rows=rows, embeddings=np.random.default_rng(0).random((2000, 8)), texts=["a"] * 2000, dense_kind="IVF"
+    )
+    opened = Generation.open(folder)
+    twice = opened.searched_with({"nprobe": 2}).searched_with({"nprobe": 3})
+    assert twice.original is opened
+    assert twice.dense.parameters == {"nprobe": 3}
 
 
 def test_the_schema_is_a_schema_and_is_strict(build: Build) -> None:

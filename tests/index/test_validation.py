@@ -89,6 +89,16 @@ def test_blocks_that_do_not_fit_are_refused(
         written(tmp_path, blocks, count)
 
 
+def test_no_block_is_read_beyond_one_too_many(tmp_path: Path) -> None:
+    """A stream may be endless, and what is written would fill the disk."""
+    read: list[int] = []
+    blocks = (read.append(number) or np.zeros((2, 3)) for number in range(100))
+    with pytest.raises(InvalidRequest, match="4 or more embeddings for 3 rows"):
+        written(tmp_path, blocks, 3)
+    assert read == [0, 1]
+    assert (tmp_path / "x.npy").stat().st_size <= 128 + 4 * 2 * 3
+
+
 def test_texts_are_as_many_as_rows_and_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of, "_PROGRESS_EVERY", 2)
     told: list[tuple[str, int, int]] = []

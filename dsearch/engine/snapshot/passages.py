@@ -73,7 +73,6 @@ class SnapshotPassages:
         counts: Int64[np.ndarray, "batch candidates"] = (
             np.searchsorted(self.owners, positions, side="right") - first
         )
-        counts[positions == NONE] = 0
         per_row = counts.sum(axis=1)
         longest = int(per_row.max(initial=0))
         if longest == 0:

@@ -271,8 +271,11 @@ class KeywordIndex:
             if len(newer) and self.scores_of_texts(word, newer).any():
                 return word
             nearest = spelling.nearest([word.lower(), *terms])
-            same = nearest is not None and next(tokenizer.terms([nearest])) == [nearest]
-            return nearest if nearest is not None and same else word
+            if nearest is None:
+                return word
+            # A stem may have another stem itself; with the ending of the misspelt word it has not.
+            forms = (nearest, nearest + word.lower().removeprefix(terms[0]))
+            return next((form for form in forms if next(tokenizer.terms([form])) == [nearest]), word)
 
         return SPLITTERS[tokenizer.splitter].words.sub(word_of, normal_form(query))
 

@@ -98,11 +98,6 @@ class Phrase:
     leaves: tuple[str, ...]
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, text: str) -> Phrase | None:
-        """Tokenise a phrase in its most probable language; None for a text without words."""
-        return next(iter(cls.readings(tokenizer, text)), None)
-
-    @classmethod
     def readings(cls, tokenizer: Tokenizer, text: str) -> list[Phrase]:
         """Tokenise a phrase in each language that it may have; empty for a text without words."""
         phrases = (cls._of_words(words) for words in tokenizer.readings(text))

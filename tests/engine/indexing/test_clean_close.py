@@ -358,3 +358,13 @@ def test_verify_reads_everything_all_the_same(home: Path) -> None:
     rot(home)
     with opened(home, readonly=True) as engine:
         assert not engine.verify("food").ok
+
+
+def test_a_reader_leaves_no_record_beside_a_writer(home: Path) -> None:
+    """If the writer dies, its generation would be taken as it is."""
+    with opened(home) as engine:
+        engine.collection("food").search("apple")
+        with opened(home, readonly=True) as reader:
+            assert reader.collection("food").search("apple").hits
+        assert not marker(home).exists()
+    assert marker(home).exists()

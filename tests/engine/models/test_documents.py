@@ -19,6 +19,8 @@ from dsearch.engine import Collection, SearchEngine, System, make_run, open_laye
 from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.models.documents import EncodedDocuments, ModelDocuments
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
+from dsearch.engine.models.encoders import ModelEncoders
+from dsearch.engine.search.embed import embed, rerank
 from dsearch.errors import Conflict, CorruptData, Gone, InvalidRequest
 from dsearch.index import Generation
 from dsearch.index.manifest import Manifest
@@ -199,6 +201,19 @@ def test_every_path_asks_its_documents(collection: Collection, tmp_path: Path) -
     similar = collection.search(QUERIES[0], model=version, filter={"number": {"lt": 8}}, limit=20)
     assert all(hit.metadata["number"] < 8 for hit in similar.hits)
     assert len(similar.hits) == 8
+
+
+def test_texts_are_compared_as_its_documents_are(collection: Collection) -> None:
+    """Whichever version is live."""
+    version, encoder = add(collection), encoder_of(change())
+    documents = encoder.encode_documents(["apple ice", "kale"])
+    (query,) = encoder.encode_queries(["apple"])
+    np.testing.assert_allclose(
+        embed(collection, ["apple ice", "kale"], "document", model=version).vectors, documents, atol=1e-6
+    )
+    result = rerank(collection, "apple", ["apple ice", "kale"], model=version)
+    np.testing.assert_allclose(result.scores, (1 + documents @ query) / 2, atol=1e-5)
+    assert result.model == version
 
 
 def test_a_stamp_names_its_state(collection: Collection) -> None:

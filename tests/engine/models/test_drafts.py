@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -84,6 +86,9 @@ def test_a_draft_answers_as_the_version_would_and_leaves_nothing(collection: Col
         attention_parts(collection, GradientQuery(states=states, draft=draft.draft, owner="you"))
     with pytest.raises(InvalidRequest, match="a draft that was made from v0, and another model"):
         attention_parts(collection, GradientQuery(states=states, model="v1", draft=draft.draft, owner="me"))
+    other = {name: tensor.tolist() for name, tensor in moved(2).state_dict().items()}
+    with pytest.raises(InvalidRequest, match="a draft and with_head; give one of the two"):
+        attention_parts(collection, replace(asked, with_head=other))
     calls.drop_draft(collection, draft.draft, "me")
     with pytest.raises(Gone):
         attention_parts(collection, asked)

@@ -105,6 +105,16 @@ def test_pages_continue_and_thresholds_come_first(papers: Collection) -> None:
     assert min(hit.score for hit in above) >= least
 
 
+def test_each_query_of_a_batch_is_arranged_by_its_own_candidates(papers: Collection) -> None:
+    queries = ["cat", "river music"]
+    for chosen in ({"group_by": "who.name"}, {"diversity": 0.6}, {"collapse": True}, {"sort": "-n"}):
+        options: Any = {"limit": 9, **chosen}
+        together = papers.search_batch(queries, **options)
+        assert [shown(one.hits) for one in together] == [
+            shown(papers.search(query, **options).hits) for query in queries
+        ]
+
+
 def test_edges() -> None:
     assert first_of_each(["a", 1, "1", None, "a", True, None, 1.0]).tolist() == [0, 1, 2, 3, 5, 6]
     assert first_of_each([0, False, "0", [1.0, 2], 0.0, [1, 2.0], [1]]).tolist() == [0, 1, 2, 3, 6]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection
 from dsearch.engine.search.attend import coverage_note, require_field
-from dsearch.errors import InvalidRequest
+from dsearch.errors import EncoderMismatch, InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # layer and output are stand-ins
 
@@ -60,6 +62,28 @@ def test_vectors_make_a_dense_layer_and_texts_keep_their_mode(collection: Collec
             collection.attend(["apple"], certify=certify)
     assert collection.attend(["apple"], certify=1).certificate is not None
     assert collection.attend(["apple"]).certificate is None
+
+
+def test_vectors_without_words_keep_a_mode_that_was_asked_for(collection: Collection) -> None:
+    vectors = torch.nn.functional.normalize(torch.randn(2, 32), dim=-1)
+    with pytest.raises(InvalidRequest, match="mode='keyword' without texts; give the words of each query"):
+        collection.attend(vectors, mode="keyword")
+
+
+def test_among_no_document_there_is_none(collection: Collection) -> None:
+    assert {*collection.attend(["apple"], among=["d1", "d2", "unknown"]).ids[0]} == {"d1", "d2"}
+    assert not any(collection.attend(["apple"], among=[]).ids[0])
+
+
+def test_an_encoder_that_was_exchanged_is_compared_again(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.attend(["apple"])
+    other = HashingEncoder()
+    other._identity = replace(other.identity, weights_sha256="1" * 64)
+    monkeypatch.setattr(collection, "_give_encoder", lambda: other)
+    with pytest.raises(EncoderMismatch):
+        _ = collection.encoder
 
 
 def test_it_is_told_how_many_documents_share_the_attention(collection: Collection) -> None:

@@ -12,7 +12,7 @@ from support.cluster_checks import require_same, sharded
 from support.service.service_fakes import WORDS, WordEncoder
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.arrangement import text_name
+from dsearch.engine.search.arrangement import collapsed, text_name
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.types import Document, Hit
@@ -29,7 +29,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Any:
         collection = engine.create("copies")
         texts = [" ".join(draw.choice(WORDS, size=8)) for _ in range(COPIES)]
         documents = [
-            Document(f"d{i:02d}{form}", text.replace(" ", gap), title)
+            Document(f"d{i:02d}{form}", text.replace(" ", gap), title, {"n": i % 4})
             for i, text in enumerate(texts)
             for form, gap, title in (("a", " ", ""), ("b", "  ", ""), ("c", " ", "music"))
         ]
@@ -84,6 +84,14 @@ def test_pages_go_on_and_no_text_comes_twice(copies: Collection) -> None:
 def test_together_with_groups_and_diversity(copies: Collection) -> None:
     diverse = copies.search(QUERY, limit=200, collapse=True, diversity=0.5).hits
     assert sorted(shown(diverse)) == sorted(by_hand(copies))
+    group_of = {hit.id: hit.metadata.get("n") for hit in copies.search(QUERY, limit=200).hits}
+    groups = [group_of[id] for id, _ in by_hand(copies)]
+    firsts = [
+        one for at, one in enumerate(by_hand(copies)) if groups[at] is None or groups[at] not in groups[:at]
+    ]
+    grouped = copies.search(QUERY, limit=200, collapse=True, group_by="n").hits
+    assert shown(grouped) == firsts
+    assert len(firsts) == 5  # of each of four, and the one without
     with pytest.raises(InvalidRequest, match="collapse"):
         copies.search_batch([QUERY] * 33, collapse=True)
 
@@ -92,6 +100,8 @@ def test_without_words_nothing_is_the_same() -> None:
     assert text_name(Document("a", "", "")) == text_name(Document("b", " \n", " ")) == -1
     assert text_name(Document("a", "x  y", "one")) == text_name(Document("b", "x\ny", "two"))
     assert text_name(Document("a", "", "one")) != text_name(Document("b", "", "two"))
+    order, copies = collapsed([7, -1, 5, -1, 7, -1])
+    assert (order.tolist(), copies.tolist()) == ([0, 1, 2, 3, 5], [1, 0, 0, 0, 1, 0])
 
 
 @pytest.mark.parametrize("options", [{}, {"score_threshold": 0.5}, {"limit": 5, "offset": 3}])

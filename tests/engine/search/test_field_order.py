@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,12 @@ def order(sort: str, *values: Any) -> list[str]:
 def test_ascending_and_descending_with_ties_by_id() -> None:
     assert order("x", 3, 1, 2, 1) == ["b", "d", "c", "a"]
     assert order("-x", 3, 1, 2, 1) == ["a", "c", "b", "d"]
+
+
+def test_equal_values_go_by_id_whatever_the_order_of_documents() -> None:
+    documents = [Document(id, "", metadata={"x": 1} if id < "d" else {}) for id in "cebad"]
+    for sort in ("x", "-x"):
+        assert [documents[place].id for place in order_by(documents, sort)] == [*"abcde"]
 
 
 def test_documents_without_the_field_come_last_in_both_orders() -> None:
@@ -88,6 +95,14 @@ def test_only_the_named_fields_are_kept(
     assert shown.metadata == metadata
     assert (shown.rank, shown.id, shown.weight, shown.score) == (3, "d1", 0.25, 1.5)
     assert HIT.metadata == {"year": 1999, "place": {"city": "Ulm", "zip": 1}}
+
+
+@pytest.mark.parametrize("value", [0, 0.0, False, "", None, [], {}], ids=repr)
+def test_a_field_with_an_empty_value_is_kept_as_it_is(value: Any) -> None:
+    hit = replace(HIT, metadata={"x": value, "in": {"x": value}, "y": 1})
+    shown = shaped_by("x,in.x")(hit).metadata
+    assert shown == {"x": value, "in": {"x": value}}
+    assert type(shown["x"]) is type(value)
 
 
 @pytest.mark.parametrize("fields", ["", "title,,text", " , "])

@@ -13,6 +13,7 @@ from support.engine.layers import QUERIES, opened_head
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchLayer
+from dsearch.engine.search import gradients
 from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
 from dsearch.errors import Conflict, DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 from dsearch.types import Document, Stamp
@@ -133,9 +134,16 @@ def test_a_stamp_names_its_state_for_a_while(collection: Collection) -> None:
 def test_a_model_of_a_stamp_that_is_gone_is_told_from_one_that_never_was(collection: Collection) -> None:
     trained(collection, 1)
     present = attention_parts(collection, GradientQuery(texts=QUERIES)).stamp
-    never = Stamp(present.generation, "v7", present.sequence)
+    for version in ("v2", "v7"):
+        never = Stamp(present.generation, version, present.sequence)
+        with pytest.raises(ModelNotFound):
+            attention_parts(collection, GradientQuery(texts=QUERIES, stamp=never))
+    collection.promote("v0")
+    collection.delete_model("v1")
+    with pytest.raises(Gone, match="model v1 is gone; ask again, without the stamp"):
+        attention_parts(collection, GradientQuery(texts=QUERIES, stamp=present))
     with pytest.raises(ModelNotFound):
-        attention_parts(collection, GradientQuery(texts=QUERIES, stamp=never))
+        attention_parts(collection, GradientQuery(texts=QUERIES, model="v1"))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +167,11 @@ def test_what_would_be_too_large_is_refused_before_it_is_computed(collection: Co
         attention_parts(
             collection, GradientQuery(texts=QUERIES), include={"keys", "slopes"}, largest_bytes=8191
         )
+    trained(collection, 2)
+    exact = GradientQuery(texts=QUERIES, dtype="float64")
+    with pytest.raises(InvalidRequest, match="with 3 arrays of vectors: 24576"):  # slopes of each head
+        attention_parts(collection, exact, include={"keys", "slopes"}, largest_bytes=24_575)
+    assert attention_parts(collection, exact, include={"keys", "slopes"}, largest_bytes=24_576).ids
     with pytest.raises(InvalidRequest, match="neither states nor texts"):
         attention_parts(collection, GradientQuery())
 
@@ -176,9 +189,9 @@ def test_a_table_is_pooled_and_has_a_gradient(collection: Collection, over: str)
     away = rows + 1e-4 * (direction := np.random.default_rng(1).normal(size=rows.shape))
     moved = attention_parts(collection, replace(query, table=away.tolist())).context - found.context
     upstream = np.ones_like(found.context)
-    gradients = vjp(collection, replace(query, stamp=found.stamp), context=upstream)
-    assert gradients.table is not None
-    assert (gradients.table * direction).sum() == pytest.approx(moved.sum() / 1e-4)
+    given = vjp(collection, replace(query, stamp=found.stamp), context=upstream)
+    assert given.table is not None
+    assert (given.table * direction).sum() == pytest.approx(moved.sum() / 1e-4)
     with pytest.raises(InvalidRequest, match="field and table; give one of the two"):
         attention_parts(collection, replace(query, field="number"))
     with pytest.raises(InvalidRequest, match="a table with rows of 1 to 2 numbers; use one length"):
@@ -206,3 +219,32 @@ def test_a_proof_knows_no_bias_and_proves_places(collection: Collection) -> None
     certificates = attention_parts(collection, GradientQuery(texts=QUERIES), certify=1).certificates
     assert certificates is not None
     assert len(certificates) == len(QUERIES)
+
+
+def test_slopes_of_many_candidates_are_computed_in_parts(
+    collection: Collection, encoder: HashingEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(collection, 2)
+    query = GradientQuery(states_of(encoder), dtype="float64", options={"mode": "dense", "hops": 1})
+    whole = attention_parts(collection, query, include={"slopes"}).slopes
+    monkeypatch.setattr(gradients, "_AT_ONCE", 5)
+    np.testing.assert_allclose(attention_parts(collection, query, include={"slopes"}).slopes, whole)
+
+
+def test_only_documents_that_match_the_filter_are_attended_to(collection: Collection) -> None:
+    query = GradientQuery(texts=QUERIES, filter={"number": {"lt": 5}})
+    assert {id for ids in attention_parts(collection, query).ids for id in ids} == {f"d{n}" for n in range(5)}
+
+
+def test_an_answer_in_float64_leaves_the_served_head_as_it_is(collection: Collection) -> None:
+    version = trained(collection, 2)
+    attention_parts(collection, GradientQuery(texts=QUERIES, dtype="float64"))
+    assert {parameter.dtype for parameter in collection.head(version).parameters()} == {torch.float32}
+
+
+def test_a_model_beside_a_stamp_of_another_is_refused(collection: Collection) -> None:
+    trained(collection, 1)
+    stamp = attention_parts(collection, GradientQuery(texts=QUERIES)).stamp
+    assert attention_parts(collection, GradientQuery(texts=QUERIES, model="v1", stamp=stamp)).stamp == stamp
+    with pytest.raises(InvalidRequest, match="model='v0' with a stamp of 'v1'; leave the model out"):
+        attention_parts(collection, GradientQuery(texts=QUERIES, model="v0", stamp=stamp))

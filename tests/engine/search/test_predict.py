@@ -193,6 +193,8 @@ def test_errors(stock: Collection) -> None:
     stock.upsert([Document(id="odd", text=QUERY, metadata={"price": "seven"}, value=[1.0])])
     with pytest.raises(InvalidRequest, match=r"field 'price' is a \w+ in document '\w+' and a \w+ in '\w+'"):
         stock.predict([QUERY], field="price")
+    with pytest.raises(InvalidRequest, match="'price' is a number in document 'd1' and a label in 'odd'"):
+        stock.predict([QUERY], field="price", over="all")
     with pytest.raises(
         InvalidRequest, match="field 'value' is a vector of 1 number in document 'odd' and of 2"
     ):

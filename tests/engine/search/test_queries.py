@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
-from dsearch.engine.search.queries import group_queries, states_of
+from dsearch.engine.search.queries import checked_questions, group_queries, states_of
+from dsearch.errors import InvalidRequest
 from dsearch.index import ParsedQuery, Tokenizer
+from dsearch.search_options import SearchOptions
 
 QUERIES = ["rice", '"beam search" rice', "-java", '"beam search"', "+beam +search rice", "bread -java"]
 queries = st.lists(st.sampled_from([*QUERIES, "", " ", '"to be"', '"the"', "-", '"']), max_size=8)
@@ -77,3 +79,14 @@ def test_only_queries_of_the_live_version_with_an_embedding_count_for_its_drift(
     collection.search("apple", mode="keyword")
     collection.search(vector=[1.0, *[0.0] * 31])
     assert len(noted) == 3
+
+
+@pytest.mark.parametrize("vectors", [0, 1, 3])
+def test_there_are_as_many_vectors_as_queries(vectors: int) -> None:
+    given = [[1.0, 0.0]] * vectors
+    named = "1 vector" if vectors == 1 else f"{vectors} vectors"
+    with pytest.raises(InvalidRequest, match=f"2 queries and {named}; give as many"):
+        checked_questions(["a", "b"], SearchOptions(), given, 2)
+    states, questions = checked_questions(["a", "a"], SearchOptions(), [[1.0, 0.0], [0.0, 1.0]], 2)
+    assert states is not None
+    assert questions[0] != questions[1]

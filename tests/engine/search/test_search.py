@@ -165,17 +165,20 @@ def test_a_run_has_the_settings_of_its_system(
 
 def test_the_best_by_keywords_are_proposed_wherever_they_are(collection: Collection) -> None:
     """Built and fresh rows are ranked together, and no more than asked for are looked at again."""
+    collection.upsert([Document("alone", "bread bread")])
     collection.upsert([Document(f"n{n}", "apple " * (1 + n % 3) + "word " * n) for n in range(9)])
+    collection.upsert([Document(f"same{n}", "mango alike") for n in range(40)])
     collection.delete(["n2"])
     state = collection.snapshot
-    for query in ("apple", "apple word", "bread", "nothing"):
+    for query in ("apple", "apple word", "bread", "nothing", "mango alike"):
         every = state.all_keyword_scores([query])[0]
         every[state.excluded] = 0
         for k in (1, 4, 200):
             best = np.argsort(-every, kind="stable")[:k]
             best = best[every[best] > 0]
             (found,) = state.keyword_candidates([query], k)
-            assert found[found >= 0].tolist() == best.tolist()
+            beside, _ = state.keyword_candidates([query, "apple"], k)  # which has more in new documents
+            assert found[found >= 0].tolist() == beside[beside >= 0].tolist() == best.tolist()
 
 
 def test_documents_that_are_left_out_of_a_run_are_made_up_for(

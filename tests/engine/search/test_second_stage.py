@@ -11,11 +11,14 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.attention.late_interaction import FEATURES, POWER, Matches
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
+from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.engine.models.confidence import evidence_of_rankings
 from dsearch.engine.network_layer import open_layer
 from dsearch.engine.ranking.second_stage import CandidateEvidence, FirstStage, features_of
+from dsearch.engine.search.queries import token_encoder_of
 from dsearch.engine.snapshot.tokens_of_query import query_tokens
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.types import Document, Query
@@ -141,6 +144,36 @@ def test_an_evaluation_ranks_as_searches_do(staged: Collection) -> None:
     assert [score for _, score in run[:20]] == pytest.approx([hit.score for hit in served], abs=1e-5)
 
 
+def test_the_effect_of_training_is_not_told_of_a_second_stage_and_likeness_has_none(
+    staged: Collection,
+) -> None:
+    """The parent's ranking has none, and examples have no tokens of a query."""
+    assert staged.snapshot.token_dims is not None
+    head = staged.head("v0").reranking(SecondStage(staged.snapshot.token_dims, strength=3.0))
+    staged.promote(staged.add_model(head, {}, parent="v0"))
+    for stages in (None, 1):
+        hits = staged.search(QUERY, stages=stages, explain=True, limit=5).hits
+        assert [hit.explain.learned is None for hit in hits if hit.explain] == [stages is None] * 5
+        assert any(hit.explain.second_stage for hit in hits if hit.explain) == (stages is None)
+    for hit in staged.similar(["d1"], query="honey", explain=True, limit=5).hits:
+        assert hit.explain is not None
+        assert hit.explain.second_stage == 0
+
+
+def test_tokens_of_a_query_are_of_the_encoder_that_the_stage_was_fitted_to(staged: Collection) -> None:
+    """A version with an encoder of its own has tokens of it if it has a second stage of its own, too."""
+    assert staged.snapshot.token_dims is not None
+    change = EncoderChange(EncoderTraining("all"), {"weight": 2 * torch.eye(32)})
+    fitted = staged.head("v0").reranking(SecondStage(staged.snapshot.token_dims, strength=3.0))
+    with_stage, without = (
+        staged.add_model(head, {"scope": "query"}, encoder=change) for head in (fitted, Head(32))
+    )
+    own = token_encoder_of(staged, with_stage).identity
+    assert own == staged.encoder_identity_of(with_stage) != staged.encoder.identity
+    assert token_encoder_of(staged, without) is staged.encoder
+    assert token_encoder_of(staged, "v0") is staged.encoder
+
+
 def test_gradients_reach_matrix_strength_and_features(staged: Collection) -> None:
     head = copy.deepcopy(staged.head("v0"))
     assert staged.snapshot.tokens is not None
@@ -165,6 +198,8 @@ def test_a_document_without_known_tokens_is_ranked_neutrally(staged: Collection)
     parts = {hit.id: hit.explain.second_stage for hit in hits if hit.explain is not None}
     others = [part for id, part in parts.items() if id not in ("lost", "fresh")]
     assert parts["lost"] == parts["fresh"] == pytest.approx(np.mean(others), abs=1e-5)
+    shown = staged.search(QUERY, highlight=True, highlight_by="meaning", limit=20).hits
+    assert {hit.id for hit in shown if not hit.highlights} >= {"lost", "fresh"}
 
 
 @pytest.mark.parametrize("query", ["the", "!", "xyzzy", "bread " * 200])

@@ -127,6 +127,8 @@ def test_a_document_without_an_embedding_is_not_there_yet(collection: Collection
     collection.store.upsert([Document("late", "no embedding yet")])
     with pytest.raises(DocumentNotFound, match="it has no embedding yet"):
         collection.similar(["late"])
+    with pytest.raises(DocumentNotFound, match="document 'late' is not in the state"):
+        collection.similar(["d1", "late", "d2"])
 
 
 def test_examples_that_cancel_out_are_refused(collection: Collection) -> None:
@@ -135,6 +137,13 @@ def test_examples_that_cancel_out_are_refused(collection: Collection) -> None:
     collection.upsert([Document("minus", "its opposite")], -embedding)
     with pytest.raises(InvalidRequest, match="like and unlike cancel out"):
         collection.similar(["plus", "minus"])
+    angles = 2 * np.pi * np.arange(5) / 5  # what is left of these five is rounding
+    five = np.zeros((5, 32), np.float32)
+    five[:, 0], five[:, 1] = np.cos(angles), np.sin(angles)
+    collection.upsert([Document(id, f"{id} of five") for id in "abcde"], five)
+    assert 0 < np.linalg.norm(five.sum(0)) < 1e-6
+    with pytest.raises(InvalidRequest, match="like and unlike cancel out"):
+        collection.similar([*"abcde"])
 
 
 OTHER_QUESTIONS: list[dict[str, Any]] = [

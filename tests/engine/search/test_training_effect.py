@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection
 from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.errors import CorruptData
@@ -147,3 +148,17 @@ def test_threads_that_ask_about_two_versions_get_their_own(
     monkeypatch.setattr("dsearch.engine.state.state.load_lessons", lambda store, version: found[version])
     monkeypatch.setattr(state, "__class__", Raced)
     assert state.lessons_of("v1") is found["v1"]
+
+
+def test_of_likeness_nothing_is_told_where_the_query_is_encoded_otherwise(collection: Collection) -> None:
+    """Its state is of examples and a text, and the parent's would be of the text alone."""
+    rotation = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)))[0]
+    change = EncoderChange(EncoderTraining("all"), {"weight": rotation})
+    own = collection.add_model(moved_head(), {"scope": "query"}, encoder=change)
+    plain = collection.add_model(moved_head(), {})
+    options: Any = {"query": "honey", "explain": True, "limit": 3}
+    for version, told in ((own, False), (plain, True)):
+        hits = collection.similar(["d1"], model=version, **options).hits
+        assert [hit.explain.learned is not None for hit in hits] == [told] * 3  # type: ignore[union-attr]
+        searched = collection.search("honey", model=version, explain=True, limit=3).hits
+        assert all(hit.explain.learned is not None for hit in searched)  # type: ignore[union-attr]

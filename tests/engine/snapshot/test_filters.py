@@ -323,3 +323,30 @@ def test_documents_that_match_are_deleted(engine: SearchEngine) -> None:
     kept = {document.id for document in documents if document.metadata["n"] >= 4}
     assert receipt.deleted == 60 - len(kept)
     assert {hit.id for hit in collection.search("honey", limit=100).hits} == kept
+
+
+@pytest.mark.parametrize(
+    ("filter", "found"),
+    [
+        ({"and": [{"n": {"lt": 10}}, {"code": {"eq": "x"}}]}, {9}),
+        ({"or": [{"n": {"lt": 2}}, {"code": {"exists": True}}]}, {0, 1, 5, 9}),
+        ({"not": {"or": [{"n": {"lt": 8}}, {"code": {"eq": "x"}}]}}, {8}),
+    ],
+    ids=["and", "or", "not"],
+)
+def test_a_field_that_has_no_column_counts_beside_one_that_has(
+    engine: SearchEngine, filter: dict[str, Any], found: set[int]
+) -> None:
+    """A value of it cannot be kept in one; the store answers then."""
+    collection = engine.create("mixed")
+    codes: dict[int, str] = {1: "a\0b", 5: "a", 9: "x"}
+    documents = [Document(f"d{n}", "honey", metadata={"n": n, "code": codes.get(n)}) for n in range(10)]
+    documents = [
+        Document(one.id, one.text, metadata={k: v for k, v in one.metadata.items() if v is not None})
+        for one in documents
+    ]
+    collection.ingest(documents[:7])
+    collection.upsert(documents[7:])
+    assert collection.snapshot.generation.fields is not None
+    assert collection.snapshot.generation.fields.column(("code",)) is None
+    assert {int(hit.id[1:]) for hit in collection.search("honey", filter=filter).hits} == found

@@ -62,6 +62,27 @@ def test_only_long_documents_have_a_passage(long):
             assert hit.passage.text == hit.text[hit.passage.start : hit.passage.end]
 
 
+def test_the_passage_that_adds_most_to_the_weight_is_shown(long):
+    """Of the heads by their shares of the mixture, too: a head of next to no share may like another more."""
+    head = trained(long.store.dimension, 3)
+    with torch.no_grad():
+        head.mixture_logits.copy_(torch.tensor([0.0, 2.0, -2.0]))
+    version = long.add_model(head, {})
+    layer = SearchLayer(long.snapshot, head, mode="dense")
+    found, others = layer(states_of(long)), 0
+    for number, query in enumerate(QUERIES):
+        hits = {hit.id: hit for hit in long.search(query, mode="dense", model=version, limit=50).hits}
+        shares = found.head_weights[number].detach().numpy()
+        added = shares * head.mixture.detach().numpy()[:, None]
+        for column, id in enumerate(long.ids_at(long.snapshot, found.positions)[number]):
+            if id and hits[id].passage is not None:
+                by_head = [long.snapshot.passages.span_of(int(key)) for key in found.keys[number, :, column]]
+                shown = hits[id].passage
+                assert (shown.ordinal, shown.start, shown.end) == by_head[added[:, column].argmax()]
+                others += by_head[shares[:, column].argmax()] != by_head[added[:, column].argmax()]
+    assert others > 0
+
+
 def test_words_alone_take_no_passage(long):
     assert all(hit.passage is None for hit in long.search("apple number7", mode="keyword").hits)
 

@@ -112,3 +112,19 @@ def test_a_document_larger_than_the_bound_is_not_kept(collection):
 def test_a_row_that_is_not_there_is_an_error(collection):
     with pytest.raises(NotFound):
         collection.kept_documents.of(np.array([1, 99]))
+
+
+def test_a_document_that_two_threads_read_is_counted_once(collection, monkeypatch):
+    alone, kept = KeptDocuments(collection.store), KeptDocuments(collection.store)
+    alone.of(np.array([1]))
+    read, others = collection.store.documents, [kept.of]
+
+    def first_is_another(rows):
+        if others:
+            others.pop()(np.array([1]))
+        return read(rows)
+
+    monkeypatch.setattr(collection.store, "documents", first_is_another)
+    assert kept.of(np.array([1]))[1].id == "d0"
+    assert others == []
+    assert (len(kept), kept.bytes) == (1, alone.bytes)

@@ -128,6 +128,14 @@ def test_a_match_of_a_field_is_a_score_of_its_own(collection: Collection) -> Non
     assert "ignore_case" not in plain
 
 
+def test_new_documents_are_matched_too(collection: Collection) -> None:
+    collection.upsert([Document("new", "a text", title="Of its own")])
+    options: Any = {"score": "exact_match", "match_field": "title", "pooling": "hard"}
+    assert collection.attend(["Of its own"], **options).ids[0][0] == "new"
+    assert not any(collection.attend(["of its own"], **options).output.weights[0])
+    assert collection.attend(["of its own"], **options, ignore_case=True).ids[0][0] == "new"
+
+
 def test_options_without_a_field_stay(collection: Collection) -> None:
     options = {"score": "gaussian", "mode": "hybrid", "ignore_case": False}
     assert matched(collection, **options) == {"score": "gaussian", "mode": "hybrid"}

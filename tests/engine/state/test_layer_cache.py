@@ -50,8 +50,9 @@ def test_a_state_that_was_replaced_is_let_go(collection: Collection) -> None:
     gc.collect()
     assert layer() is None
     assert {hit.id for hit in after.hits} - {hit.id for hit in before.hits} == {"new"}
+    collection.narrowed(collection.snapshot, {"n": {"exists": False}})
     collection.forget_states()
-    assert len(collection.layers) == 0
+    assert len(collection.layers) == len(collection._narrowed._recent) == 0
 
 
 def test_they_are_bounded(collection: Collection) -> None:

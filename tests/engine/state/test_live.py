@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
+import torch
 
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.state import live as module
-from dsearch.engine.state.live import no_such_state
-from dsearch.errors import Conflict, Gone, InvalidRequest
+from dsearch.engine.state.live import IntegrityProof, no_such_state
+from dsearch.errors import Command, Conflict, CorruptData, Gone, InvalidRequest
+from dsearch.index import Generation
 from dsearch.types import Document
 
 
@@ -55,6 +60,41 @@ def test_the_delta_counts_what_makes_searches_slower(collection: Collection) -> 
     assert collection._live.stale
     collection.refresh()
     assert (collection._live.delta, collection._live.stale) == (0, False)
+    collection.delete(["d1"])
+    assert (collection._live.delta, collection._live.stale) == (1, True)
+
+
+def test_parameters_of_another_generation_are_not_taken_up(collection: Collection) -> None:
+    """An index is measured beside other work, and may have been replaced by then."""
+    live, before = collection._live, collection.snapshot
+    live.use_parameters(before.generation.number - 1, {"nprobe": 3})
+    assert collection.snapshot is before
+
+
+def test_a_document_that_was_embedded_after_later_ones_is_in_its_place(collection: Collection) -> None:
+    collection.store.upsert([Document("waiting", "honey")])
+    waiting = collection.store.rows_of(["waiting"])["waiting"]
+    write(collection, "later")
+    embeddings = collection.encoder.encode_documents(["honey"])
+    collection.store.set_embeddings([waiting], embeddings)
+    collection.catch_up()
+    fresh = collection.snapshot.fresh
+    assert fresh.rows.tolist() == sorted(collection.store.rows_of(["waiting", "later"]).values())
+    np.testing.assert_array_equal(fresh.embeddings, collection.store.embeddings(fresh.rows))
+    assert [hit.id for hit in collection.search("later", limit=1).hits] == ["later"]
+
+
+@pytest.mark.parametrize(("least", "folded"), [(1e-2, True), (1e-5, False)])
+def test_a_projection_without_a_precise_inverse_is_left_out_of_the_keys(
+    collection: Collection, least: float, folded: bool
+) -> None:
+    head = Head(32)
+    with torch.no_grad():
+        head.key_delta[0, 0] = least - 1
+    collection.promote(collection.add_model(head, {}))
+    projection = collection._live.key_projection()
+    assert (projection is not None) == folded
+    assert projection is None or projection[0, 0] == pytest.approx(least)
 
 
 def test_fresh_rows_that_were_replaced_are_cleared_now_and_then(
@@ -97,3 +137,20 @@ def test_a_stamp_of_later_is_a_conflict_and_one_of_before_is_gone(collection: Co
         error = no_such_state("food", replace(stamp, **change), snapshot)
         assert type(error) is kind
         assert f"generation {snapshot.generation.number}, sequence {snapshot.sequence}" in str(error)
+
+
+def test_a_generation_that_cannot_be_read_is_damaged(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the disk, which may be whole again later: what is built anew is answered from."""
+    generation = collection.snapshot.generation
+    monkeypatch.setattr(generation, "unproven", ("keys.faiss",))
+    monkeypatch.setattr(Generation, "prove", Mock(side_effect=OSError(5, "Input/output error")))
+    proof = IntegrityProof(generation, 5.0, Command("index", ("-c", "food")))
+    proof.wait()
+    assert (proof.state, proof.proven_at) == ("damaged", None)
+    with pytest.raises(
+        CorruptData, match=r"cannot be read \(.*Input/output error\); check the disk"
+    ) as raised:
+        proof.require()
+    assert raised.value.hint == Command("index", ("-c", "food"))

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fakes import HashingEncoder
 from support.guarded import guarded
 
 from dsearch.attention.memory_rows import TRUSTED
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.engine import Collection
+from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.state import remembered
 from dsearch.engine.state.remembered import JUDGEMENTS, RememberedRows, contributor_of, memory_of_rows
 from dsearch.errors import InvalidRequest
@@ -271,6 +272,41 @@ def test_a_head_is_of_its_version_its_state_and_its_kind(collection: Collection)
             head = kind(version, sequence)
             assert head.memory.texts == [{"v1": "one", "v2": "two"}[version], *inserted[sequence]]
             assert isinstance(head, FixedHead if kind == collection.ranking_head else Head)
+
+
+def test_a_row_that_was_dropped_answers_no_more_in_a_head_that_grew(collection: Collection) -> None:
+    """As many rows as before are not the same rows."""
+    version = collection.add_model(with_memory("one"), {})
+    at = int(collection.store.rows()[0])
+    first = collection.remembered.add([row_of_collection("first", at)])
+    collection.remembered.add([row_of_collection("second", at)])
+    assert collection.head(version).memory.texts == ["one", "first", "second"]
+    collection.remembered.drop_after(first)
+    collection.remembered.add([row_of_collection("third", at)])
+    for head in (collection.head, collection.ranking_head):
+        assert head(version).memory.texts == ["one", "first", "third"]
+
+
+def test_the_heads_that_were_asked_for_first_make_room(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "_HEADS", 2)
+    versions = [collection.add_model(with_memory(text), {}) for text in ("one", "two", "three")]
+    heads = [collection.head(version) for version in versions]
+    assert [key[0] for key in collection.remembered._heads] == versions[1:]
+    assert collection.head(versions[2]) is heads[2]
+    assert collection.head(versions[0]).memory.texts == ["one"]
+
+
+def test_a_reader_takes_up_rows_that_another_process_wrote(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    with SearchEngine(engine.home.path, readonly=True, encoder=HashingEncoder) as reader:
+        other = reader.collection("food")
+        assert other.remembered.rows() == ()
+        collection.remembered.add([row_of_collection("first", int(collection.store.rows()[0]))])
+        other.catch_up()
+        assert texts(other.remembered.rows()) == ["first"]
 
 
 def with_memory(text: str) -> Head:

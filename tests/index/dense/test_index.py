@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -233,6 +234,26 @@ def test_wrong_arguments_say_what_is_allowed() -> None:
         DenseIndex.build(clustered(10), projection=np.eye(3, dtype=np.float32))
 
 
+def test_positions_alone_are_those_of_a_search_with_these_parameters(
+    corpus: tuple[np.ndarray, np.ndarray],
+) -> None:
+    keys, queries = corpus
+    index = DenseIndex.build(keys, "IVF").using({"nprobe": 4})
+    for nprobe in (1, 30):
+        found = index.nearest(queries, 5, {"nprobe": nprobe})
+        searched = index.search(queries, 5, None, {"nprobe": nprobe})[1]
+        np.testing.assert_array_equal(np.sort(found), np.sort(searched))
+    few = DenseIndex.build(keys[:40], "IVF")  # all of which are compared
+    np.testing.assert_array_equal(few.nearest(queries, 5, {"nprobe": 1}), few.search(queries, 5)[1])
+
+
+def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:
+    distances: Any = faiss.IndexFlatL2(4)
+    faiss.write_index(distances, str(tmp_path / "keys.faiss"))
+    with pytest.raises(CorruptData, match="metric 1, not inner product; build the generation again"):
+        DenseIndex.load(tmp_path / "keys.faiss")
+
+
 def test_an_empty_batch_is_answered() -> None:
     scores, positions = DenseIndex.build(clustered(10)).search(np.zeros((0, 32), np.float32), 3)
     assert scores.shape == positions.shape == (0, 3)
@@ -269,3 +290,35 @@ def test_the_scores_of_all_keys_are_those_that_search_ranks_by(
         built.scores(queries[:, :31])
     with pytest.raises(InvalidRequest, match="NaN"):
         built.scores(np.full((1, 32), np.nan, np.float32))
+
+
+def test_lists_learn_from_keys_of_the_whole_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys come in the order of their writing: the first of them may be about one thing."""
+    trained: list[np.ndarray] = []
+
+    def noting(keys: np.ndarray, *further: Any) -> np.ndarray:
+        trained.append(keys[:, 0])
+        return projected(keys, *further)
+
+    monkeypatch.setattr(dense, "_TRAINING_ROWS", 10)
+    monkeypatch.setattr(dense, "projected", noting)
+    keys = clustered(2500)
+    keys[:, 0] = np.arange(2500)
+    DenseIndex.build(keys, "IVF")
+    assert (trained[0][0], trained[0][-1]) == (0, 2499)
+    assert np.diff(trained[0]).max() <= 2
+
+
+def test_a_graph_searches_further_the_more_is_asked_for(corpus: tuple[np.ndarray, np.ndarray]) -> None:
+    """Whatever was asked for before, and however little is enough for a few."""
+    keys, queries = corpus
+    index = DenseIndex.build(keys, "HNSW").using({"ef_search": 16})
+    few, many = index.search(queries, 10)[1], index.search(queries, 100)[1]
+    np.testing.assert_array_equal(many, index.using({}).search(queries, 100)[1])
+    assert recall(many, exact(keys, queries, 100)) > recall(few, exact(keys, queries, 10))
+    np.testing.assert_array_equal(index.search(queries, 100, None, {"ef_search": 200})[1], many)
+
+
+def test_a_parameter_is_set_beside_those_that_were_set_before() -> None:
+    index = DenseIndex.build(clustered(2500), "IVFPQ").using({"k_factor": 3}).using({"nprobe": 5})
+    assert index.parameters == {"nprobe": 5, "k_factor": 3}

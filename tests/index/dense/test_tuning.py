@@ -64,8 +64,9 @@ def test_filters_need_the_exhaustive_search(keys: np.ndarray, monkeypatch: pytes
     queries, exclude = clustered(60, seed=1), np.random.default_rng(2).random(len(keys)) >= 0.02
     truth = np.argsort(-np.where(exclude, -np.inf, queries @ keys.T), axis=1, kind="stable")[:, :10]
     assert recall(index, queries, truth, exclude) >= 0.97
-    monkeypatch.setattr(dense, "_SCANNED_SHARE", 0.0)
     monkeypatch.setattr(dense, "_READ_BELOW", 0)
+    assert recall(index, queries, truth, exclude) >= 0.97
+    monkeypatch.setattr(dense, "_SCANNED_SHARE", 0.0)
     assert recall(index, queries, truth, exclude) < 0.9
 
 
@@ -281,3 +282,9 @@ def test_recall_counts_neighbours_that_are_there(keys: np.ndarray) -> None:
     assert recall(index, queries, truth) == 1.0
     assert recall(index, queries, np.array([[0, 7, -1, -1, -1], [1, 0, -1, -1, -1]])) == pytest.approx(3 / 4)
     assert recall(index, queries, truth, np.arange(4) == 2) == pytest.approx(6 / 8)
+
+
+def test_an_exact_index_is_measured_with_few_queries_and_reaches_a_recall_of_all(keys: np.ndarray) -> None:
+    index, measured = build_tuned(keys[:50], "Flat", queries=keys[:60], target=1.0)
+    assert measured is not None
+    assert (index.kind, measured.recall_at_10, measured.queries) == ("Flat", 1.0, 20)

@@ -253,5 +253,36 @@ def test_of_equally_similar_terms_the_more_frequent_replaces_a_misspelt_one(
     frequencies: list[int], nearest: str
 ) -> None:
     spelling = Spelling(["house", "mouse"], np.array(frequencies))
-    assert spelling.nearest(["couse"]) == nearest
+    assert spelling.nearest(["couse"]) == spelling.nearest(["couse", "zzzzz"]) == nearest
     assert spelling.nearest(["cow"]) is None
+
+
+def test_an_identifier_with_a_known_part_is_not_misspelt() -> None:
+    index = KeywordIndex.build(["a kettle boils", "water"])
+    newer = TokenizedTexts.of(index.tokenizer, [])
+    assert index.respelt("ketle kettle.zzzzzz", newer) == "kettl kettle.zzzzzz"
+
+
+def test_a_word_weighs_as_much_as_its_rarest_term() -> None:
+    index = KeywordIndex.build(["read_csv", "read csv", "read", "csv"])
+    assert index.idf("read_csv") > index.idf("read") > 0
+
+
+@pytest.mark.parametrize(
+    ("query", "respelt"),
+    [
+        ("databse", "database"),  # whose stem, databas, would be stemmed again
+        ("the Desisions", "the decisions"),
+        ("embbeding kitchn", "embeding kitchen"),
+        ("databss", "databss"),  # without an ending that leads there
+        ("embeddings", "embeddings"),
+    ],
+)
+def test_a_misspelt_word_is_replaced_by_one_with_the_stem_that_documents_have(
+    query: str, respelt: str
+) -> None:
+    index = KeywordIndex.build(["a database of decisions", "embedding", "kitchen"])
+    newer = TokenizedTexts.of(index.tokenizer, [])
+    assert index.respelt(query, newer) == respelt
+    known = {term.term_id >= 0 for term in index._terms.of(respelt)}
+    assert known == {respelt != "databss"}

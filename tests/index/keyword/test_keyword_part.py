@@ -48,6 +48,8 @@ def test_a_part_that_was_saved_needs_the_statistics_of_its_corpus(tmp_path: Path
     )
     with pytest.raises(InvalidRequest, match="frequencies of 1 term; this index has"):
         loaded.of_corpus(CorpusStatistics(4, np.array([1])))
+    with pytest.raises(InvalidRequest, match="frequencies of 9 terms; this index has"):
+        loaded.of_corpus(CorpusStatistics(4, np.ones(9, np.int64)))
 
 
 def test_phrases_are_found_in_a_part() -> None:

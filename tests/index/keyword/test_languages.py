@@ -152,3 +152,21 @@ def test_readings_of_a_query_that_are_the_same_are_one() -> None:
             assert set(word.variants).isdisjoint(word.terms)
             assert len(set(word.variants)) == len(word.variants)
     assert len(tokenizer.readings("zzz")) == 1
+
+
+def test_only_words_with_one_term_have_variants() -> None:
+    """A stop word of the likeliest language is none in the others, and an identifier is no word of any."""
+    tokenizer = Tokenizer.for_language("auto")
+    the, haus = tokenizer.query_words("the haus")
+    assert (the.terms, the.variants, haus.terms) == ((), (), ("haus",))
+    assert len(tokenizer.readings("the haus")) == 2
+    identifier = tokenizer.query_words("a runningTests")[1]
+    assert len(identifier.terms) == 3
+    assert identifier.variants == ()
+    assert len(tokenizer.readings("a runningTests")) == 2
+
+
+def test_a_word_is_shown_in_whichever_language_it_may_be(index: KeywordIndex) -> None:
+    """As it is found: "running" is Swedish more likely, where its stem is another."""
+    ((start, end),) = index.highlights("running", TEXTS[ENGLISH])
+    assert TEXTS[ENGLISH][start:end] == "running"

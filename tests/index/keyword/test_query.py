@@ -135,6 +135,8 @@ def test_phrases_survive_the_disk(tmp_path: Path) -> None:
 def test_texts_of_another_tokenizer_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="cut them again"):
         KeywordIndex.build([]).matching_texts(parse_query("+a"), TokenizedTexts.of(PLAIN, ["a"]))
+    with pytest.raises(InvalidRequest, match="cut them again"):  # whose stop words are others
+        KeywordIndex.build([]).scores_of_texts("the", TokenizedTexts.of(Tokenizer(stop_words=()), ["the"]))
 
 
 def test_a_phrase_does_not_run_on_into_the_next_document() -> None:

@@ -104,3 +104,15 @@ def test_a_file_of_another_format_or_none_is_refused(tmp_path: Path, codec: Toke
     (tmp_path / "tokens.db").write_bytes(b"no database" * 100)
     with pytest.raises(CorruptData):
         _ = TokenSpool(tmp_path).codec
+
+
+def test_an_error_of_the_disk_is_no_damage(spool: TokenSpool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever moved the file away would lose the second stage for a lock or a full disk."""
+
+    def locked() -> sqlite3.Connection:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(spool, "_open", locked)
+    for ask in (spool.rows, lambda: spool.put({1: tokens(1)}), lambda: spool.get([1])):
+        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+            ask()

@@ -83,3 +83,10 @@ def test_a_term_in_capitals_is_no_other_term() -> None:
 @pytest.mark.parametrize(("length", "shown"), [(FRAGMENT_CHARACTERS, 1), (FRAGMENT_CHARACTERS + 1, 0)])
 def test_a_term_longer_than_a_piece_is_not_shown(length: int, shown: int) -> None:
     assert len(fragments("x" * 1000, [(300, 300 + length)])) == shown
+
+
+def test_pieces_that_touch_are_both_shown() -> None:
+    """Without blanks a piece begins forty characters before its term; the second where the first ends."""
+    first, second = fragments("x" * 1000, [(100, 105), (300, 305)])
+    assert (first.start, first.start + len(first.text)) == (60, 260)
+    assert (second.start, second.spans) == (260, [(300, 305)])
