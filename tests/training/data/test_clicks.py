@@ -185,6 +185,16 @@ def test_the_newest_thumb_of_a_client_counts() -> None:
     assert graded_pages(pages, THETA).grades["wing"] == {"d1": 1.0}
 
 
+def test_a_thumb_down_takes_back_the_clicks_of_its_key() -> None:
+    """One key's is no quorum, which the clicks of two others are."""
+    others = crowd() + [click("d2", key=key) for key in ("k1", "k2")]
+    clicked = [*others, click("d2", key="k3")]
+    taken_back = [*clicked, page(("thumbs_down", "d2"), key="k3")]
+    one, two, three = (graded_pages(pages, THETA).grades["wing"] for pages in (others, taken_back, clicked))
+    assert one == two
+    assert two["d2"] < three["d2"]
+
+
 def test_one_thumb_among_many_keys_neither_makes_nor_takes_a_document() -> None:
     up = [page(("thumbs_up", "d9"), key="liar")]
     down = [page(("thumbs_down", "d1"), key="liar")]
@@ -244,8 +254,12 @@ def test_a_key_that_agrees_with_all_makes_outsiders_of_none() -> None:
 
 
 def test_a_key_does_not_agree_with_itself() -> None:
-    """It always clicks beside one other key, which is at one with everybody elsewhere."""
-    clicked = {f"q{q}": {"d1": [f"k{n}" for n in range(10)]} for q in range(20)}
+    """It always clicks beside one other key, which is at one with everybody elsewhere.
+
+    What it asks alone says nothing of it.
+    """
+    clicked = {"alone": {"d1": ["liar"], "d2": ["liar"]}}
+    clicked |= {f"q{q}": {"d1": [f"k{n}" for n in range(10)]} for q in range(20)}
     clicked |= {f"rare{q}": {"d1": [f"k{q}"], "d2": ["liar"]} for q in range(10)}
     assert outsiders(clicked) == {"liar"}
 
