@@ -199,6 +199,10 @@ def test_queries_are_paired_by_their_index() -> None:
     assert of_tuned.p_value is not None
     assert of_tuned.p_value <= paired.p_value < apart.p_value  # type: ignore[operator]
     assert apart.p_value == pytest.approx(1.25 * of_tuned.p_value, abs=0.01)
+    again = generator.permutation(400)  # as many of unknown indices: paired as they are given
+    turned = judge(answers(now[again]), answers(tuned[again]))
+    paired, _ = judge_candidates(turned, answers(now), answers(tuned), answers(tuned))
+    assert paired.p_value == pytest.approx(turned.p_value, abs=0.004)
     before, after = answers(now), answers(tuned)
     same, _ = judge_candidates(of_tuned, before, after, after, queries=np.arange(400))
     assert same.p_value == of_tuned.p_value

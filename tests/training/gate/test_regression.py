@@ -68,9 +68,10 @@ def test_a_baseline_is_written_and_read_and_others_are_refused(tmp_path: Path) -
         path.write_text(wrong)
         with pytest.raises(InvalidRequest, match="is not a baseline; write one with: dsearch evaluate"):
             Baseline.read(path)
-    path.write_text(json.dumps({**content, "format": 2}))
-    with pytest.raises(InvalidRequest, match="this release reads format 1 of nDCG@10"):
-        Baseline.read(path)
+    for other in ({"format": 2}, {"measure": "recall@10"}):
+        path.write_text(json.dumps({**content, **other}))
+        with pytest.raises(InvalidRequest, match="this release reads format 1 of nDCG@10"):
+            Baseline.read(path)
     with pytest.raises(InvalidRequest, match="cannot be read"):
         Baseline.read(tmp_path / "none.json")
 
