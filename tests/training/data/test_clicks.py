@@ -145,6 +145,13 @@ def test_over_all_queries_a_key_has_at_most_its_share() -> None:
     assert max(graded.weights.values()) <= 2
 
 
+def test_clicks_that_do_not_count_within_a_query_are_no_part_of_a_share() -> None:
+    """Of 500 clicks two count, so that the key's third, elsewhere, counts like anybody's."""
+    pages = [click("d2", key="liar") for _ in range(500)] + [click("d1", key=f"k{n}") for n in range(3)]
+    pages += [click("d1", key="liar", query="rare"), click("d2", key="k1", query="rare")]
+    assert graded_pages(pages, even_propensities()).grades["rare"] == {"d1": 1.0, "d2": 1.0}
+
+
 # ---- what people say
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dsearch.store import Event, Impression, Page
-from dsearch.training.data import agreement
+from dsearch.training.data import agreement, outcomes
 from dsearch.training.data.agreement import Support, supported, supports
 from dsearch.training.data.outcomes import LEFT, graded_queries
 from dsearch.training.data.propensity import even_propensities
@@ -42,6 +42,23 @@ def test_a_click_says_nothing_of_the_rest_of_its_page() -> None:
 def test_a_thumb_down_takes_a_document_out_of_the_use() -> None:
     graded = grades(page("river", "k", ("click", "a"), ("thumbs_up", "b"), ("thumbs_down", "c")))
     assert graded == {("river", "k"): {"a": 0.5, "b": 1.0, "c": -LEFT}}
+
+
+def test_a_document_is_worth_its_best_act_and_an_agents_what_it_is_on_average() -> None:
+    """Bought and called relevant: bought. Read on two pages: as much as used on one and left on the other."""
+    graded = grades(page("river", "k", ("purchase", "a"), ("thumbs_up", "a"), ("thumbs_up", "b")))
+    assert graded == {("river", "k"): {"a": 1.0, "b": pytest.approx(2 / 3)}}
+    pages = [page("river", "k", ("read", "a"), time_s=1.0)]
+    pages += [page("river", "k", ("read", "a"), ("used", "b"), time_s=2.0)]
+    assert grades(*pages)["river", "k"] == {"a": 1.0, "b": 1.0, "c": -LEFT, "d": -LEFT}
+
+
+def test_of_a_large_batch_the_newest_rows_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcomes, "MOST_ROWS", 3)
+    pages = [page(f"q{n}", f"k{n}", ("used", "a"), time_s=float(n)) for n in range(5)]
+    rows, left_out = graded_queries(pages, even_propensities())
+    assert [row.text for row in rows] == ["q4", "q3", "q2"]
+    assert left_out == {"queries of an older date than the newest of a batch": 2}
 
 
 def test_thumbs_of_one_contributor_that_are_even_say_nothing() -> None:

@@ -106,12 +106,15 @@ def test_logged_queries_may_not_lose_either(reports: Collection, monkeypatch: py
     job = TrainingJob(self_supervised=True, epochs=1)
     react(reports, range(FEWEST_JUDGING - 1))
     assert logged_queries(reports) is None
+    react(reports, [FEWEST_JUDGING - 1])
+    assert logged_queries(reports) is not None
+    monkeypatch.setattr(as_served, "FEWEST_JUDGING", FEWEST_JUDGING + 1)
     few = run_training(reports, job).result
     assert isinstance(few, TrainingResult)
     assert few.gate.passed
     assert "gate_on_logged_queries" not in few.record
 
-    react(reports, range(FEWEST_JUDGING - 1, FEWEST_JUDGING + 5))
+    react(reports, range(FEWEST_JUDGING, FEWEST_JUDGING + 5))
     listener = Listener()
     harmful = run_training(reports, job, listener).result
     assert isinstance(harmful, TrainingResult)
