@@ -324,7 +324,7 @@ def test_folds_are_held_out_until_it_is_enough(
     assert everything.gate.slice("all").queries == PAIRS
     assert everything.gate.slice("seen").queries == 0  # no two queries share a document
     assert everything.record["gate"]["canary_overlap"] == everything.gate.canary_overlap
-    monkeypatch.setattr(import_module("dsearch.training.finetune.training"), "ENOUGH", 15)
+    monkeypatch.setattr(import_module("dsearch.training.finetune.training"), "ENOUGH", 20)
     one = trained(3)
     assert observer.stages == ["validate", "train"]
     assert one.gate.slice("all").queries == 20
