@@ -11,7 +11,7 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
-from dsearch.jobs import RISKS
+from dsearch.jobs import RISKS, SavingJob
 from dsearch.training.gate.decision import (
     SLICE_PRIOR,
     further_for_significance,
@@ -20,6 +20,7 @@ from dsearch.training.gate.decision import (
 )
 from dsearch.training.gate.gate import Gate, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers
+from dsearch.training.gate.verdict import judge_scores
 from dsearch.training.relevant import ndcg_at_10
 
 QUERIES = 120
@@ -179,6 +180,14 @@ def test_a_risk_names_two_bounds(risk: str, alpha: float, harm: float) -> None:
     assert report.p_value is not None
     assert 0.03 < report.p_value < 0.049
     assert report.passed == (risk != "cautious")
+
+
+def test_scores_of_examples_are_judged_as_asked() -> None:
+    scores = [0.1 * number for number in range(20)]
+    job = SavingJob(before=scores, after=[1 + of for of in scores], risk="bold", alpha=0.125, margin=0.25)
+    report = judge_scores(job)
+    assert report.gate == Gate(0.125, 0.25, harm=RISKS["bold"].harm)
+    assert [part.queries for part in report.slices] == [20, 0, 20]  # examples are of no document
 
 
 def test_an_unknown_risk_is_refused() -> None:

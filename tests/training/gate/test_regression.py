@@ -45,6 +45,12 @@ def test_a_regression_is_a_significant_fall_above_the_tolerance(
     assert (found.p_value is None) == (found.now >= found.before)
 
 
+def test_the_baseline_is_of_what_answers() -> None:
+    """Systems are evaluated in an order that ends with it."""
+    systems = {name: {"nDCG@10": {"q": at / 4}} for at, name in enumerate(("dense", "hybrid", "trained v3"))}
+    assert Baseline.of(systems) == Baseline("trained v3", {"q": 0.5})
+
+
 def test_few_queries_fail_no_build() -> None:
     few = {id: VALUES[id] for id in list(VALUES)[:5]}
     fallen = Baseline("now", dict.fromkeys(few, 0.0))
