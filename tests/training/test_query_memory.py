@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from dsearch.attention.retrieval.memory import ALIKE
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.jobs import TrainingJob
-from dsearch.training import Examples, examples_from_judgements, run_training
+from dsearch.training import Examples, TrainingOptions, examples_from_judgements, run_training
 from dsearch.training.gate.selection import on_device_of, with_memory
 from dsearch.training.memory import ChosenMemory, MemorySetting, MemoryTrials, memory_of
 from dsearch.training.memory_values import hidings_of, values_of_memories
@@ -25,7 +26,7 @@ from dsearch.training.relevant import Relevant
 from dsearch.training.tune import DEFAULT, Trials
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
-TRAINING = importlib.import_module("dsearch.training.finetune.training")
+TRAINING, HEAD = (importlib.import_module(f"dsearch.training.finetune.{of}") for of in ("training", "head"))
 
 
 @pytest.fixture
@@ -71,6 +72,35 @@ def test_a_ranking_of_training_queries_leaves_their_own_rows_out(examples: Examp
     head.memory = memory_of(examples.subset([0]), SETTING._replace(strength=50.0))
     plain = Ranking(examples.subset([0])).top(Head(examples.states.shape[1]).eval())
     assert np.array_equal(Ranking(examples.subset([0])).top(head.eval()), plain)
+
+
+def test_one_ranking_ranks_by_one_memory_after_another(examples: Examples) -> None:
+    """Heads of a fold have memories of different rows, or that lend otherwise."""
+    head, held_out = Head(examples.states.shape[1]).eval(), examples.subset(range(0, len(examples), 2))
+    ranking, tops = Ranking(held_out), list[np.ndarray]()
+    for start, lending in ((1, 1.0), (3, 1.0), (3, 0.0)):
+        known = examples.subset(range(start, len(examples), 4))
+        memory = memory_of(known, SETTING._replace(lending=lending))
+        alone = Ranking(held_out).top(with_memory(head, memory, 1.0))
+        np.testing.assert_array_equal(ranking.top(with_memory(head, memory, 1.0)), alone)
+        assert not any(np.array_equal(alone, other) for other in tops)
+        tops.append(alone)
+
+
+@pytest.mark.parametrize("source", ["judgements", "clicks", "documents"])
+def test_past_queries_are_those_that_people_judged(
+    examples: Examples, monkeypatch: pytest.MonkeyPatch, source: Any
+) -> None:
+    tried: list[str] = []
+
+    def choose() -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(HEAD, "_trials", lambda *_: SimpleNamespace(choose=choose))
+    monkeypatch.setattr(HEAD.MemoryTrials, "of", lambda _: tried.append(source))
+    with pytest.raises(InterruptedError):
+        HEAD.finetune(replace(examples, source=source), TrainingOptions(epochs=1))
+    assert tried == (["judgements"] if source == "judgements" else [])
 
 
 def test_what_a_ranking_orders_by_is_what_a_search_serves(topics: Collection, examples: Examples) -> None:
@@ -218,3 +248,4 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
     # By fold: beside the tuned search; beside the head when it is ranked, and when it is calibrated.
     assert 2 * len(seen) == 3 * len(trained) > 0
     assert not any(np.allclose(stored, own) for stored, own in trained)
+    assert max(len(stored) for stored, _ in seen) < len(queries)  # a fold knows nothing of its own
