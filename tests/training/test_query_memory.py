@@ -239,6 +239,14 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
         seen.append((examples.states, states))
         return memory_of(examples, setting, states=states)
 
+    calibrated: list[bool] = []
+    ranked = TRAINING.ranked_examples
+
+    def as_stored(examples: Examples, head: Head) -> Any:
+        calibrated.append(np.allclose(examples.states, topics.encoder.encode_queries(examples.texts)))
+        return ranked(examples, head)
+
+    monkeypatch.setattr(TRAINING, "ranked_examples", as_stored)
     monkeypatch.setattr(TRAINING, "memory_of", noted)
     monkeypatch.setattr(MemoryTrials, "choose", lambda *_, **__: ChosenMemory(DEFAULT, SETTING))
     queries, judgements = queries_of()
@@ -248,4 +256,6 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
     # By fold: beside the tuned search; beside the head when it is ranked, and when it is calibrated.
     assert 2 * len(seen) == 3 * len(trained) > 0
     assert not any(np.allclose(stored, own) for stored, own in trained)
+    assert len(calibrated) == 3
+    assert not any(calibrated)
     assert max(len(stored) for stored, _ in seen) < len(queries)  # a fold knows nothing of its own

@@ -189,3 +189,14 @@ def test_questions_are_written_apart_from_what_any_passage_would_give(
             blank = log_probabilities(writer, writer_module._BLANK, tokens)[-1]
             tokens.append(int((blank + guidance * (by_passage - blank)).argmax()))
         assert text == writer.tokenizer.decode(tokens)
+
+
+def test_a_batch_is_written_until_its_last_question_ends(
+    writer: QuestionWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decoded(tokens: torch.Tensor, *, skip_special_tokens: bool) -> list[str]:
+        words = ["what", "else", "is", "there", "now?", "more", "words"][: tokens.shape[1]]
+        return ["is it a bridge?", " ".join(words)]
+
+    monkeypatch.setattr(writer.tokenizer, "batch_decode", decoded)
+    assert writer.questions(PASSAGES[:2]) == ["is it a bridge?", "what else is there now?"]
