@@ -30,6 +30,7 @@ from dsearch.training.confidence import (
     made_queries,
     ranked,
     ranked_examples,
+    with_calibration,
 )
 from dsearch.types import Confidence, Document
 
@@ -297,6 +298,39 @@ def test_nothing_answers_nonsense_and_everyday_questions_that_score_low(
     assert (unanswered[: confidence.NONSENSE, 0] >= bound).sum() >= 1
     assert (unanswered[confidence.NONSENSE :, 0] < bound).all()
     assert len(unanswered) == confidence.NONSENSE + len(EVERYDAY) - 1
+
+
+def test_what_has_an_encoder_or_documents_of_its_own_is_calibrated_later(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By queries that its own encoder has seen, over its own documents."""
+    change: Any = object()
+    record = {"scope": "query"}
+    assert with_calibration(record, collection, collection.head("v0"), None, change) == record
+    assert RECORDED in with_calibration(record, collection, collection.head("v0"), None)
+    monkeypatch.setattr(type(collection), "has_documents_of", lambda *_: True)
+    assert calibrate_by_judgements(collection, "v0", *_judged()) is None
+
+
+def test_made_queries_are_answered_by_the_documents_that_they_are_made_of(collection: Collection) -> None:
+    """Those that are there: with deleted ones before them their places are others than their numbers."""
+    collection.delete([f"d{number}" for number in range(20)])
+    made = made_queries(collection)
+    assert made is not None
+    assert COUNT - 25 < len(made.relevant) <= COUNT - 20
+    documents = {document.id: set(document.text.split()) for document in _documents()[20:]}
+    for text, at in zip(made.texts, made.relevant, strict=False):
+        [[id]] = collection.ids_at(made.snapshot, at[None])
+        assert set(text.split()) <= documents[id]
+
+
+def test_a_fifth_of_the_documents_may_come_or_go(collection: Collection) -> None:
+    known = calibrate_by_documents(collection)
+    fifth = COUNT // 5
+    collection.ingest([Document(f"e{number}", f"other{number} thing{number}") for number in range(fifth)])
+    assert calibrate_by_documents(collection) == known
+    collection.ingest([Document("one more", "of them")])
+    assert calibrate_by_documents(collection) != known
 
 
 def test_a_calibration_holds_until_there_is_another(collection: Collection) -> None:

@@ -165,6 +165,15 @@ def test_no_query_is_answered_by_its_episode(topics: Collection) -> None:
     assert values[DEFAULT, strong].all.mean() > values[DEFAULT, None].all.mean() + 0.3
 
 
+def test_queries_of_one_episode_are_answered_by_the_memory_that_there_is(topics: Collection) -> None:
+    """Without their episode none would be left."""
+    texts, _ = queries_of()
+    grades = {query: {f"d0-{number}": 1.0 for number in range(DOCUMENTS)} for query in [*texts][:4]}
+    examples = examples_from_judgements(topics, texts, grades).remembering()
+    values = values_of_memories(examples, np.arange(4), [DEFAULT])
+    assert all(np.isfinite(of.all).all() for of in values.values())
+
+
 def test_memory_is_chosen_where_past_queries_tell(examples: Examples) -> None:
     memories = MemoryTrials.of(Trials.of(examples))
     chosen, report = memories.judged()

@@ -76,6 +76,19 @@ def test_queries_are_one_that_differ_in_case_and_spaces() -> None:
     assert graded.texts == {"wing flutter": "Wing  Flutter"}
 
 
+def test_the_share_below_which_clicks_are_noise_is_allowed() -> None:
+    pages = [click("d1", key=f"k{n}") for n in range(5)] + [click("d2", key="k0")]
+    assert graded_pages(pages, even_propensities()).grades["wing"] == {"d1": 1.0, "d2": 0.2}
+
+
+def test_a_query_weighs_by_the_median_of_all() -> None:
+    """One that everybody asks does not take the weight of the others."""
+    pages = [click("d1", key=f"k{n}", query="asked by all") for n in range(60)]
+    pages += [click("d1", key="k1", query="rare"), click("d1", key="k2", query="rarer")]
+    weights = graded_pages(pages, THETA, ClickOptions(quorum=1)).weights
+    assert weights == pytest.approx({"asked by all": 2 * 60 / 61, "rare": 1.0, "rarer": 1.0})
+
+
 def test_noise_is_left_out() -> None:
     pages = [click("d1", key=f"k{n}") for n in range(10)] + [click("d2", key="k1")]
     graded = graded_pages(pages, even_propensities())

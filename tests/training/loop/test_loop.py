@@ -67,6 +67,25 @@ def test_a_course_up_to_no_epoch_takes_no_step() -> None:
     assert task.steps == 0
 
 
+def test_a_course_ends_where_its_observer_has_seen_enough() -> None:
+    """What it was told of is in the checkpoint."""
+    keeper, task = Kept(), Sinking()
+    run_course(task, COURSE, watch=Watch(keeper=keeper), on_epoch=lambda epoch: epoch.number < 2)
+    assert task.steps == 8
+    assert keeper.last is not None
+    assert (keeper.last[1]["epoch"], keeper.last[1]["step"]) == (3, 0)
+
+
+def test_the_time_of_a_resumed_course_is_that_of_all_its_parts() -> None:
+    keeper, told = Kept(), list[Epoch]()
+    run_course(Sinking(), replace(COURSE, until=1), watch=Watch(keeper=keeper))
+    assert keeper.last is not None
+    keeper.last[1]["elapsed_s"] = 1000.0
+    run_course(Sinking(), COURSE, watch=Watch(keeper=keeper), on_epoch=lambda of: told.append(of) is None)
+    assert [epoch.number for epoch in told] == [2, 3]
+    assert all(1000 <= epoch.elapsed_s < 2000 for epoch in told)
+
+
 @pytest.mark.parametrize("done", [0, 1, 2, 4, 6])
 def test_a_cancelled_course_goes_on_at_its_next_step(done: int) -> None:
     keeper, first, again = Kept(), Sinking(), Sinking()
