@@ -97,7 +97,9 @@ def test_made_queries_give_words_and_refuse_nonsense(engine: SearchEngine, colle
     assert renewed.documents == COUNT - 10
 
 
-def test_right_is_a_query_whose_first_hit_answers_it(collection: Collection) -> None:
+def test_right_is_a_query_whose_first_hit_answers_it(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its other right hits among the first ten count for the floor alone."""
     snapshot, head = collection.snapshot, collection.head("v0")
     texts = [document.text for document in _documents()[:4]]
@@ -110,6 +112,9 @@ def test_right_is_a_query_whose_first_hit_answers_it(collection: Collection) -> 
     scores = found.scores.numpy()
     expected = [scores[0, 0], scores[1, 1], scores[2, 0], scores[2, 1]]
     assert answered.right_scores.tolist() == pytest.approx(expected)
+    monkeypatch.setattr(confidence, "_AT_A_TIME", 2)
+    for one, other in zip(answered, ranked(snapshot, head, texts, states, relevant), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_a_judged_query_is_right_by_any_of_its_answers(collection: Collection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -257,7 +258,13 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
 
     monkeypatch.setattr(TRAINING, "ranked_examples", as_stored)
     monkeypatch.setattr(TRAINING, "memory_of", noted)
-    monkeypatch.setattr(MemoryTrials, "choose", lambda *_, **__: ChosenMemory(DEFAULT, SETTING))
+    unasked: list[int] = []
+
+    def choose(_: MemoryTrials, *given: Any, without: Sequence[int] = ()) -> ChosenMemory:
+        unasked.extend(without)
+        return ChosenMemory(DEFAULT, SETTING)
+
+    monkeypatch.setattr(MemoryTrials, "choose", choose)
     queries, judgements = queries_of()
     chosen: dict[str, Any] = {"encoder_training": "all", "encoder_learning_rate": 0.05, "epochs": 1}
     run_training(topics, TrainingJob(queries=queries, judgements=judgements, scope="query", **chosen))
@@ -265,6 +272,7 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
     # By fold: beside the tuned search; beside the head when it is ranked, and when it is calibrated.
     assert 2 * len(seen) == 3 * len(trained) > 0
     assert not any(np.allclose(stored, own) for stored, own in trained)
+    assert sorted(unasked) == [*range(len(queries))]  # each fold chooses none of its own
     assert len(calibrated) == 3
     assert not any(calibrated)
     assert max(len(stored) for stored, _ in seen) < len(queries)  # a fold knows nothing of its own

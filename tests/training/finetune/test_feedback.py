@@ -193,6 +193,17 @@ def test_what_was_shown_is_judged_however_far_down_a_head_has_it(synonyms: Colle
     assert answers[0].all.tolist() == pytest.approx([1 / np.log2(3)])  # behind the other one
 
 
+def test_a_query_is_seen_that_others_asked_in_other_letters(synonyms: Collection) -> None:
+    learned = examples_from_judgements(synonyms, {"q": "Some  Words"}, {"q": {"d0": 1.0}})
+    texts = {"a": "some WORDS", "b": "some other words"}
+    trusted = examples_from_judgements(synonyms, texts, {"a": {"d1": 1.0}, "b": {"d1": 1.0}})
+    seen = TrustedSlice.of(learned, trusted, TrainingOptions()).seen
+    assert dict(zip(trusted.texts, seen.tolist(), strict=True)) == {
+        "some WORDS": True,
+        "some other words": False,
+    }
+
+
 def test_trusted_queries_are_ranked_with_keywords_only_where_the_head_is(engine: SearchEngine) -> None:
     collection = engine.create("words")
     collection.ingest([Document(f"d{n}", f"word{n} other{n}") for n in range(40)])

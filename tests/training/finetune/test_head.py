@@ -314,6 +314,8 @@ def test_a_head_that_does_not_help_is_not_recommended(
     few = finetune(examples(synonyms).subset(range(9)), TrainingOptions(epochs=1))
     assert few.gate.verdict == "cannot tell"
     assert "no query was held out" in few.verdict[1]
+    enough = finetune(examples(synonyms).subset(range(10)), TrainingOptions(epochs=1, tune=False))
+    assert enough.gate.slice("all").queries == 10
 
 
 def test_folds_are_held_out_until_it_is_enough(

@@ -198,6 +198,11 @@ def test_rows_are_judged_beside_those_that_are_there(
     assert further.with_rows.memory.setting[:3] == pytest.approx(setting[:3])
     assert further.record["setting"] is None
     assert (further.gate.verdict, further.record["gate"]["reason"]) == ("refused", "lifted")
+    module.remember_rows(topics, rows[40:], {**record, "live": topics.live_model, "setting": None})
+    live, stored = topics.head(topics.live_model).memory, topics.stored_head(topics.live_model).memory
+    assert live is not None
+    assert stored is not None
+    assert (len(live), len(stored)) == (len(rows), 0)  # so that a rollback takes the rows back
 
 
 def test_rows_answer_in_place_of_what_they_were_judged_with_alone(
