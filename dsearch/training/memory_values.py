@@ -163,7 +163,6 @@ def memory_of(
     *,
     states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
     hidden: Bool[np.ndarray, " positions"] | None = None,
-    inserted: bool = False,
 ) -> QueryMemory | None:
     """The memory of examples; None if they have no grade.
 
@@ -172,7 +171,6 @@ def memory_of(
         setting: γ, τ, c and λ.
         states: embeddings of the queries by another encoder; None for the collection's.
         hidden: positions whose grades are left out.
-        inserted: whether the grades count as inserted, which the next training keeps.
     """
     states = examples.states if states is None else states
     owners = np.repeat(np.arange(len(examples)), [len(at) for at, _ in examples.relevant])
@@ -195,7 +193,6 @@ def memory_of(
         of_document,
         grades,
         texts=texts,
-        inserted=np.full(len(grades), inserted),
         strength=setting.strength,
         temperature=setting.temperature,
         null_level=setting.null_level,

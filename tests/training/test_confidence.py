@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,19 @@ from dsearch.client import wire
 from dsearch.corpus.made_queries import EVERYDAY, known_item_query, nonsense_queries
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.models.confidence import FILE_NAME, RECORDED
+from dsearch.evaluation.confidence import AnsweredQueries
 from dsearch.jobs import EvaluationJob, TrainingJob
 from dsearch.service import create_app
 from dsearch.service.middleware import deadline
 from dsearch.training import Examples, confidence, examples_from_judgements, run_evaluation, run_training
-from dsearch.training.confidence import calibrate_by_documents, calibrate_by_judgements, ranked
+from dsearch.training.confidence import (
+    calibrate_by_documents,
+    calibrate_by_judgements,
+    made_queries,
+    ranked,
+    ranked_examples,
+    with_calibration,
+)
 from dsearch.types import Confidence, Document
 
 COUNT = 60
@@ -88,7 +97,9 @@ def test_made_queries_give_words_and_refuse_nonsense(engine: SearchEngine, colle
     assert renewed.documents == COUNT - 10
 
 
-def test_right_is_a_query_whose_first_hit_answers_it(collection: Collection) -> None:
+def test_right_is_a_query_whose_first_hit_answers_it(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its other right hits among the first ten count for the floor alone."""
     snapshot, head = collection.snapshot, collection.head("v0")
     texts = [document.text for document in _documents()[:4]]
@@ -101,6 +112,17 @@ def test_right_is_a_query_whose_first_hit_answers_it(collection: Collection) -> 
     scores = found.scores.numpy()
     expected = [scores[0, 0], scores[1, 1], scores[2, 0], scores[2, 1]]
     assert answered.right_scores.tolist() == pytest.approx(expected)
+    monkeypatch.setattr(confidence, "_AT_A_TIME", 2)
+    for one, other in zip(answered, ranked(snapshot, head, texts, states, relevant), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_a_judged_query_is_right_by_any_of_its_answers(collection: Collection) -> None:
+    """Not by what is judged as wrong."""
+    text = _documents()[7].text
+    judged = {"q": {"d3": 1.0, "d7": 2.0}, "r": {"d7": 0.0, "d3": 1.0}}
+    examples = examples_from_judgements(collection, {"q": text, "r": text}, judged)
+    assert ranked_examples(examples, collection.head("v0")).right.tolist() == [True, False]
 
 
 def test_judgements_give_a_probability_that_stays(engine: SearchEngine, collection: Collection) -> None:
@@ -233,6 +255,96 @@ def test_a_version_is_calibrated_by_its_own_encoder(
     assert len(seen) == 2
     for states in seen:
         np.testing.assert_allclose(states, other.encode_queries(texts))
+
+
+def test_queries_are_made_as_the_encoder_of_the_version_sees_them(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = HashingEncoder()
+    with torch.no_grad():
+        other.weight.copy_(torch.eye(32).roll(1, 0))
+    monkeypatch.setattr(type(collection), "encoder_of", lambda self, version: other)
+    for version, encoder in ((None, collection.encoder), ("v0", other)):
+        made = made_queries(collection, version=version)
+        assert made is not None
+        np.testing.assert_array_equal(made.states, encoder.encode_queries(made.texts))
+
+
+def test_judgements_that_are_all_met_calibrate_nothing(collection: Collection) -> None:
+    """Without a wrong first hit nothing says how likely one is."""
+    texts = {f"q{number}": document.text for number, document in enumerate(_documents())}
+    judgements = {query: {f"d{query[1:]}": 1.0} for query in texts}
+    assert calibrate_by_judgements(collection, "v0", texts, judgements) is None
+    assert collection.calibrations.of("v0") is None
+
+
+def test_nothing_answers_nonsense_and_everyday_questions_that_score_low(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An everyday question that scores like a right one may have an answer here; nonsense never has."""
+    given: list[tuple[AnsweredQueries, np.ndarray]] = []
+    real = confidence.calibrate
+
+    def noted(drawn: AnsweredQueries, unanswered: np.ndarray, *more: Any, **named: Any) -> Any:
+        given.append((drawn, unanswered))
+        return real(drawn, unanswered, *more, **named)
+
+    monkeypatch.setattr(confidence, "calibrate", noted)
+    made = made_queries(collection)
+    assert made is not None
+    texts = list(made.texts)
+    texts[len(made.relevant)], texts[-1] = _documents()[3].text, _documents()[5].text
+    states = collection.encoder.encode_queries(texts)
+    assert confidence.calibration_of(
+        collection, collection.head("v0"), by=made._replace(texts=texts, states=states)
+    )
+    ((drawn, unanswered),) = given
+    bound = float(np.quantile(drawn.right_scores, 0.25))
+    assert (unanswered[: confidence.NONSENSE, 0] >= bound).sum() >= 1
+    assert (unanswered[confidence.NONSENSE :, 0] < bound).all()
+    assert len(unanswered) == confidence.NONSENSE + len(EVERYDAY) - 1
+
+
+def test_what_has_an_encoder_or_documents_of_its_own_is_calibrated_later(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By queries that its own encoder has seen, over its own documents."""
+    change: Any = object()
+    record = {"scope": "query"}
+    assert with_calibration(record, collection, collection.head("v0"), None, change) == record
+    assert RECORDED in with_calibration(record, collection, collection.head("v0"), None)
+    monkeypatch.setattr(type(collection), "has_documents_of", lambda *_: True)
+    assert calibrate_by_judgements(collection, "v0", *_judged()) is None
+
+
+def test_made_queries_are_answered_by_the_documents_that_they_are_made_of(collection: Collection) -> None:
+    """Those that are there: with deleted ones before them their places are others than their numbers."""
+    collection.delete([f"d{number}" for number in range(20)])
+    made = made_queries(collection)
+    assert made is not None
+    assert COUNT - 25 < len(made.relevant) <= COUNT - 20
+    documents = {document.id: set(document.text.split()) for document in _documents()[20:]}
+    for text, at in zip(made.texts, made.relevant, strict=False):
+        [[id]] = collection.ids_at(made.snapshot, at[None])
+        assert set(text.split()) <= documents[id]
+
+
+def test_a_fifth_of_the_documents_may_come_or_go(collection: Collection) -> None:
+    known = calibrate_by_documents(collection)
+    fifth = COUNT // 5
+    collection.ingest([Document(f"e{number}", f"other{number} thing{number}") for number in range(fifth)])
+    assert calibrate_by_documents(collection) == known
+    collection.ingest([Document("one more", "of them")])
+    assert calibrate_by_documents(collection) != known
+
+
+def test_a_calibration_holds_until_there_is_another(collection: Collection) -> None:
+    """Where documents have become too short to make queries of, that of before is better than none."""
+    known = calibrate_by_documents(collection)
+    assert known is not None
+    collection.delete([document.id for document in _documents()])
+    collection.ingest([Document(f"short{number}", f"word{number}") for number in range(20)])
+    assert calibrate_by_documents(collection) == known
 
 
 def test_a_backup_has_it(engine: SearchEngine, collection: Collection, tmp_path: Path) -> None:

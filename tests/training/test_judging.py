@@ -18,7 +18,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression
 from dsearch.training import judging
-from dsearch.training.judging import difference_of, own_judgements, queries_to_judge
+from dsearch.training.judging import difference_of, own_judgements, queries_to_judge, write_opinions
 from dsearch.types import Document
 
 ORIGIN = "http://127.0.0.1"
@@ -113,6 +113,33 @@ def test_of_many_queries_the_latest_unjudged_ones_are_suggested(
     assert [each.query for each in suggested if each.logged] == ["AGAIN ", "new"]  # each as it was asked last
 
 
+def test_opinions_are_of_a_text_and_of_one_person(collection: Collection) -> None:
+    """Files that name their queries alike are about different ones; the later word counts."""
+    for text, document, grade in (("apple", "d0", 3.0), ("bread", "d1", 2.0), ("apple", "d0", 1.0)):
+        written = write_opinions(collection, {"q": text}, {"q": {document: grade}}, "ann")
+    assert (written.new, written.changed, written.unchanged) == (0, 1, 0)
+    said = {"apple": {"d0": 1.0}, "bread": {"d1": 2.0}}
+    assert own_judgements(collection, "client:ann").judgements == said
+    assert own_judgements(collection, "ann").judgements == {}
+    assert len(list(collection.feedback.pages())) == 2
+
+
+def test_of_two_opinions_at_one_time_the_second_counts(collection: Collection) -> None:
+    page = Impression("p", "apple", 1.0)
+    events = [
+        Event(f"e{n}", "p", "k", "", of, "d0", None, 1.0, 1.0) for n, of in enumerate(("answer", "partly"))
+    ]
+    collection.feedback.record([page], events)
+    assert own_judgements(collection).judgements == {"apple": {"d0": 1.0}}
+
+
+def test_the_live_version_is_compared_with_another_one(collection: Collection) -> None:
+    """Though it is the latest."""
+    first, latest = (collection.add_model(_by_meaning_alone(collection), {}) for _ in range(2))
+    collection.promote(latest)
+    assert queries_to_judge(collection).against == first
+
+
 def _by_meaning_alone(topics: Collection) -> Head:
     head = deepcopy(topics.head("v0"))
     head.keyword_weight.data.fill_(0.0)
@@ -128,4 +155,5 @@ def test_difference_by_hand() -> None:
     assert difference_of(["a", "b"], ["a", "b"]) == 0
     assert difference_of(["a", "b"], ["c", "d"]) == 1
     assert difference_of([], []) == 0
+    assert difference_of(["a", "b"], []) == difference_of([], ["a", "b"]) == 1
     assert 0 < difference_of(["a", "b"], ["b", "a"]) < 1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dsearch.training.memory_values import _distinct, _Judged, _mean_of_rounds, hidings_of
+from dsearch.training.memory_values import _distinct, _Judged, _mean_of_rounds, _Pool, hidings_of
 
 
 def examples(embeddings: Any, relevant: list[list[int]]) -> Any:
@@ -40,6 +40,20 @@ def test_a_pool_has_each_position_once_ascending(unchecked: None) -> None:
     assert _distinct(np.array([[5, 2, 5, -1], [7, 7, 7, 7]])).tolist() == [[2, 5], [7, -1]]
     assert _distinct(np.array([[-1, -1]])).tolist() == [[-1]]
     assert _distinct(np.array([[4, 0, -1, 0], [0, 0, 0, 0]])).tolist() == [[0, 4], [0, -1]]
+
+
+def test_what_is_hidden_is_judged_by_itself(unchecked: None) -> None:
+    """Other relevant documents are taken out of the ranking; what nobody judged stays in it."""
+    grades = torch.tensor([[0.0, 1.0, 2.0, 0.0]])
+    relevant = np.array([[1, 2, -1]]), np.array([[1.0, 2.0, 0.0]], np.float32)
+    pool = _Pool(np.array([[0, 1, 2, -1]]), {}, grades, relevant)
+    whole, part = pool.judged(None), pool.judged(np.array([False, False, True]))
+    assert whole.outside is None
+    assert np.isclose(whole.best[0], 2 + 1 / np.log2(3))  # the better one first
+    assert part.outside is not None
+    assert part.outside.tolist() == [[False, True, False, False]]
+    assert part.grades.tolist() == [[0, 0, 2, 0]]
+    assert part.best.tolist() == [2.0]
 
 
 def test_ndcg_by_hand(unchecked: None) -> None:

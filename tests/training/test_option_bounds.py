@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dsearch.errors import InvalidRequest
+from dsearch.jobs import TrainingJob
 from dsearch.training import ClickOptions, TrainingOptions
 from dsearch.training.options import (
     HeadOptions,
     ValueOptions,
+    check_stage_options,
     feedback_options,
     query_options,
     self_supervised_options,
@@ -72,6 +75,25 @@ def test_bounds(declaration: Any, name: str, bounds: tuple[list[Any], list[Any]]
     for value in refused:
         with pytest.raises(InvalidRequest, match="; use "):
             declaration(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scope": "query", "self_supervised": True, "stage_loss": True},
+        {"scope": "head", "stage_loss": True},
+        {"source": "feedback", "reranker": "a"},
+        {"scope": "query", "token_matrix": True},
+        {"field": "n", "monotone_fields": "+n"},
+    ],
+    ids=str,
+)
+def test_options_of_a_second_stage_that_nothing_would_follow(options: dict[str, Any]) -> None:
+    """Tokens and judgements are there."""
+    collection: Any = SimpleNamespace(snapshot=SimpleNamespace(tokens=object()))
+    judged = {} if "self_supervised" in options else {"queries": {"q": "a"}, "judgements": {"q": {"d": 1.0}}}
+    with pytest.raises(InvalidRequest, match="for judged queries, in scope"):
+        check_stage_options(TrainingJob(**judged, **options), collection)
 
 
 def test_options_that_need_others() -> None:

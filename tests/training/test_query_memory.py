@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from dsearch.attention.retrieval.memory import ALIKE
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.jobs import TrainingJob
-from dsearch.training import Examples, examples_from_judgements, run_training
+from dsearch.training import Examples, TrainingOptions, examples_from_judgements, run_training
 from dsearch.training.gate.selection import on_device_of, with_memory
 from dsearch.training.memory import ChosenMemory, MemorySetting, MemoryTrials, memory_of
 from dsearch.training.memory_values import hidings_of, values_of_memories
@@ -25,7 +27,7 @@ from dsearch.training.relevant import Relevant
 from dsearch.training.tune import DEFAULT, Trials
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
-TRAINING = importlib.import_module("dsearch.training.finetune.training")
+TRAINING, HEAD = (importlib.import_module(f"dsearch.training.finetune.{of}") for of in ("training", "head"))
 
 
 @pytest.fixture
@@ -71,6 +73,35 @@ def test_a_ranking_of_training_queries_leaves_their_own_rows_out(examples: Examp
     head.memory = memory_of(examples.subset([0]), SETTING._replace(strength=50.0))
     plain = Ranking(examples.subset([0])).top(Head(examples.states.shape[1]).eval())
     assert np.array_equal(Ranking(examples.subset([0])).top(head.eval()), plain)
+
+
+def test_one_ranking_ranks_by_one_memory_after_another(examples: Examples) -> None:
+    """Heads of a fold have memories of different rows, or that lend otherwise."""
+    head, held_out = Head(examples.states.shape[1]).eval(), examples.subset(range(0, len(examples), 2))
+    ranking, tops = Ranking(held_out), list[np.ndarray]()
+    for start, lending in ((1, 1.0), (3, 1.0), (3, 0.0)):
+        known = examples.subset(range(start, len(examples), 4))
+        memory = memory_of(known, SETTING._replace(lending=lending))
+        alone = Ranking(held_out).top(with_memory(head, memory, 1.0))
+        np.testing.assert_array_equal(ranking.top(with_memory(head, memory, 1.0)), alone)
+        assert not any(np.array_equal(alone, other) for other in tops)
+        tops.append(alone)
+
+
+@pytest.mark.parametrize("source", ["judgements", "clicks", "documents"])
+def test_past_queries_are_those_that_people_judged(
+    examples: Examples, monkeypatch: pytest.MonkeyPatch, source: Any
+) -> None:
+    tried: list[str] = []
+
+    def choose() -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(HEAD, "_trials", lambda *_: SimpleNamespace(choose=choose))
+    monkeypatch.setattr(HEAD.MemoryTrials, "of", lambda _: tried.append(source))
+    with pytest.raises(InterruptedError):
+        HEAD.finetune(replace(examples, source=source), TrainingOptions(epochs=1))
+    assert tried == (["judgements"] if source == "judgements" else [])
 
 
 def test_what_a_ranking_orders_by_is_what_a_search_serves(topics: Collection, examples: Examples) -> None:
@@ -133,6 +164,15 @@ def test_no_query_is_answered_by_its_episode(topics: Collection) -> None:
     examples = examples_from_judgements(topics, texts, pairs).remembering()
     values = values_of_memories(examples, np.arange(len(examples)), [DEFAULT])
     assert values[DEFAULT, strong].all.mean() > values[DEFAULT, None].all.mean() + 0.3
+
+
+def test_queries_of_one_episode_are_answered_by_the_memory_that_there_is(topics: Collection) -> None:
+    """Without their episode none would be left."""
+    texts, _ = queries_of()
+    grades = {query: {f"d0-{number}": 1.0 for number in range(DOCUMENTS)} for query in [*texts][:4]}
+    examples = examples_from_judgements(topics, texts, grades).remembering()
+    values = values_of_memories(examples, np.arange(4), [DEFAULT])
+    assert all(np.isfinite(of.all).all() for of in values.values())
 
 
 def test_memory_is_chosen_where_past_queries_tell(examples: Examples) -> None:
@@ -209,8 +249,22 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
         seen.append((examples.states, states))
         return memory_of(examples, setting, states=states)
 
+    calibrated: list[bool] = []
+    ranked = TRAINING.ranked_examples
+
+    def as_stored(examples: Examples, head: Head) -> Any:
+        calibrated.append(np.allclose(examples.states, topics.encoder.encode_queries(examples.texts)))
+        return ranked(examples, head)
+
+    monkeypatch.setattr(TRAINING, "ranked_examples", as_stored)
     monkeypatch.setattr(TRAINING, "memory_of", noted)
-    monkeypatch.setattr(MemoryTrials, "choose", lambda *_, **__: ChosenMemory(DEFAULT, SETTING))
+    unasked: list[int] = []
+
+    def choose(_: MemoryTrials, *given: Any, without: Sequence[int] = ()) -> ChosenMemory:
+        unasked.extend(without)
+        return ChosenMemory(DEFAULT, SETTING)
+
+    monkeypatch.setattr(MemoryTrials, "choose", choose)
     queries, judgements = queries_of()
     chosen: dict[str, Any] = {"encoder_training": "all", "encoder_learning_rate": 0.05, "epochs": 1}
     run_training(topics, TrainingJob(queries=queries, judgements=judgements, scope="query", **chosen))
@@ -218,3 +272,7 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
     # By fold: beside the tuned search; beside the head when it is ranked, and when it is calibrated.
     assert 2 * len(seen) == 3 * len(trained) > 0
     assert not any(np.allclose(stored, own) for stored, own in trained)
+    assert sorted(unasked) == [*range(len(queries))]  # each fold chooses none of its own
+    assert len(calibrated) == 3
+    assert not any(calibrated)
+    assert max(len(stored) for stored, _ in seen) < len(queries)  # a fold knows nothing of its own

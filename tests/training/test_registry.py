@@ -65,23 +65,85 @@ def test_queries_inserted_meanwhile_are_kept_where_the_encoder_is_theirs(
     monkeypatch: pytest.MonkeyPatch, encoder: Any, purpose: str, kept: bool
 ) -> None:
     monkeypatch.setattr(registry, "with_inserted", lambda head, memory: f"{head} with {memory}")
-    written: list[str] = []
+    monkeypatch.setattr(registry, "_promoted", lambda *_: None)
+    monkeypatch.setattr(registry, "sentence_of", lambda *_: "")
+    written: list[tuple[str, str]] = []
     taken = SimpleNamespace(
         live_model="v1",
         stored_head=lambda version: SimpleNamespace(memory=f"rows of {version}"),
-        add_model=lambda head, record, **parts: written.append(head) or "v2",
+        add_model=lambda head, record, **parts: written.append((head, record["verdict"])) or "v2",
     )
     head: Any = "head"
+    tuned: Any = "tuned"
     registry.register(
         taken,
         head,
-        {"purpose": purpose},
+        {"purpose": purpose, "tuned": {"gate": {"verdict": "passed", "reason": "rose"}}},
         passed=False,
-        reason="",
-        promote=False,
+        reason="fell",
         encoder=encoder,  # type: ignore[arg-type]
+        tuned_head=tuned,
     )
-    assert written == ["head with rows of v1" if kept else "head"]
+    beside = " with rows of v1" if kept else ""
+    assert written == [(f"head{beside}", "fell"), (f"tuned{beside}", "rose")]
+
+
+@pytest.mark.parametrize(
+    ("started", "scope", "parent", "present"),
+    [
+        ("v0", "remember", "v0", "v9"),
+        ("v0", "remember", "v1", "v0"),
+        ("v0", "head", "v0", "v0"),
+        (None, "remember", "v0", None),
+    ],
+)
+def test_a_memory_that_was_begun_behind_the_version_of_then_is_no_other_one(
+    started: str | None, scope: str, parent: str, present: str | None
+) -> None:
+    """Behind another version it is one."""
+    taken = collection("v9", v9=({"scope": scope}, parent))
+    taken.store.purpose_of, taken.answering = lambda _: "search", lambda _: "v9"
+    assert registry._present(taken, "v8", started) == present  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_second_stage_has_the_query_encoder_of_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_promoted", lambda *_: None)
+    monkeypatch.setattr(registry, "sentence_of", lambda *_: "")
+    written: list[dict[str, Any]] = []
+    taken: Any = SimpleNamespace(
+        stored_head=lambda version: SimpleNamespace(reranking=lambda stage: f"{stage} behind {version}"),
+        calibrations=SimpleNamespace(of=lambda _: None),
+        encoder_change_of=lambda version: f"change of {version}",
+        add_model=lambda head, record, **parts: written.append({"head": head, **parts}) or "v4",
+    )
+    stage: Any = "stage"
+    first = Registration("v3", "v3", "v0", "rose", passed="v3")
+    done = registry.register_second_stage(taken, stage, {"gate": {"reason": "rose too"}}, first)
+    assert written == [{"head": "stage behind v3", "parent": "v3", "encoder": "change of v3"}]
+    assert (done.version, done.live) == ("v3", "v4")
+
+
+@pytest.mark.parametrize(
+    ("passed", "promote", "accept", "live"),
+    [
+        (True, True, False, True),
+        (True, False, False, False),
+        (False, True, False, False),
+        (False, False, True, True),
+    ],
+)
+def test_what_passed_goes_live_if_it_may_and_what_is_accepted_whatever_was_said(
+    monkeypatch: pytest.MonkeyPatch, passed: bool, promote: bool, accept: bool, live: bool
+) -> None:
+    monkeypatch.setattr(registry, "_promoted", lambda *_: None)
+    monkeypatch.setattr(registry, "sentence_of", lambda *_: "")
+    monkeypatch.setattr(registry.calls, "require_unjudged", lambda *_: None)
+    taken = collection("v0", v1=({}, "v0"))
+    taken.add_to_record = lambda *_: None
+    done = registry.register_verdict(
+        taken, "v1", {"gate": {}}, passed=passed, reason="", promote=promote, accept=accept
+    )
+    assert (done.live, done.passed) == (("v1", "v1") if live else (None, None))
 
 
 def test_each_part_of_what_was_trained_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:

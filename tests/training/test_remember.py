@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.store import Store
 from dsearch.training import examples_from_judgements, remember, run_training
-from dsearch.training.memory import MemorySetting, memory_of, with_remembered
+from dsearch.training.memory import (
+    MemorySetting,
+    judged_queries,
+    memory_of,
+    with_inserted,
+    with_remembered,
+)
 from dsearch.types import Query
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
@@ -186,6 +193,7 @@ def test_ids_of_one_text_are_one_query_of_a_new_memory_too(engine: SearchEngine)
         ({"q": NEW}, {"q": {"nothing": 1.0}}, "unknown documents: 1"),
         ({"q": NEW}, {"q": {"d1-0": 0.0}}, "queries without a known positive: 1"),
         ({"q": "  "}, {"q": {"d1-0": 1.0}}, "queries without text: 1"),
+        ({"q": " ", "r": ""}, {"q": {"d1-0": 1.0}, "r": {"d1-0": 1.0}}, "queries without text: 2"),
         ({}, {}, "there are none"),
         ({"q": NEW}, {"q": {"d1-0": float("inf")}}, "finite grades"),
     ],
@@ -255,6 +263,26 @@ def test_rows_are_there_when_it_is_opened_again_and_in_a_backup(tmp_path: Path) 
         (row,) = store.judged()
         assert (row.text, row.source, row.written) == (NEW, "judgements", done.sequence)
         assert store.verify().ok
+
+
+def test_rows_are_of_unit_length(topics: Collection) -> None:
+    """Whatever length an encoder's are: cosines tell what is alike."""
+    examples = examples_from_judgements(topics, *queries_of())
+    rows = judged_queries(replace(examples, states=3 * examples.states), "key")
+    np.testing.assert_allclose([np.linalg.norm(row.state) for row in rows], 1.0, rtol=1e-5)
+
+
+def test_a_head_takes_over_what_was_inserted_alone(topics: Collection) -> None:
+    """Of a memory that has rows of a training as well."""
+    examples = examples_from_judgements(topics, *queries_of())
+    own, trained, late = (memory_of(examples.subset(at), SETTING) for at in ([0], [1, 2], [3]))
+    assert own is not None
+    assert trained is not None
+    assert late is not None
+    head = with_inserted(Head(32).remembering(own), trained.extended(late))
+    assert head.memory is not None
+    assert sorted(head.memory.texts or []) == sorted([examples.texts[0], examples.texts[3]])
+    assert with_inserted(head, trained) is head
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])

@@ -76,6 +76,19 @@ def test_queries_are_one_that_differ_in_case_and_spaces() -> None:
     assert graded.texts == {"wing flutter": "Wing  Flutter"}
 
 
+def test_the_share_below_which_clicks_are_noise_is_allowed() -> None:
+    pages = [click("d1", key=f"k{n}") for n in range(5)] + [click("d2", key="k0")]
+    assert graded_pages(pages, even_propensities()).grades["wing"] == {"d1": 1.0, "d2": 0.2}
+
+
+def test_a_query_weighs_by_the_median_of_all() -> None:
+    """One that everybody asks does not take the weight of the others."""
+    pages = [click("d1", key=f"k{n}", query="asked by all") for n in range(60)]
+    pages += [click("d1", key="k1", query="rare"), click("d1", key="k2", query="rarer")]
+    weights = graded_pages(pages, THETA, ClickOptions(quorum=1)).weights
+    assert weights == pytest.approx({"asked by all": 2 * 60 / 61, "rare": 1.0, "rarer": 1.0})
+
+
 def test_noise_is_left_out() -> None:
     pages = [click("d1", key=f"k{n}") for n in range(10)] + [click("d2", key="k1")]
     graded = graded_pages(pages, even_propensities())
@@ -145,6 +158,13 @@ def test_over_all_queries_a_key_has_at_most_its_share() -> None:
     assert max(graded.weights.values()) <= 2
 
 
+def test_clicks_that_do_not_count_within_a_query_are_no_part_of_a_share() -> None:
+    """Of 500 clicks two count, so that the key's third, elsewhere, counts like anybody's."""
+    pages = [click("d2", key="liar") for _ in range(500)] + [click("d1", key=f"k{n}") for n in range(3)]
+    pages += [click("d1", key="liar", query="rare"), click("d2", key="k1", query="rare")]
+    assert graded_pages(pages, even_propensities()).grades["rare"] == {"d1": 1.0, "d2": 1.0}
+
+
 # ---- what people say
 
 
@@ -183,6 +203,16 @@ def test_the_newest_thumb_of_a_client_counts() -> None:
         click("d1"),
     ]
     assert graded_pages(pages, THETA).grades["wing"] == {"d1": 1.0}
+
+
+def test_a_thumb_down_takes_back_the_clicks_of_its_key() -> None:
+    """One key's is no quorum, which the clicks of two others are."""
+    others = crowd() + [click("d2", key=key) for key in ("k1", "k2")]
+    clicked = [*others, click("d2", key="k3")]
+    taken_back = [*clicked, page(("thumbs_down", "d2"), key="k3")]
+    one, two, three = (graded_pages(pages, THETA).grades["wing"] for pages in (others, taken_back, clicked))
+    assert one == two
+    assert two["d2"] < three["d2"]
 
 
 def test_one_thumb_among_many_keys_neither_makes_nor_takes_a_document() -> None:
@@ -244,8 +274,12 @@ def test_a_key_that_agrees_with_all_makes_outsiders_of_none() -> None:
 
 
 def test_a_key_does_not_agree_with_itself() -> None:
-    """It always clicks beside one other key, which is at one with everybody elsewhere."""
-    clicked = {f"q{q}": {"d1": [f"k{n}" for n in range(10)]} for q in range(20)}
+    """It always clicks beside one other key, which is at one with everybody elsewhere.
+
+    What it asks alone says nothing of it.
+    """
+    clicked = {"alone": {"d1": ["liar"], "d2": ["liar"]}}
+    clicked |= {f"q{q}": {"d1": [f"k{n}" for n in range(10)]} for q in range(20)}
     clicked |= {f"rare{q}": {"d1": [f"k{q}"], "d2": ["liar"]} for q in range(10)}
     assert outsiders(clicked) == {"liar"}
 

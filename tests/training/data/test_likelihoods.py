@@ -87,6 +87,27 @@ def test_scoring_continues_behind_what_is_written(collection: Collection, tmp_pa
     assert len(model.pairs) == 4 * (result.questions - 2)  # nothing is left to do
 
 
+def test_each_question_is_written_when_it_is_scored_and_only_accepted_ones_are(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """A kill loses none of them: the file has them while the next one is read."""
+    questions, path = tmp_path / "questions.jsonl", tmp_path / "teacher.tsv"
+    line = '{{"query": "where is river{0}?", "document": "d{0}", "grade": {1}, "rank": {1}}}\n'
+    questions.write_text("".join(line.format(n, int(n != 2)) for n in range(4)))
+    written: list[set[str]] = []
+
+    class Exact(WordModel):
+        def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+            written.append(set(read_qrels(path)) if path.stat().st_size else set())
+            return [-1.23456 - at for at, _ in enumerate(pairs)]
+
+    score_questions(collection, Exact(), questions, path, documents=2)
+    asked = [f"where is river{n}?" for n in (0, 1, 3)]
+    assert written == [set(), {asked[0]}, {*asked[:2]}]
+    assert read_qrels(path).keys() == {*asked}
+    assert sorted(read_qrels(path)[asked[0]].values()) == pytest.approx([-2.23456, -1.23456], abs=5e-5)
+
+
 def test_a_question_whose_document_has_gone_has_no_scores(collection: Collection, tmp_path: Path) -> None:
     questions, path = tmp_path / "questions.jsonl", tmp_path / "teacher.tsv"
     accepted = synthesize(collection, WordModel(), questions, documents=4).accepted
@@ -168,3 +189,14 @@ def test_questions_are_written_apart_from_what_any_passage_would_give(
             blank = log_probabilities(writer, writer_module._BLANK, tokens)[-1]
             tokens.append(int((blank + guidance * (by_passage - blank)).argmax()))
         assert text == writer.tokenizer.decode(tokens)
+
+
+def test_a_batch_is_written_until_its_last_question_ends(
+    writer: QuestionWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decoded(tokens: torch.Tensor, *, skip_special_tokens: bool) -> list[str]:
+        words = ["what", "else", "is", "there", "now?", "more", "words"][: tokens.shape[1]]
+        return ["is it a bridge?", " ".join(words)]
+
+    monkeypatch.setattr(writer.tokenizer, "batch_decode", decoded)
+    assert writer.questions(PASSAGES[:2]) == ["is it a bridge?", "what else is there now?"]

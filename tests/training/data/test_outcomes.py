@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dsearch.store import Event, Impression, Page
+from dsearch.training.data import agreement, outcomes
 from dsearch.training.data.agreement import Support, supported, supports
 from dsearch.training.data.outcomes import LEFT, graded_queries
 from dsearch.training.data.propensity import even_propensities
@@ -41,6 +42,23 @@ def test_a_click_says_nothing_of_the_rest_of_its_page() -> None:
 def test_a_thumb_down_takes_a_document_out_of_the_use() -> None:
     graded = grades(page("river", "k", ("click", "a"), ("thumbs_up", "b"), ("thumbs_down", "c")))
     assert graded == {("river", "k"): {"a": 0.5, "b": 1.0, "c": -LEFT}}
+
+
+def test_a_document_is_worth_its_best_act_and_an_agents_what_it_is_on_average() -> None:
+    """Bought and called relevant: bought. Read on two pages: as much as used on one and left on the other."""
+    graded = grades(page("river", "k", ("purchase", "a"), ("thumbs_up", "a"), ("thumbs_up", "b")))
+    assert graded == {("river", "k"): {"a": 1.0, "b": pytest.approx(2 / 3)}}
+    pages = [page("river", "k", ("read", "a"), time_s=1.0)]
+    pages += [page("river", "k", ("read", "a"), ("used", "b"), time_s=2.0)]
+    assert grades(*pages)["river", "k"] == {"a": 1.0, "b": 1.0, "c": -LEFT, "d": -LEFT}
+
+
+def test_of_a_large_batch_the_newest_rows_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcomes, "MOST_ROWS", 3)
+    pages = [page(f"q{n}", f"k{n}", ("used", "a"), time_s=float(n)) for n in range(5)]
+    rows, left_out = graded_queries(pages, even_propensities())
+    assert [row.text for row in rows] == ["q4", "q3", "q2"]
+    assert left_out == {"queries of an older date than the newest of a batch": 2}
 
 
 def test_thumbs_of_one_contributor_that_are_even_say_nothing() -> None:
@@ -111,3 +129,25 @@ def test_a_key_that_is_mostly_contradicted_is_left_out_as_a_whole() -> None:
     keys = np.array([5] * 5 + [6])
     assert supported(support, keys).tolist() == [False] * 5 + [True]
     assert supported(support[1:], keys[1:]).all()  # two contradicted rows are too few
+
+
+@pytest.mark.parametrize(("agreeing", "kept"), [(2, False), (3, True)])
+def test_half_of_the_rows_with_evidence_may_be_contradicted(agreeing: int, kept: bool) -> None:
+    """Rows of which nobody says anything are no evidence, however many."""
+    support = [Support(-0.1, frozenset({number % 2})) for number in range(3)]
+    support += [Support(0.2, frozenset())] * agreeing + [Support(0.0, frozenset())] * 9
+    assert supported(support, np.full(len(support), 5)).all() == kept
+
+
+def test_many_rows_are_supported_as_few_at_a_time_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    states = generator.normal(0, 0.1, (9, 8)).astype(np.float32) + np.eye(3, 8, dtype=np.float32).repeat(3, 0)
+    states /= np.linalg.norm(states, axis=1, keepdims=True)
+    rows = [{1: 1.0, int(at): -0.2} for at in generator.integers(2, 5, 9)]
+    keys = generator.integers(0, 4, 9)
+    whole = supports(states, rows, keys)
+    assert len({of.value for of in whole}) > 5
+    monkeypatch.setattr(agreement, "_AT_A_TIME", 2)
+    parts = supports(states, rows, keys)
+    assert [of.value for of in parts] == pytest.approx([of.value for of in whole])
+    assert [of.opponents for of in parts] == [of.opponents for of in whole]

@@ -95,6 +95,17 @@ def test_with_little_to_go_by_the_law_is_assumed() -> None:
     assert unexplored.source == "assumed"
 
 
+def test_fifty_clicks_are_enough_and_a_law_never_rises() -> None:
+    assert propensities_from_pages([clicked(n, 2) for n in range(49)]).source == "assumed"
+    assert propensities_from_pages([clicked(n, 2) for n in range(50)]).source == "swaps"
+    wins = np.zeros((POSITIONS, POSITIONS))
+    for position in range(1, POSITIONS):
+        wins[position, position - 1], wins[position - 1, position] = 3000, 1000
+    rising = propensities_from_wins(wins, 36_000)
+    assert rising.values[-1] > rising.values[0]
+    assert rising.at(np.array([10, 20, 100])).tolist() == [rising.values[-1]] * 3
+
+
 def test_positions_below_follow_the_law_from_the_last_one_known() -> None:
     theta = assumed_propensities(1.0)
     assert theta.at(np.array([1, 2, 10, 20, 100])) == pytest.approx([1, 0.5, 0.1, 0.05, 0.01])

@@ -72,3 +72,4 @@ def test_of_many_queries_some_are_drawn(fruit: Collection, monkeypatch: pytest.M
     assert [len(keys) for keys in drawn] == [4, 4, 4]
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
+    assert not np.array_equal(drawn[0], (0.9 * asked.states[:4]).astype(np.float32))

@@ -74,6 +74,13 @@ def test_a_program_is_asked_with_texts_and_ids(serve: Serve) -> None:
     assert asked == [{"queries": ["a", "b"], "ids": [["d0", "d2"], ["d1", "d1"]]}]
 
 
+def test_a_large_batch_is_rewarded_in_one_answer(serve: Serve) -> None:
+    shown = np.arange(64 * 64).reshape(64, 64)
+    worth = (shown / 7).astype(np.float32)
+    rewards = RewardCallback(serve(lambda _: {"rewards": worth.tolist()}), name_rows)(["a"] * 64, shown)
+    np.testing.assert_array_equal(rewards, worth)
+
+
 OTHERS = [
     {},
     [],

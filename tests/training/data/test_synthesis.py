@@ -68,6 +68,31 @@ def test_no_question_is_no_judgement_though_it_finds_its_document(
     assert json.loads(path.read_text()) == line
 
 
+def test_a_batch_is_written_before_the_next_one_is_asked(collection: Collection, tmp_path: Path) -> None:
+    path, lines = tmp_path / "questions.jsonl", list[int]()
+
+    class Kept(WordWriter):
+        def questions(self, passages: Sequence[str]) -> list[str]:
+            lines.append(path.read_bytes().count(b"\n"))
+            return super().questions(passages)
+
+    synthesize(collection, Kept(), path, batch_size=5)
+    assert lines == [0, 5, 10]
+
+
+def test_questions_are_words_whatever_signs_they_have(collection: Collection, tmp_path: Path) -> None:
+    """A minus excludes nothing, and what ends a line elsewhere ends none here."""
+    path = tmp_path / "questions.jsonl"
+
+    class Signs(WordWriter):
+        def questions(self, passages: Sequence[str]) -> list[str]:
+            return [f"{passage.split()[0]} \u2028 -{passage.split()[1]}" for passage in passages]
+
+    accepted = synthesize(collection, Signs(), path, documents=6).accepted
+    assert accepted == 6
+    assert synthesize(collection, Signs(), path, documents=12).documents == 12
+
+
 def test_it_continues_behind_what_is_written(collection: Collection, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     synthesize(collection, WordWriter(), whole, documents=9, batch_size=2)

@@ -19,7 +19,8 @@ from dsearch.training.data.user_queries import FEWEST_JUDGING, user_like_queries
 from dsearch.training.finetune import as_served
 from dsearch.training.finetune.as_served import logged_queries
 from dsearch.training.finetune.feedback import TrustedSlice
-from dsearch.training.gate.held_out import Answers
+from dsearch.training.gate.gate import Gate, judge
+from dsearch.training.gate.held_out import Answers, Headroom
 from dsearch.training.loop.observer import Observer
 from dsearch.types import Document
 
@@ -106,12 +107,15 @@ def test_logged_queries_may_not_lose_either(reports: Collection, monkeypatch: py
     job = TrainingJob(self_supervised=True, epochs=1)
     react(reports, range(FEWEST_JUDGING - 1))
     assert logged_queries(reports) is None
+    react(reports, [FEWEST_JUDGING - 1])
+    assert logged_queries(reports) is not None
+    monkeypatch.setattr(as_served, "FEWEST_JUDGING", FEWEST_JUDGING + 1)
     few = run_training(reports, job).result
     assert isinstance(few, TrainingResult)
     assert few.gate.passed
     assert "gate_on_logged_queries" not in few.record
 
-    react(reports, range(FEWEST_JUDGING - 1, FEWEST_JUDGING + 5))
+    react(reports, range(FEWEST_JUDGING, FEWEST_JUDGING + 5))
     listener = Listener()
     harmful = run_training(reports, job, listener).result
     assert isinstance(harmful, TrainingResult)
@@ -134,6 +138,28 @@ def test_of_many_logged_queries_some_judge(reports: Collection, monkeypatch: pyt
     assert len(one.examples) == 30
     assert one.examples.texts == other.examples.texts != third.examples.texts
     assert len(one.shown_positions()) == 30
+
+
+@pytest.mark.parametrize(("own", "verdict"), [(False, "refused"), (True, "passed")])
+def test_a_loss_is_held_against_the_harm_that_is_allowed(
+    reports: Collection, monkeypatch: pytest.MonkeyPatch, own: bool, verdict: str
+) -> None:
+    """An even chance of a loss beyond the margin; what has documents of its own cannot be compared."""
+    answers = TrustedSlice.answers
+
+    def at_the_margin(self: TrustedSlice, heads: Sequence[Head]) -> list[Answers]:
+        before, _ = answers(self, heads)
+        return [before, replace(before, all=before.all - 0.03)]
+
+    monkeypatch.setattr(TrustedSlice, "answers", at_the_margin)
+    monkeypatch.setattr(type(reports), "has_documents_of", lambda *_: own)
+    _, judging = with_judging_queries(reports, examples_from_corpus(reports))
+    gate = Gate(alpha=0.99, harm=0.01)
+    passed = replace(judge(None, None, gate), verdict="passed")
+    trained = TrainingResult(Head(32), 1, Headroom(1, 1, 0.5, 0.5, 0.5), passed, 0.0, {})
+    result = as_served.ServedQueries(judging, None).judged(reports, trained, gate)
+    assert result.gate.verdict == verdict
+    assert (result is trained) is own
 
 
 class Listener(Observer):

@@ -22,6 +22,8 @@ JUDGED = [
     ("e", "d4", "1"),
     ("f", "d5", "1"),
     ("f", "d5", "0"),  # line 11: all of f contradicts
+    ("c", "d6", "1"),  # a query is named once
+    ("d", "d7", "0"),
 ]
 
 

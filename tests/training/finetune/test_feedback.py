@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,12 +18,14 @@ from dsearch.training import (
     Gate,
     TrainingOptions,
     examples_from_feedback,
+    examples_from_judgements,
     finetune_from_feedback,
     train_head,
 )
 from dsearch.training.data.propensity import even_propensities
-from dsearch.training.finetune.feedback import judged_by_trusted
+from dsearch.training.finetune.feedback import TrustedSlice, judged_by_trusted
 from dsearch.training.losses.objectives import OBJECTIVES
+from dsearch.training.ranking import Ranking
 from dsearch.training.scopes.head import _Batches
 from dsearch.types import Document
 
@@ -82,6 +86,34 @@ def test_weights_and_what_was_left_are_part_of_the_digest(synonyms: Collection) 
     weighed = digest()
     clicked(synonyms, "c", [5], action="read")
     assert len({before, weighed, digest()}) == 3
+
+
+def test_what_was_left_is_part_of_the_digest_by_itself(engine: SearchEngine) -> None:
+    """The same reading on two pages, which showed another document beside it."""
+    digests: list[str] = []
+    for other in ("d1", "d2"):
+        collection = engine.create(f"beside-{other}")
+        collection.ingest([Document(f"d{n}", f"word{n}") for n in range(3)])
+        page = Impression("q", "words", 0.0, ids=("d0", other))
+        collection.feedback.record([page], [Event("e", "q", "agent", "", "read", "d0", 1, 0.0, 0.0)])
+        digests.append(examples_from_feedback(collection, propensities=even_propensities()).examples.digest)
+    assert digests[0] != digests[1]
+
+
+def test_the_share_of_a_key_bounds_what_it_says_of_positions(synonyms: Collection) -> None:
+    """One key clicks all that a coin put second; ten others click what it put first."""
+    keys = [*[f"k{n % 10}" for n in range(60)], *["liar"] * 200]
+    pages = [Impression(f"p{n}", QUERIES[0], 0.0, ids=("d0", "d1"), pair=(1, 2)) for n in range(len(keys))]
+    clicks = [
+        Event(page.query_id, page.query_id, key, "", "click", f"d{at}", at + 1, 0.0, 0.0)
+        for page, key, at in zip(pages, keys, [int(key == "liar") for key in keys], strict=True)
+    ]
+    synonyms.feedback.record(pages, clicks)
+    second = [
+        examples_from_feedback(synonyms, options=ClickOptions(key_share=share)).propensities.values[1]
+        for share in (0.1, 1.0)
+    ]
+    assert second[1] > 2 * second[0]
 
 
 def test_what_agents_saw_and_left_is_in_the_softmax(synonyms: Collection) -> None:
@@ -145,8 +177,46 @@ def test_what_helps_the_trusted_passes_and_more_of_the_same_does_not(synonyms: C
     assert trained.record["trusted_queries"] == COUNT
     assert trained.record["feedback"]["propensities"]["source"] == "assumed"
     assert trained.gate.canary_overlap is not None
+    assert trained.record["options"]["tune"] is False  # clicks choose no keyword weight
     again = finetune_from_feedback(source, trusted, FAST, live=trained.head)
     assert not again.gate.passed  # it is no better than what answers now
+
+
+def test_what_was_shown_is_judged_however_far_down_a_head_has_it(synonyms: Collection) -> None:
+    """Of sixty documents two were shown, which this head has in places beyond the first ten."""
+    examples = examples_from_judgements(synonyms, {"q": QUERIES[7]}, {"q": {"d0": 1.0}})
+    order = synonyms.ids_at(examples.snapshot, Ranking(examples).top(Head(32), COUNT))[0]
+    page = Impression("p", QUERIES[7], 0.0, ids=(order[40], order[30]))
+    synonyms.feedback.record([page], [Event("e", "p", "k", "", "click", order[40], 1, 0.0, 0.0)])
+    trusted = examples_from_feedback(synonyms)
+    answers = TrustedSlice.of(examples, trusted, TrainingOptions()).answers([Head(32)])
+    assert answers[0].all.tolist() == pytest.approx([1 / np.log2(3)])  # behind the other one
+
+
+def test_a_query_is_seen_that_others_asked_in_other_letters(synonyms: Collection) -> None:
+    learned = examples_from_judgements(synonyms, {"q": "Some  Words"}, {"q": {"d0": 1.0}})
+    texts = {"a": "some WORDS", "b": "some other words"}
+    trusted = examples_from_judgements(synonyms, texts, {"a": {"d1": 1.0}, "b": {"d1": 1.0}})
+    seen = TrustedSlice.of(learned, trusted, TrainingOptions()).seen
+    assert dict(zip(trusted.texts, seen.tolist(), strict=True)) == {
+        "some WORDS": True,
+        "some other words": False,
+    }
+
+
+def test_trusted_queries_are_ranked_with_keywords_only_where_the_head_is(engine: SearchEngine) -> None:
+    collection = engine.create("words")
+    collection.ingest([Document(f"d{n}", f"word{n} other{n}") for n in range(40)])
+    asked = examples_from_judgements(collection, {"q": "word3"}, {"q": {"d3": 1.0}})
+    examples = replace(asked, states=-asked.states)  # it means the opposite
+    head = Head(32)
+    with torch.no_grad():
+        head.keyword_weight.fill_(10.0)
+    found = [
+        TrustedSlice.of(examples, examples, TrainingOptions(keywords=keywords)).answers([head])[0].all
+        for keywords in (True, False)
+    ]
+    assert [values.tolist() for values in found] == [[1.0], [0.0]]
 
 
 def test_without_a_trusted_slice_it_says_that_it_cannot_tell(synonyms: Collection) -> None:

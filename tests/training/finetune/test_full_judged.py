@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from dsearch.training import Examples, FullOptions, RunFolder, examples_from_jud
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, split_folds
 from dsearch.training.gate.selection import CheckpointChoice, FoldAnswers, ServingChoice
+from dsearch.training.loop.distributed import Processes
 from dsearch.types import Document, Mode, Query
 
 PAIRS = 30
@@ -178,6 +180,18 @@ def test_it_goes_on_after_a_cancellation(numbers: Collection, examples: Examples
     np.testing.assert_array_equal(done.documents.embeddings, whole.documents.embeddings)
     assert [line["epoch"] for line in run.metrics()] == [1, 2, 3]
     assert all(0 <= line["staleness"] <= 1 for line in run.metrics())
+
+
+def test_all_processes_stop_where_one_wants_to(numbers: Collection, examples: Examples) -> None:
+    @dataclass(frozen=True)
+    class Asked(Processes):
+        """Another process has been asked to stop."""
+
+        def agree(self, value: bool) -> bool:
+            return True
+
+    with pytest.raises(Cancelled, match="in epoch 1, after step 0"):
+        finetune_full(numbers, examples, OPTIONS, processes=Asked())
 
 
 def test_without_queries_held_out_nobody_can_tell(numbers: Collection, examples: Examples) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.training.numbers import PAIRS, long_text
 
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import Encoder
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, EncodedDocuments, SearchEngine
+from dsearch.engine.models.documents import encoded_state
 from dsearch.jobs import TrainingJob
 from dsearch.training import FullOptions, examples_from_judgements, finetune_full
 from dsearch.training.finetune import second_stage as stages
+from dsearch.training.finetune.full_stage import _over  # pyright: ignore[reportPrivateUsage]
 from dsearch.training.finetune.lists import lists_of
 from dsearch.training.finetune.second_stage import FitMethod
 from dsearch.training.gate.gate import Gate, GateReport, judge
@@ -106,6 +110,34 @@ def test_it_is_fitted_to_what_the_version_serves(
         for column, id in enumerate(ids[row]):
             wanted = strength * lists.features[row, column, 0].item()
             assert terms[id] == pytest.approx(wanted, abs=1e-4), (examples.texts[at], id)
+
+
+@pytest.mark.usefixtures("passing")
+def test_a_second_stage_that_was_refused_is_no_part_of_the_version(
+    staged: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = SimpleNamespace(passed=False, stage=SecondStage(staged.store.dimension))
+    monkeypatch.setattr(FULL, "train_stage_of_full", lambda *_, **__: refused)
+    few = {query: QRELS[query] for query in list(QRELS)[4:10]}
+    trained = finetune_full(staged, examples_from_judgements(staged, QUERIES, few), OPTIONS)
+    assert trained.second_stage is refused
+    assert trained.head.second_stage is None
+
+
+def test_positions_are_those_of_the_state_that_is_ranked(collection: Collection, tmp_path: Path) -> None:
+    """Without deleted documents in it."""
+    collection.delete(["d0", "d4"])
+    snapshot = collection.snapshot
+    judged, excluded = {"q": {"d7": 1.0}}, {"q": ["d2", "d9"]}
+    examples = examples_from_judgements(collection, {"q": "apple"}, judged, excluded)
+    documents = EncodedDocuments(snapshot, snapshot.embeddings(np.arange(snapshot.positions)))
+    state = encoded_state(tmp_path / "state", collection.store, documents, collection.encoder.identity)
+    over = _over(examples, state)
+    assert over.hidden is not None
+    assert examples.hidden is not None
+    assert over.relevant[0][0].tolist() != examples.relevant[0][0].tolist()
+    assert collection.ids_at(state, over.relevant[0][0][None])[0] == ["d7"]
+    assert sorted(collection.ids_at(state, over.hidden[0][None])[0]) == ["d2", "d9"]
 
 
 @pytest.mark.usefixtures("passing")

@@ -206,7 +206,9 @@ def test_unusable_judgements_are_counted(collection: Collection) -> None:
         examples_from_judgements(collection, {"b": "bread"}, {"b": {"gone": 1.0}})
 
 
-def test_self_supervision_draws_sentences_of_documents(engine: SearchEngine) -> None:
+def test_self_supervision_draws_sentences_of_documents(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collection = engine.create("prose")
     collection.upsert([Document("word", "one"), Document("other", "two")])
     with pytest.raises(InvalidRequest, match="no document of collection 'prose' has a title, or a sentence"):
@@ -223,7 +225,12 @@ def test_self_supervision_draws_sentences_of_documents(engine: SearchEngine) -> 
         assert query in collection.store.documents(row)[0].text
     assert examples_from_corpus(collection).digest == sentences_of_corpus(collection).digest == found.digest
     assert examples_from_corpus(collection, seed=1).digest != found.digest
-    assert len(examples_from_corpus(collection, limit=10)) == 20
+    drawn = [examples_from_corpus(collection, limit=10, seed=seed) for seed in (0, 1)]
+    assert [len(of) for of in drawn] == [20, 20]
+    of_documents = [{*np.concatenate([at for at, _ in of.relevant]).tolist()} for of in drawn]
+    assert of_documents[0] != of_documents[1]  # of all of them, by chance
+    monkeypatch.setattr("dsearch.training.data.examples._READ_AT_A_TIME", 7)
+    assert sentences_of_corpus(collection).digest == found.digest
     titled = Document("titled", "The only sentence of this body.", "A title of four words")
     collection.upsert([titled, Document("bare", "", "Another title of five words")])
     more = examples_from_corpus(collection)
@@ -307,6 +314,8 @@ def test_a_head_that_does_not_help_is_not_recommended(
     few = finetune(examples(synonyms).subset(range(9)), TrainingOptions(epochs=1))
     assert few.gate.verdict == "cannot tell"
     assert "no query was held out" in few.verdict[1]
+    enough = finetune(examples(synonyms).subset(range(10)), TrainingOptions(epochs=1, tune=False))
+    assert enough.gate.slice("all").queries == 10
 
 
 def test_folds_are_held_out_until_it_is_enough(
@@ -324,7 +333,7 @@ def test_folds_are_held_out_until_it_is_enough(
     assert everything.gate.slice("all").queries == PAIRS
     assert everything.gate.slice("seen").queries == 0  # no two queries share a document
     assert everything.record["gate"]["canary_overlap"] == everything.gate.canary_overlap
-    monkeypatch.setattr(import_module("dsearch.training.finetune.training"), "ENOUGH", 15)
+    monkeypatch.setattr(import_module("dsearch.training.finetune.training"), "ENOUGH", 20)
     one = trained(3)
     assert observer.stages == ["validate", "train"]
     assert one.gate.slice("all").queries == 20

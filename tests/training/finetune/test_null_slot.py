@@ -72,7 +72,8 @@ def test_each_fold_is_measured_by_the_slot_of_the_others(
     drawn = np.random.default_rng(5).normal(size=len(texts)) + (np.arange(len(texts)) < len(examples))
     evidence = dict(zip(texts, drawn, strict=True))
 
-    def made_up(_head: Head, _snapshot: object, some: list[str], _states: object) -> np.ndarray:
+    def made_up(_head: Head, _snapshot: object, some: list[str], states: np.ndarray) -> np.ndarray:
+        np.testing.assert_array_equal(states, papers.encoder.encode_queries(some))
         return np.array([evidence[text] for text in some])
 
     monkeypatch.setattr(null_slot, "evidence_of", made_up)

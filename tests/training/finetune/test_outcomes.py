@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +13,14 @@ from support.training.topics import EACH, TOPICS, queries_of, topics_in
 
 from dsearch.attention.recall import KEY_SHARE
 from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import Conflict
 from dsearch.jobs import TrainingJob
 from dsearch.store import Event, Impression, MemoryRow
-from dsearch.training import JobResult, ranking, run_training
+from dsearch.training import Gate, JobResult, TrainingOptions, examples_from_judgements, ranking, run_training
 from dsearch.training.data.propensity import even_propensities
 from dsearch.training.finetune import outcomes as module
+from dsearch.training.finetune.feedback import TrustedSlice
+from dsearch.training.gate.gate import judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.memory_values import MemorySetting
 
@@ -135,6 +142,114 @@ def test_rows_of_another_contributor_are_new_where_the_query_is_known(topics: Co
     report(topics, "client:late", "q03-0", "d3-0", shown=["d8-0"])
     new, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), even_propensities())
     assert [row.key for row in new] == ["client:late"]
+
+
+def test_what_was_of_use_has_to_be_there_still(topics: Collection) -> None:
+    """What was left beside it says nothing alone."""
+    honest(topics)
+    topics.delete(["d3-0"])
+    rows, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), even_propensities())
+    assert len(rows) == (TOPICS - 1) * (EACH - 1)
+    assert all(max(row.grades.values()) > 0 for row in rows)
+
+
+def test_a_text_has_the_embedding_that_its_earlier_rows_have(topics: Collection) -> None:
+    """Another batch gave another one, by some bits."""
+    texts = ["new words here", TEXTS["q03-0"], TEXTS["q05-0"]]
+    plain = topics.encoder.encode_queries(texts)
+    noise = np.random.default_rng(0).normal(0, 1e-5, plain.shape).astype(np.float32)
+    earlier = plain + noise
+    earlier /= np.linalg.norm(earlier, axis=1, keepdims=True)
+    before = [MemoryRow("", state, {1: 1.0}, "clicks", "k") for state in earlier[[2, 1]]]
+    states = module._states(topics, texts, before)  # pyright: ignore[reportPrivateUsage]
+    np.testing.assert_array_equal(states[1:], earlier[1:])
+    np.testing.assert_allclose(states[0], plain[0], atol=1e-7)
+
+
+def trusted_slice(topics: Collection) -> TrustedSlice:
+    judging = {query: of for query, of in JUDGEMENTS.items() if query.endswith("-3")}
+    examples = examples_from_judgements(topics, TEXTS, judging)
+    return TrustedSlice.of(examples.subset([]), examples, TrainingOptions())
+
+
+def test_rows_are_judged_beside_those_that_are_there(
+    topics: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A memory that begins has them all; one that is live keeps its setting."""
+    honest(topics)
+    rows, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), even_propensities())
+    topics.remembered.add(rows[:40])
+    trusted = trusted_slice(topics)
+    begun = module.remember_outcomes(topics, rows[40:], trusted)
+    assert begun is not None
+    assert begun.with_rows.memory is not None
+    assert len(begun.with_rows.memory) == len(rows)
+    assert begun.record["setting"] is not None
+    setting = MemorySetting(0.3, 0.06, 0.4)
+    record = {"live": topics.live_model, "setting": setting._asdict(), "scope": module.SCOPE}
+    assert module.remember_rows(topics, [], record) == topics.live_model
+    monkeypatch.setattr(
+        TrustedSlice, "bounded", lambda _, report, *heads: replace(report, verdict="refused", reason="lifted")
+    )
+    further = module.remember_outcomes(topics, rows[40:], trusted)
+    assert further is not None
+    assert further.with_rows.memory is not None
+    assert len(further.with_rows.memory) == len(rows)
+    assert further.with_rows.memory.setting[:3] == pytest.approx(setting[:3])
+    assert further.record["setting"] is None
+    assert (further.gate.verdict, further.record["gate"]["reason"]) == ("refused", "lifted")
+    module.remember_rows(topics, rows[40:], {**record, "live": topics.live_model, "setting": None})
+    live, stored = topics.head(topics.live_model).memory, topics.stored_head(topics.live_model).memory
+    assert live is not None
+    assert stored is not None
+    assert (len(live), len(stored)) == (len(rows), 0)  # so that a rollback takes the rows back
+
+
+def test_rows_answer_in_place_of_what_they_were_judged_with_alone(
+    topics: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version goes live between the copy of the live one and its promotion."""
+    other, add = topics.add_model(topics.head("v0"), {}), topics.add_model
+    setting = MemorySetting(0.3, 0.06, 0.4)._asdict()
+
+    def promoted_meanwhile(*args: Any, **options: Any) -> str:
+        version = add(*args, **options)
+        topics.promote(other)
+        return version
+
+    monkeypatch.setattr(topics, "add_model", promoted_meanwhile)
+    state = topics.encoder.encode_queries(["question3 about3"])[0]
+    (at,) = topics.store.rows_of(["d3-0"]).values()
+    rows = [MemoryRow("", state, {at: 1.0}, "clicks", "k")]
+    with pytest.raises(Conflict):
+        module.remember_rows(topics, rows, {"live": "v0", "setting": setting, "scope": module.SCOPE})
+    assert (topics.live_model, topics.remembered.rows()) == (other, ())
+
+
+def gain(wanted: float, draw: int) -> tuple[Answers, Answers]:
+    """Answers whose gain on 200 queries has about this p-value."""
+    now = np.random.default_rng(0).uniform(0.3, 0.6, 200)
+    noise = np.random.default_rng(draw).normal(0, 1, 200)
+    noise = 0.1 * (noise - noise.mean()) / noise.std()
+    after = now + noise + 0.1 / np.sqrt(200) * NormalDist().inv_cdf(1 - wanted)
+    none = np.zeros(200, bool)
+    return Answers(now, none, now), Answers(after, none, after)
+
+
+def test_rows_and_a_head_share_what_chance_is_allowed() -> None:
+    """Either would pass by itself; a head that was refused is not judged again."""
+    of_rows, of_head = (
+        judge(*gain(wanted, draw), Gate(alpha=0.05)) for wanted, draw in ((0.043, 1), (0.04, 2))
+    )
+    assert of_rows.passed
+    assert of_head.passed
+    head: Any = None
+    memory = module.OutcomeMemory([], head, of_rows, {"gate": of_rows.to_dict()})
+    together, beside = module.judged_together(memory, of_head)
+    assert (together.gate.verdict, beside.verdict) == ("refused", "refused")
+    assert together.record["gate"] == together.gate.to_dict()
+    refused = judge(*gain(0.6, 3), Gate(alpha=0.05))
+    assert module.judged_together(memory, refused)[1] is refused
 
 
 def test_liars_are_left_out(topics: Collection) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +23,9 @@ from dsearch.evaluation.confidence import Calibration
 from dsearch.evaluation.logistic import Logistic
 from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
 from dsearch.training import TrainingOptions, finetune
-from dsearch.training.confidence import calibrate_by_documents
+from dsearch.training.confidence import calibrate_by_documents, ranked_examples
 from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.finetune import second_stage as stages
 from dsearch.training.finetune.lists import CandidateLists, lists_of, near_rows
 from dsearch.training.finetune.second_stage import (
     MIN_QUERIES,
@@ -37,6 +40,7 @@ from dsearch.training.finetune.second_stage import (
 )
 from dsearch.training.gate.selection import CheckpointChoice, cross_fitted
 from dsearch.training.registry import Registration, register_second_stage
+from dsearch.training.relevant import ndcg_at_10
 
 TERMS = 1 + len(FEATURES)
 head_module = import_module("dsearch.training.finetune.head")  # the package has a function of this name
@@ -88,6 +92,38 @@ def test_a_larger_pull_leaves_less() -> None:
     sizes = [float(fitted(lists, FitMethod(pull=pull)).norm()) for pull in (*PULLS, 1e6)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] < 1e-3
+
+
+def test_weights_are_on_the_scale_of_the_first_stage() -> None:
+    lists = drawn_lists(100, informative=True)
+    weights = fitted(lists, FitMethod(pull=PULLS[0]))
+    tenfold = fitted(replace(lists, scores=10 * lists.scores), FitMethod(pull=PULLS[0]))
+    torch.testing.assert_close(tenfold, 10 * weights, rtol=1e-3, atol=1e-4)
+
+
+def test_each_part_is_answered_in_its_place_by_what_the_others_choose(
+    judged: tuple[Collection, Examples], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token matrix that helps one part alone, of which the others know nothing, has no place in it."""
+    monkeypatch.setattr(stages, "chosen_way", lambda *_: WAYS[0])
+    lists = drawn_lists(60, informative=False)
+    examples = examples_of(lists, judged[1])
+    first = next(iter(stages._parts(lists, examples, 0)))[0]  # pyright: ignore[reportPrivateUsage]
+    helped = np.isin(np.arange(60), first)
+
+    def with_matrix(of: CandidateLists, *_: object) -> CandidateLists:
+        here = torch.as_tensor(helped[of.queries] & True)[:, None]
+        right = torch.as_tensor(of.grades).float()
+        return replace(of, scores=torch.where(here, right, of.scores))
+
+    monkeypatch.setattr(stages, "with_matrix", with_matrix)
+    monkeypatch.setattr(stages, "fitted_with_matrix", lambda *_: (None, torch.zeros(TERMS)))
+    tokens: Any = SimpleNamespace(of=lambda _: None)
+    before, after, chosen = stages._crossed(lists, examples, 0, tokens, ())  # pyright: ignore[reportPrivateUsage]
+    plain = ndcg_at_10(lists.ranked(torch.zeros(TERMS)), examples.relevant)
+    np.testing.assert_allclose(before.all, plain)
+    np.testing.assert_allclose(after.all, plain)  # the part itself, and those that it makes no difference to
+    assert chosen
 
 
 def test_lists_are_what_is_served(judged: tuple[Collection, Examples]) -> None:
@@ -155,6 +191,19 @@ def test_the_fewest_queries_fit_and_what_all_heads_learned_counts_as_seen(
     assert train_second_stage(examples, tokens, fewer, "start") is None
 
 
+def test_lists_are_of_the_queries_that_they_name(judged: tuple[Collection, Examples]) -> None:
+    collection, examples = judged
+    tokens = tokens_of(collection, examples.texts, examples.snapshot)
+    tokens = [of._replace(weights=of.weights * (1 + at)) for at, of in enumerate(tokens)]
+    head = collection.head("v0")
+    whole, part = lists_of(examples, tokens, head, range(6)), lists_of(examples, tokens, head, [4, 5])
+    np.testing.assert_array_equal(part.positions, whole.positions[4:])
+    np.testing.assert_array_equal(part.grades, whole.grades[4:])
+    torch.testing.assert_close(part.scores, whole.scores[4:])
+    np.testing.assert_allclose(near_rows(part, tokens), near_rows(whole, tokens)[4:], atol=1e-6)
+    assert whole.grades[4:].any()
+
+
 def test_documents_that_are_excluded_for_a_query_are_in_no_list(judged: tuple[Collection, Examples]) -> None:
     collection, examples = judged
     tokens = tokens_of(collection, examples.texts, examples.snapshot)
@@ -207,6 +256,10 @@ def test_a_head_of_an_earlier_checkpoint_is_followed_and_calibrated(
         assert trained.epochs == number
         assert trained.held_out is not None
         assert len(trained.held_out.right) == len(examples)
+        of_folds = [
+            ranked_examples(examples.subset(fold.queries), fold.heads["head"]).rows for fold in trained.folds
+        ]
+        np.testing.assert_allclose(trained.held_out.rows, np.concatenate(of_folds), atol=1e-5)
         assert sorted(query for fold in trained.folds for query in fold.queries) == [*range(len(examples))]
         changes.append(sum(float(fold.heads["head"].query_delta.detach().norm()) for fold in trained.folds))
     assert 0 < changes[0] < changes[1]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from support.training.second_stages import judged_collection
 
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import SearchEngine
+from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.search.queries import tokens_of
 from dsearch.jobs import TuningJob
 from dsearch.training import run_tuning
-from dsearch.training.data.examples import examples_from_judgements
+from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.finetune import strength
 from dsearch.training.finetune.second_stage import WAYS
 from dsearch.training.finetune.strength import (
     MIN_QUERIES,
@@ -18,8 +25,11 @@ from dsearch.training.finetune.strength import (
     chosen_strength,
     fit_strength,
     terms_of,
+    with_strength,
 )
+from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.registry import register_second_stage, starting_version
+from dsearch.training.tune import DEFAULT, TunedSearch
 
 
 def test_a_query_does_not_choose_for_itself() -> None:
@@ -87,3 +97,55 @@ def test_tuning_offers_a_second_stage_and_training_starts_before_it(engine: Sear
         registered = register_second_stage(collection, stage.stage, stage.record, registered)
     assert collection.head(collection.live_model).second_stage is not None
     assert starting_version(collection) == registered.parent
+
+
+class Fitted:
+    """In place of the fit: what it was given, and a record."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.given: list[tuple[Examples, Head, str]] = []
+        monkeypatch.setattr(strength, "fit_strength", self.fit)
+
+    def fit(self, examples: Examples, tokens: Any, head: Head, base: str, **more: Any) -> Any:
+        assert len(tokens) == len(examples)
+        self.given.append((examples, head, base))
+        return SimpleNamespace(record={"near": {"a": "fit"}})
+
+
+def tuned_search(passed: bool) -> TunedSearch:
+    gate = replace(judge(None, None), verdict="passed" if passed else "refused")
+    return TunedSearch(Head(32), DEFAULT, {}, gate, 0.0, {RECORDED: {"floor": 0.0}})
+
+
+def test_the_strength_is_fitted_behind_what_answers_after_the_tuning(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tuned search if it passed, whose record tells of it; else the untrained one, where it is live."""
+    collection, queries, judgements = judged_collection(engine)
+    examples, fitted = examples_from_judgements(collection, queries, judgements), Fitted(monkeypatch)
+    passed, refused = tuned_search(True), tuned_search(False)
+    told, stage = with_strength(collection, passed, examples, gate=Gate(), seed=0)
+    assert stage is not None
+    assert fitted.given[-1][1:] == (passed.head, "tuned")
+    assert told.record[RECORDED] == {"floor": 0.0, "near": {"a": "fit"}}
+    told, stage = with_strength(collection, refused, examples, gate=Gate(), seed=0)
+    assert stage is not None
+    assert fitted.given[-1][1:] == (collection.head("v0"), "start")
+    assert told is refused
+    collection.promote(collection.add_model(Head(32), {"scope": "head"}))
+    assert with_strength(collection, refused, examples, gate=Gate(), seed=0) == (refused, None)
+
+
+def test_of_many_queries_some_are_drawn_for_the_strength(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection, queries, judgements = judged_collection(engine)
+    examples, fitted = examples_from_judgements(collection, queries, judgements), Fitted(monkeypatch)
+    monkeypatch.setattr(strength, "MOST_QUERIES", 9)
+    for seed in (0, 0, 1):
+        with_strength(collection, tuned_search(True), examples, gate=Gate(), seed=seed)
+    one, same, other = (given[0].states for given in fitted.given)
+    assert len(one) == 9
+    np.testing.assert_array_equal(one, same)
+    for drawn in (other, examples.states[:9]):
+        assert not np.array_equal(one, drawn)

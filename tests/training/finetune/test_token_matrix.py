@@ -40,6 +40,26 @@ def test_the_identity_changes_nothing(judged: Judged) -> None:
     torch.testing.assert_close(same.features, lists.features)
 
 
+def test_tokens_are_those_of_the_queries_and_candidates_of_a_list(judged: Judged) -> None:
+    """Behind other queries, and with nothing behind the candidates."""
+    collection, examples, tokens = judged
+    lists = lists_of(examples, tokens, collection.head("v0"), [5, 3, 8])
+    lists = lists.padded(lists.positions.shape[1] + 7)
+    candidates = TokenLists(examples.snapshot, tokens, lists)
+    same = with_matrix(lists, candidates, torch.zeros(candidates.dims, candidates.dims))
+    torch.testing.assert_close(same.features, lists.features)
+
+
+def test_a_query_without_a_right_candidate_teaches_nothing(judged: Judged) -> None:
+    collection, examples, tokens = judged
+    lists = lists_of(examples, tokens, collection.head("v0"), range(3))
+    lists.grades[1] = 0.0
+    candidates = TokenLists(examples.snapshot, tokens, lists)
+    delta = fit_matrix(lists, candidates, WEIGHTS, epochs=1)
+    assert delta.any()
+    assert torch.isfinite(delta).all()
+
+
 def test_what_judgements_say_of_words_is_learned(judged: Judged) -> None:
     """Of two words of each query one counts: W takes the match of the other away, as far as it may."""
     collection, examples, tokens = judged

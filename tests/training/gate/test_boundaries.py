@@ -71,6 +71,11 @@ def test_a_fall_of_the_margin_is_allowed(fall: float, passes: bool) -> None:
         _answers=lambda _: SimpleNamespace(all=np.array([next(means)])),
     )
     assert inspect.unwrap(TrustedSlice.bounded)(trusted, report, None, None).passed is passes
+    means = iter([0.75, 0.75 - fall])
+    doubted = inspect.unwrap(TrustedSlice.bounded)(
+        trusted, replace(report, verdict="cannot tell"), None, None
+    )
+    assert doubted.verdict == ("cannot tell" if passes else "refused")
 
     values = {f"q{i}": 0.75 for i in range(40)}
     worse = judge_regression(

@@ -13,18 +13,21 @@ from jaxtyping import Float
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.hops import refine
 from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.models.confidence import RECORDED
 from dsearch.training import (
     Examples,
     Gate,
     Observer,
     TrainingOptions,
+    TrainingResult,
     examples_from_judgements,
     finetune,
     register,
 )
+from dsearch.training.finetune.head import lessons_of
 from dsearch.training.finetune.null_slot import trained_without
-from dsearch.training.gate.gate import GateReport, judge, judge_candidates
-from dsearch.training.gate.held_out import Answers
+from dsearch.training.gate.gate import GateReport, Verdict, judge, judge_candidates
+from dsearch.training.gate.held_out import Answers, Headroom
 from dsearch.training.gate.selection import (
     CheckpointChoice,
     FoldAnswers,
@@ -36,7 +39,7 @@ from dsearch.training.gate.selection import (
     reweighed,
 )
 from dsearch.training.ranking import Ranking
-from dsearch.training.tune import DEFAULT, Trials, setting_of
+from dsearch.training.tune import DEFAULT, Trials, TunedSearch, head_of, setting_of
 from dsearch.types import Document
 
 COUNT = 80
@@ -73,6 +76,9 @@ def test_the_tuned_search_may_answer_where_the_head_may_not(words: Collection, m
     assert trained.tuned is not None
     assert trained.tuned.gate.passed
     assert trained.goes_live == "tuned"
+    assert trained.lessons is not None
+    begun = lessons_of(misled, head_of(trained.tuned.setting, 32), IDLE)
+    np.testing.assert_allclose(trained.lessons.pulls, begun.pulls, atol=1e-6)
     weight = setting_of(trained.head)[0] / trained.keyword_factor
     assert weight == pytest.approx(trained.tuned.setting[0], abs=1e-3)
     made = register(
@@ -199,6 +205,10 @@ def test_queries_are_paired_by_their_index() -> None:
     assert of_tuned.p_value is not None
     assert of_tuned.p_value <= paired.p_value < apart.p_value  # type: ignore[operator]
     assert apart.p_value == pytest.approx(1.25 * of_tuned.p_value, abs=0.01)
+    again = generator.permutation(400)  # as many of unknown indices: paired as they are given
+    turned = judge(answers(now[again]), answers(tuned[again]))
+    paired, _ = judge_candidates(turned, answers(now), answers(tuned), answers(tuned))
+    assert paired.p_value == pytest.approx(turned.p_value, abs=0.004)
     before, after = answers(now), answers(tuned)
     same, _ = judge_candidates(of_tuned, before, after, after, queries=np.arange(400))
     assert same.p_value == of_tuned.p_value
@@ -207,11 +217,35 @@ def test_queries_are_paired_by_their_index() -> None:
 def test_where_both_pass_the_head_must_beat_the_tuned_search_as_well() -> None:
     now = np.random.default_rng(0).uniform(0.3, 0.6, 400)
     tuned = with_p_value(now, 0.001)
-    of_tuned, of_head = compared(now, tuned, tuned + 1e-4 * np.random.default_rng(1).normal(0, 1, 400))
+    head = tuned + 1e-4 * np.random.default_rng(1).normal(0, 1, 400)
+    of_tuned, of_head = compared(now, tuned, head)
+    alone = judge(answers(now), answers(tuned), samples=500)
+    candidates = (alone, answers(now), answers(tuned), answers(head))
+    assert judge_candidates(*candidates, canary_overlap=0.7, samples=500)[1].canary_overlap == 0.7
     assert of_tuned.passed
     assert not of_head.passed
     assert of_head.reason.startswith("against the tuned search: ")
     assert compared(now, tuned, with_p_value(tuned, 0.001))[1].passed
+
+
+@pytest.mark.parametrize(
+    ("head", "tuned", "live"),
+    [("passed", "passed", "head"), ("refused", "passed", "tuned"), ("refused", "refused", None)],
+)
+def test_what_was_refused_does_not_go_live(head: Verdict, tuned: Verdict, live: str | None) -> None:
+    """Nor is it told how a search of two stages sees that nothing fits."""
+    of_head, of_tuned = (replace(judge(None, None), verdict=verdict) for verdict in (head, tuned))
+    record = {RECORDED: {"floor": 0.0}}
+    searched = TunedSearch(Head(8), DEFAULT, {}, of_tuned, 0.0, record)
+    room = Headroom(1, 1, 0.5, 0.5, 0.5)
+    trained = TrainingResult(Head(8), 1, room, of_head, 0.0, record, tuned=searched)
+    assert trained.goes_live == live
+    told = trained.with_near({"a": "fit"})
+    assert told.tuned is not None
+    assert ("near" in told.record[RECORDED], "near" in told.tuned.record[RECORDED]) == (
+        live == "head",
+        live == "tuned",
+    )
 
 
 def test_a_head_must_beat_what_answers_now() -> None:
@@ -303,7 +337,7 @@ def test_the_trained_head_is_served_with_the_hop_that_was_chosen(
     trained = finetune(misled, IDLE)
     assert trained.keyword_factor == trained.record["keyword_factor"] == 1.6
     assert trained.head.hop_strength.item() == 2.0
-    assert (trained.record["hop_strength"], trained.record["share"]) == (2.0, 0.5)
+    assert (trained.record["hop_strength"], trained.record["share"], trained.share) == (2.0, 0.5, 0.5)
 
 
 def test_the_head_that_goes_live_is_of_the_checkpoint_that_was_chosen(
@@ -324,6 +358,9 @@ def test_a_head_trained_again_weighs_keywords_as_the_first_did(misled: Examples)
     first = replace(first, head=reweighed(first.head, 1.6), keyword_factor=1.6)
     again = trained_without(first, misled, [0], options)
     assert setting_of(again)[0] == pytest.approx(1.6 * DEFAULT[0], abs=1e-3)
+    assert again.query_delta.any()
+    begun = trained_without(replace(first, share=0.0), misled, [0], options)
+    assert not begun.query_delta.any()
 
 
 @pytest.mark.parametrize(("heads", "excited"), [(1, False), (3, False), (3, True)])

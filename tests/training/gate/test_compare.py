@@ -38,6 +38,7 @@ def test_the_largest_wins_and_losses_are_shown_largest_first() -> None:
     whole = compare_values(first, second).groups[0]
     assert (whole.wins, whole.losses) == (3, 4)
     assert (whole.first, whole.second) == (0.5, pytest.approx(0.5 + sum(changes.values()) / 8))
+    assert whole.difference.mean == pytest.approx(whole.second - whole.first)
 
 
 def test_equal_changes_are_listed_by_their_ids() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, make_run
 from dsearch.evaluation import evaluate
 from dsearch.training import examples_from_judgements, headroom, tune
 from dsearch.training.gate.held_out import HeldOut
-from dsearch.training.ranking import Ranking
+from dsearch.training.ranking import Ranking, corpus_embeddings
 from dsearch.types import Query
 
 QUERIES = {f"q{i}": f"number{i}" for i in range(12)}
@@ -51,3 +53,15 @@ def test_subsets_keep_what_is_hidden(collection: Collection) -> None:
     assert examples_from_judgements(collection, QUERIES, QRELS).hidden is None
     nobody = examples_from_judgements(collection, QUERIES, QRELS, {"q1": {"gone"}})
     assert nobody.hidden is None
+
+
+def test_a_deleted_document_is_in_no_ranking_and_in_no_softmax(collection: Collection) -> None:
+    stored = collection.snapshot.embeddings(np.arange(16)).copy()
+    collection.delete(["d5"])
+    snapshot = collection.snapshot
+    examples = examples_from_judgements(collection, {"q": "number5"}, {"q": {"d4": 1.0}})
+    top = Ranking(examples).top(Head(32), 16)[0]
+    assert top[-1] == 5  # as good as gone, though it has the word
+    corpus = corpus_embeddings(snapshot).numpy()
+    assert not corpus[5].any()
+    np.testing.assert_array_equal(np.delete(corpus, 5, 0), np.delete(stored, 5, 0))

@@ -43,6 +43,15 @@ def test_half_of_the_groups_stay_together_and_half_are_spread(seed: int) -> None
     assert all(count > 1 for count in places if count != 1)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_episode_is_in_one_fold_though_its_group_is_spread(seed: int) -> None:
+    """Twelve pairs with the same three answers, one of which the next pair has as well."""
+    pairs = [[2 * number, 2 * number + 1, 2 * number + 2] for number in range(12) for _ in range(2)]
+    parts = split_folds(examples(*pairs), 3, seed)
+    assert [len(part) for part in parts] == [8, 8, 8]
+    assert all(query ^ 1 in part for part in parts for query in part)
+
+
 def test_queries_connected_over_others_are_one_group() -> None:
     chain = examples([0, 1], [1, 2], [2, 3], [3, 4], *([10 + n] for n in range(12)))
     together = sum(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from dsearch.engine import Collection, EncodedDocuments, SearchLayer
 from dsearch.errors import InvalidRequest
-from dsearch.training.gate.functions import scores_by
+from dsearch.training.gate.functions import scores_by, scores_over
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -53,3 +55,22 @@ def test_scores_may_be_tensors_of_any_kind_that_are_part_of_a_graph() -> None:
     scores = torch.ones(2, dtype=torch.bfloat16, requires_grad=True) * 2
     assert scores_by(lambda _: scores, torch.nn.Linear(2, 1)) == [2.0, 2.0]
     assert scores_by(lambda _: [], torch.nn.Linear(2, 1)) == []
+
+
+def test_a_layer_is_scored_over_the_documents_that_it_would_be_served_with(collection: Collection) -> None:
+    """Each document has the embedding of its neighbour; the layer itself stays over those of now."""
+    snapshot = collection.snapshot
+    layer = SearchLayer(snapshot, collection.head("v0"))
+    every = snapshot.visible()
+    stored = snapshot.embeddings(every)
+    documents = EncodedDocuments(snapshot, np.roll(stored, 1, axis=0))
+
+    def first(given: SearchLayer) -> list[float]:
+        found = given.ranked(torch.as_tensor(stored), [""] * len(stored)).positions[:, :1]
+        return [float(id[1:]) for [id] in collection.ids_at(given.snapshot, found)]
+
+    ids = scores_by(first, layer)
+    assert ids == [float(id[1:]) for id in collection.ids_at(snapshot, every[None])[0]]
+    encoder = collection.encoder.identity
+    assert scores_over(collection, layer, encoder, documents, first) == np.roll(ids, -1).tolist()
+    assert layer.snapshot is snapshot

@@ -11,10 +11,16 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
-from dsearch.jobs import RISKS
-from dsearch.training.gate.decision import SLICE_PRIOR, sign_flip_p_value
+from dsearch.jobs import RISKS, SavingJob
+from dsearch.training.gate.decision import (
+    SLICE_PRIOR,
+    further_for_significance,
+    further_for_slice,
+    sign_flip_p_value,
+)
 from dsearch.training.gate.gate import Gate, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers
+from dsearch.training.gate.verdict import judge_scores
 from dsearch.training.relevant import ndcg_at_10
 
 QUERIES = 120
@@ -120,6 +126,36 @@ def test_a_slice_in_doubt_says_how_many_queries_would_settle_it() -> None:
         assert ("would settle it" in report.to_text()) == known
 
 
+def test_queries_are_asked_for_in_all_of_which_a_slice_has_its_share() -> None:
+    """A slice of a quarter that needs n more needs four times as many as they come."""
+    before, seen = np.full(QUERIES, 0.5), np.arange(QUERIES) >= QUERIES // 4
+    noise = np.random.default_rng(0).normal(0.0, 0.05, QUERIES)
+    noise[~seen] -= noise[~seen].mean()
+    after = before + np.where(seen, 0.3, -0.017) + noise
+    report = judge(answers(before, seen), answers(after, seen), Gate(harm=0.05))
+    slice = report.slice("unseen")
+    assert report.decision is not None
+    assert slice.deviation is not None
+    of_slice = further_for_slice(-0.017, slice.deviation, slice.queries, SLICE_PRIOR, 0.02, 0.05)
+    assert of_slice is not None
+    assert report.decision.further_queries == pytest.approx(4 * of_slice, rel=0.05)
+
+
+def test_too_few_queries_are_told_of_all_that_would_be_needed() -> None:
+    """One more makes ten of nine, which a gain beside such noise does not settle."""
+    before = np.full(9, 0.5)
+    after = before + np.array([0.4, -0.3, 0.2, 0.3, -0.2, 0.1, -0.3, 0.2, 0.1])
+    report = judge(answers(before), answers(after))
+    assert report.verdict == "cannot tell"
+    assert report.decision is not None
+    whole = report.slice("all")
+    assert whole.difference is not None
+    assert whole.deviation is not None
+    needed = further_for_significance(whole.difference.mean, whole.deviation, 9, 0.05)
+    assert needed is not None
+    assert report.decision.further_queries == needed > 9
+
+
 def test_fewer_than_ten_queries_cannot_tell() -> None:
     before = np.full(9, 0.5)
     report = judge(answers(before), answers(before + 0.2))
@@ -144,6 +180,14 @@ def test_a_risk_names_two_bounds(risk: str, alpha: float, harm: float) -> None:
     assert report.p_value is not None
     assert 0.03 < report.p_value < 0.049
     assert report.passed == (risk != "cautious")
+
+
+def test_scores_of_examples_are_judged_as_asked() -> None:
+    scores = [0.1 * number for number in range(20)]
+    job = SavingJob(before=scores, after=[1 + of for of in scores], risk="bold", alpha=0.125, margin=0.25)
+    report = judge_scores(job)
+    assert report.gate == Gate(0.125, 0.25, harm=RISKS["bold"].harm)
+    assert [part.queries for part in report.slices] == [20, 0, 20]  # examples are of no document
 
 
 def test_an_unknown_risk_is_refused() -> None:
@@ -220,6 +264,22 @@ def test_canaries(collection: Collection) -> None:
     overlap = overlap_of_canaries(collection.snapshot, same, other)
     assert overlap is not None
     assert overlap < 0.95
+
+
+def test_a_canary_is_not_its_own_neighbour(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: the nearest other of each document, by the embeddings and by moved queries."""
+    monkeypatch.setattr("dsearch.training.gate.gate.DEPTH", 1)
+    same, other = Head(32), Head(32)
+    with torch.no_grad():
+        other.query_delta += torch.randn(other.query_delta.shape, generator=torch.Generator().manual_seed(0))
+    corpus = torch.as_tensor(collection.snapshot.embeddings(np.arange(16)))
+    nearest = [
+        (head.fold(head.queries(corpus))[:, 0] @ corpus.T).fill_diagonal_(-torch.inf).argmax(1).detach()
+        for head in (same, other)
+    ]
+    kept = (nearest[0] == nearest[1]).float().mean().item()
+    assert kept < 0.7
+    assert overlap_of_canaries(collection.snapshot, same, other) == pytest.approx(kept)
 
 
 @pytest.mark.parametrize(

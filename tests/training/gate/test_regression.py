@@ -45,6 +45,12 @@ def test_a_regression_is_a_significant_fall_above_the_tolerance(
     assert (found.p_value is None) == (found.now >= found.before)
 
 
+def test_the_baseline_is_of_what_answers() -> None:
+    """Systems are evaluated in an order that ends with it."""
+    systems = {name: {"nDCG@10": {"q": at / 4}} for at, name in enumerate(("dense", "hybrid", "trained v3"))}
+    assert Baseline.of(systems) == Baseline("trained v3", {"q": 0.5})
+
+
 def test_few_queries_fail_no_build() -> None:
     few = {id: VALUES[id] for id in list(VALUES)[:5]}
     fallen = Baseline("now", dict.fromkeys(few, 0.0))
@@ -68,9 +74,10 @@ def test_a_baseline_is_written_and_read_and_others_are_refused(tmp_path: Path) -
         path.write_text(wrong)
         with pytest.raises(InvalidRequest, match="is not a baseline; write one with: dsearch evaluate"):
             Baseline.read(path)
-    path.write_text(json.dumps({**content, "format": 2}))
-    with pytest.raises(InvalidRequest, match="this release reads format 1 of nDCG@10"):
-        Baseline.read(path)
+    for other in ({"format": 2}, {"measure": "recall@10"}):
+        path.write_text(json.dumps({**content, **other}))
+        with pytest.raises(InvalidRequest, match="this release reads format 1 of nDCG@10"):
+            Baseline.read(path)
     with pytest.raises(InvalidRequest, match="cannot be read"):
         Baseline.read(tmp_path / "none.json")
 

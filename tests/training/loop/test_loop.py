@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from dsearch.errors import Cancelled
 from dsearch.training.loop.loop import NothingFurther, TrainingDiverged, TrainingSchedule, Watch, run_course
+from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.run_folder import Checkpoint
 
 COURSE = TrainingSchedule(examples=12, batch_size=3, epochs=3, seed=0)  # four steps an epoch
@@ -49,6 +51,48 @@ class Kept:
     def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
         tensors, numbers = checkpoint
         self.last = ({name: tensor.detach().clone() for name, tensor in tensors.items()}, dict(numbers))
+
+
+def test_an_epoch_tells_the_mean_over_its_examples() -> None:
+    """Four batches, the last of a single example."""
+    told: list[Epoch] = []
+    task = Sinking(losses=float)
+    run_course(task, TrainingSchedule(10, 3, 1, 0), on_epoch=lambda epoch: told.append(epoch) is None)
+    assert [epoch.loss for epoch in told] == pytest.approx([(3 * 1 + 3 * 2 + 3 * 3 + 4) / 10])
+
+
+def test_a_course_up_to_no_epoch_takes_no_step() -> None:
+    task = Sinking()
+    run_course(task, replace(COURSE, until=0))
+    assert task.steps == 0
+
+
+def test_a_course_ends_where_its_observer_has_seen_enough() -> None:
+    """What it was told of is in the checkpoint."""
+    keeper, task = Kept(), Sinking()
+    run_course(task, COURSE, watch=Watch(keeper=keeper), on_epoch=lambda epoch: epoch.number < 2)
+    assert task.steps == 8
+    assert keeper.last is not None
+    assert (keeper.last[1]["epoch"], keeper.last[1]["step"]) == (3, 0)
+
+
+def test_the_time_of_a_resumed_course_is_that_of_all_its_parts() -> None:
+    keeper, told = Kept(), list[Epoch]()
+    run_course(Sinking(), replace(COURSE, until=1), watch=Watch(keeper=keeper))
+    assert keeper.last is not None
+    keeper.last[1]["elapsed_s"] = 1000.0
+    run_course(Sinking(), COURSE, watch=Watch(keeper=keeper), on_epoch=lambda of: told.append(of) is None)
+    assert [epoch.number for epoch in told] == [2, 3]
+    assert all(1000 <= epoch.elapsed_s < 2000 for epoch in told)
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 4, 6])
+def test_a_cancelled_course_goes_on_at_its_next_step(done: int) -> None:
+    keeper, first, again = Kept(), Sinking(), Sinking()
+    with pytest.raises(Cancelled):
+        run_course(first, COURSE, watch=Watch(observer=StopWhen(lambda: first.steps == done), keeper=keeper))
+    run_course(again, COURSE, watch=Watch(keeper=keeper))
+    assert first.steps + again.steps == 12
 
 
 @pytest.mark.parametrize("done", [2, 4, 6])

@@ -50,6 +50,16 @@ def test_after_a_round_everything_visible_was_encoded_anew(encoded: list[list[in
     assert encoded[-1] == [1, 3]
 
 
+def test_what_is_stored_stays_as_it_is(encoded: list[list[int]]) -> None:
+    stored, visible = np.zeros((2, 2), np.float32), np.arange(2)
+    moving = MovingIndex(
+        stored, visible, lambda at: ["0", "1"], steps_a_round=1, chunk=7, processes=Processes()
+    )
+    moving.step(np.ones((2, 2)))  # type: ignore[arg-type]
+    assert moving.embeddings.all()
+    assert not stored.any()
+
+
 def test_without_rounds_the_stored_embeddings_stay(encoded: list[list[int]]) -> None:
     moving = index(np.zeros((2, 2)), [0, 1], steps=0)
     moving.step(np.ones((2, 2)))  # type: ignore[arg-type]
