@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.training.observers import Recorder, StopWhen
 
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.client import LocalEngine
 from dsearch.engine import SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.jobs import RISKS, TrainingJob, TuningJob
 from dsearch.store import Event, Impression
-from dsearch.training import RunFolder, run_training, run_tuning
+from dsearch.training import RunFolder, run, run_training, run_tuning
 from dsearch.types import Document
 
 PAIRS = 24
@@ -146,3 +148,61 @@ def test_a_local_engine_reports_to_its_observer(pairs: Any, engine: SearchEngine
     stopped = LocalEngine(engine, observer=StopWhen(lambda: True))
     task = stopped.train("pairs", queries=QUERIES, judgements=JUDGEMENTS, epochs=1)
     assert (task.state, task.result, task.problem) == ("cancelled", None, None)
+
+
+class Stopped(Exception):
+    """Raised where a test has seen enough."""
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_a_live_score_of_its_own_is_not_compared_by_inner_products(
+    pairs: Any, monkeypatch: pytest.MonkeyPatch, scored: bool
+) -> None:
+    head = pairs.head("v0")
+    score = new_score("gaussian", pairs.store.dimension)
+    pairs.promote(pairs.add_model(head.scoring_by(score) if scored else head, {}))
+    shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
+    pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
+    live: list[Any] = []
+
+    def stopped(*_: Any, **options: Any) -> None:
+        live.append(options["live"])
+        raise Stopped
+
+    monkeypatch.setattr(run, "finetune_from_feedback", stopped)
+    with pytest.raises(Stopped):
+        run_training(pairs, TrainingJob(source="feedback"))
+    assert (live[0] is None) == scored
+
+
+@dataclass
+class Learned:
+    """As much of a trained head as a second stage asks for."""
+
+    goes_live: str | None
+    folds: list[Any]
+    record: dict[str, Any] = field(default_factory=lambda: {"options": {"seed": 0}})
+    encoder: Any = None
+    tuned: Any = None
+    held_out: Any = None
+    head: Any = None
+
+
+@pytest.mark.parametrize(
+    ("goes_live", "live", "base"),
+    [(None, "v0", "start"), (None, "v1", None), ("head", "v1", "head"), ("tuned", "v0", None)],
+)
+def test_a_second_stage_follows_what_answers_and_nothing_else(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, goes_live: str | None, live: str, base: str | None
+) -> None:
+    made = engine.create("made")
+    made.ingest([Document(f"d{i}", f"answer{i} colour{i % 3}") for i in range(PAIRS)], second_stage=True)
+    made.add_model(made.head("v0"), {})
+    made.promote(live)
+    learned = Learned(goes_live, [SimpleNamespace(heads={"start": None, "head": None})])
+    followed: list[str] = []
+    monkeypatch.setattr(run, "finetune", lambda *_, **__: learned)
+    monkeypatch.setattr(run, "with_calibration", lambda record, *_, **__: record)
+    monkeypatch.setattr(run, "train_second_stage", lambda *given, **__: followed.append(given[3]))
+    run_training(made, JOB)
+    assert followed == [base] * (base is not None)

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.training.scopes.head import _Batches
+from dsearch.engine import Collection
+from dsearch.training import examples_from_judgements
+from dsearch.training.options import TrainingOptions
+from dsearch.training.scopes.head import _Batches, train_student
 
 DIM = 4
 
@@ -57,3 +60,25 @@ def test_weights_scale_the_target_and_no_teacher_scores_nothing(which: list[int]
     assert batch.target.tolist() == [[[0.5, 1.5], [0.5, 0.0]][at] for at in which]
     assert not batch.mask.any()
     assert batch.judged.tolist() == [0, 1, 2]
+
+
+def test_documents_are_weighed_as_in_the_search_that_it_starts_from(collection: Collection) -> None:
+    """k1 and b of the start are those that will be served: the head learns beside them."""
+    examples = examples_from_judgements(collection, {"q": "number3"}, {"q": {"d3": 1.0}})
+    start = Head(collection.store.dimension)
+    start.weigh_keywords(0.5, 0.4)
+    scores: list[np.ndarray] = []
+
+    class Stopped(Exception):
+        pass
+
+    def task(examples: Any, *_: Any) -> Any:
+        scores.append(examples.snapshot.all_keyword_scores(["number3"]))
+        raise Stopped
+
+    for given in (start, None):
+        with pytest.raises(Stopped):
+            train_student(examples, TrainingOptions(), start=given, task=task)
+    own = collection.snapshot.weighed((0.5, 0.4)).all_keyword_scores(["number3"])
+    assert (scores[0] == own).all()
+    assert not (scores[1] == own).all()

@@ -139,6 +139,24 @@ def test_processes_together_have_the_gradient_of_one(
     assert max(tensor.abs().max() for tensor in alone.values()) > 1e-2
 
 
+def test_grades_are_shared_out_wherever_an_answer_stands_in_the_pool(
+    examples: Examples, contents: Contents, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query with fewer answers than another is padded, and the first document of the pool is no padding."""
+    graded = [((0,), (2.0,)), ((0, 5, 7), (1.0, 2.0, 1.0))]
+    relevant = [(np.array(at), np.array(grades, np.float32)) for at, grades in graded]
+    task, _ = new_task(replace(examples, relevant=relevant * (PAIRS // 2)), contents, tiny, FullOptions())
+    targets: list[torch.Tensor] = []
+
+    def cached(_: Any, texts: list[Any], loss: Any, **__: Any) -> torch.Tensor:
+        return loss([torch.zeros(len(of), 16) for of, _ in texts])
+
+    monkeypatch.setattr(full, "cached_backward", cached)
+    monkeypatch.setattr(full, "info_nce", lambda mixed, target: targets.append(target) or mixed.sum())
+    task.backward(torch.tensor([0, 1]), np.array([0, 5, 7]))
+    assert targets[0].tolist() == [[1.0, 0.0, 0.0], [0.25, 0.5, 0.25]]
+
+
 # ---- negatives
 
 

@@ -89,8 +89,8 @@ def test_what_is_learned_of_standard_numbers_is_told_in_the_units_of_the_field()
 
 
 def test_the_contrastive_loss_by_hand() -> None:
-    predicted = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-    wanted = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # the last two are equal
+    predicted = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 3.0, 0.0]])
+    wanted = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])  # the last two are equal
     near = math.exp(1 / CONTRAST_TEMPERATURE)
     first, second = -math.log(near / (near + 2)), -math.log(2 * near / (2 * near + 1))
     expected = torch.tensor([first, second, second])
