@@ -127,7 +127,6 @@ def test_what_is_served_follows_the_setting_and_the_index() -> None:
         before = memory(states)
         memory.strength.fill_(1.4)
         torch.testing.assert_close(memory(states).weights, 2 * before.weights)
-        assert memory.attention(states.double())[1].dtype == torch.float64
 
     class Turned(ScannedKeys):
         def nearest(self, queries: np.ndarray, count: int) -> np.ndarray:

@@ -10,8 +10,10 @@ import pytest
 from support.training.topics import queries_of, topics_in
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine, open_layer
+from dsearch.errors import InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob, TrainingJob
 from dsearch.training import JobResult, save_model
 from dsearch.training.registry import Registration
@@ -104,3 +106,13 @@ def test_a_result_of_the_query_memory_shows_its_settings() -> None:
     told = summary(Registration("v1", None, "v0", "kept"), record, {})
     assert told["keyword_weight"] == 0.5
     assert "epochs" not in told
+
+
+@pytest.mark.parametrize("scored", ["what is saved", "what is live"])
+def test_judgements_say_nothing_of_a_learned_score(topics: Collection, scored: str) -> None:
+    plain = topics.head("v0")
+    learned = plain.scoring_by(new_score("gaussian", topics.store.dimension))
+    topics.promote(topics.add_model(plain if scored == "what is saved" else learned, {}))
+    head = learned if scored == "what is saved" else plain
+    with pytest.raises(InvalidRequest, match="a learned score, which they would rank by the inner product"):
+        save_model(topics, head, evidence=JudgedQueries(TEXTS, JUDGED))

@@ -240,3 +240,14 @@ def test_the_start_is_scored_as_it_is_and_no_query_is_left_out_that_can_be_affor
     assert trials.drawn.tolist() == [*range(COUNT)]
     assert {Setting(weight, 0.0, start.bm25) for weight in (0.8, 1.3)} < {*trials.values}
     assert setting_from(tuning.recorded(start)) == start  # b = 0 is a choice
+
+
+def test_a_choice_that_is_worse_on_the_other_folds_leaves_the_start(words: Collection) -> None:
+    """Each setting fails on one fold alone, for which the others choose it."""
+    data = judged(words, [f"word{i}" for i in range(COUNT)]).subset(range(20))
+    fold = np.random.default_rng([0, 1]).permutation(20) % 10
+    values = {setting: np.zeros(20) for setting in (DENSE, KEYWORD)} | {tuning.DEFAULT: np.full(20, 0.6)}
+    values |= {Setting(2.0 + number, 0.0): (fold != number) * 1.0 for number in range(10)}
+    choice = Trials(data, np.arange(20), values, tuning.DEFAULT, 0, 0.0).choose()
+    assert choice.setting == tuning.DEFAULT
+    assert choice.crossed.tolist() == [0.6] * 20

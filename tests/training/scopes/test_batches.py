@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.training import examples_from_judgements
 from dsearch.training.options import TrainingOptions
-from dsearch.training.scopes.head import _Batches, train_student
+from dsearch.training.scopes.head import _Batches, _FrozenDocuments, descend, train_student
 
 DIM = 4
 
@@ -82,3 +83,19 @@ def test_documents_are_weighed_as_in_the_search_that_it_starts_from(collection: 
     own = collection.snapshot.weighed((0.5, 0.4)).all_keyword_scores(["number3"])
     assert (scores[0] == own).all()
     assert not (scores[1] == own).all()
+
+
+def test_the_encoder_learns_at_a_rate_of_its_own_and_decay_pulls_back() -> None:
+    options = TrainingOptions(learning_rate=0.5, encoder_learning_rate=0.0625, retention=2.0, decay=3.0)
+    head, weight = Head(DIM), torch.zeros(1)
+    encoder: Any = SimpleNamespace(learning=lambda: [weight])
+    task: Any = SimpleNamespace(trained=SimpleNamespace(head=head, encoder=encoder), _options=options)
+    groups = _FrozenDocuments.parameter_groups(task)
+    assert (groups[-1]["params"], groups[-1]["lr"], groups[0]["lr"]) == ([weight], 0.0625, 0.5)
+    with torch.no_grad():
+        head.key_delta[0, 0] = 2.0
+    loss = head.key_delta.sum() * 5
+    losses = descend(loss, torch.tensor(0.25), head, options)
+    assert losses.tolist() == [10.0, 0.25, 10.0 + 2 * 0.25 + 3 * 4.0]
+    assert head.key_delta.grad is not None
+    assert head.key_delta.grad[0, 0] == 5.0 + 3 * 2 * 2.0

@@ -201,6 +201,33 @@ def test_the_pool_holds_answers_and_negatives_once(
     assert set(all_hidden.pool(batch, torch.Generator()).tolist()) == answers
 
 
+def test_a_negative_is_measured_by_the_best_answer_of_its_query(
+    examples: Examples, contents: Contents, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = [(np.array([i, (i + 7) % PAIRS]), np.ones(2, np.float32)) for i in range(PAIRS)]
+    task, _ = new_task(replace(examples, relevant=two), contents, tiny, FullOptions(negatives=2))
+    best: list[np.ndarray] = []
+
+    def noted(*given: Any, **_: Any) -> list[np.ndarray]:
+        best.append(given[3])
+        return []
+
+    monkeypatch.setattr(full, "mined_negatives", noted)
+    task.pool(torch.arange(3), torch.Generator())
+    stored = examples.snapshot.embeddings(np.arange(PAIRS))
+    products = np.array([[examples.states[i] @ stored[at] for at in two[i][0]] for i in range(3)])
+    np.testing.assert_allclose(best[0], products.max(1), rtol=1e-5)
+    assert (products.max(1) > products.min(1)).all()
+
+
+def test_several_processes_keep_their_chunks(examples: Examples, contents: Contents, tiny: Encoder) -> None:
+    """One alone with smaller ones would wait for the others at another place."""
+    alone, student = new_task(examples, contents, tiny, FullOptions(chunk=4))
+    assert alone.lessen() == "2 texts at a time from now on"
+    together = FullTask(examples, contents, FullOptions(chunk=4), student, Processes(count=2))
+    assert together.lessen() is None
+
+
 # ---- the index
 
 

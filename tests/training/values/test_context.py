@@ -89,12 +89,15 @@ def test_what_is_learned_of_standard_numbers_is_told_in_the_units_of_the_field()
 
 
 def test_the_contrastive_loss_by_hand() -> None:
-    predicted = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 3.0, 0.0]])
+    predicted = torch.tensor([[1.0, 0.9, 0.0], [0.8, 1.0, 0.0], [2.0, 3.0, 0.0]])
     wanted = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])  # the last two are equal
-    near = math.exp(1 / CONTRAST_TEMPERATURE)
-    first, second = -math.log(near / (near + 2)), -math.log(2 * near / (2 * near + 1))
-    expected = torch.tensor([first, second, second])
-    torch.testing.assert_close(contrastive_loss(predicted, wanted), expected, atol=1e-5, rtol=1e-4)
+    expected = list[float]()
+    for row, own in zip(predicted.tolist(), ([0], [1, 2], [1, 2]), strict=True):
+        cosines = [row[at] / math.hypot(*row) for at in (0, 1, 1)]
+        powers = [math.exp(cosine / CONTRAST_TEMPERATURE) for cosine in cosines]
+        expected.append(-math.log(sum(powers[at] for at in own) / sum(powers)))
+    assert min(expected) > 1e-3
+    torch.testing.assert_close(contrastive_loss(predicted, wanted), torch.tensor(expected))
 
 
 def test_learned_values_beat_stored_ones_and_are_served_as_judged(plane: Collection, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a predictor is trained and judged by: kinds of values, folds, the constant prediction, the live search."""
+"""What a predictor is trained and judged by: kinds of values, folds, a constant answer, the live search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from dsearch.training import Gate, examples_from_judgements, finetune_values, va
 from dsearch.training.options import ValueOptions
 from dsearch.training.values import finetune, task
 from dsearch.training.values.finetune import ValueScores, judge_values, search_by
-from dsearch.training.values.task import HeldEvidence, ValueData, scores_of_values, train_on_values
+from dsearch.training.values.task import (
+    HeldEvidence,
+    ValueData,
+    measures_of_values,
+    scores_of_values,
+    train_on_values,
+)
 from dsearch.types import Document
 
 COUNT = 12
@@ -73,7 +79,7 @@ def test_of_too_few_documents_none_is_held_out(engine: SearchEngine) -> None:
 def test_a_fold_is_judged_at_the_checkpoint_that_the_others_choose(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One fold is far better when trained, the other far better untrained: chosen by itself each would gain."""
+    """One fold is far better trained, the other far better untrained: chosen by itself each would gain."""
     examples = value_examples(with_values(engine, "t", [float(n) for n in range(COUNT)]), "f")
     gains, rest = np.linspace(1, 2, 6), [np.zeros((6, 1), np.float32)] * 2
     folds = [
@@ -155,9 +161,14 @@ def test_a_query_that_is_no_document_leaves_none_out(
     logits = (data.states[:4] @ data.corpus[which].T + keyword) / head.temperature
     torch.testing.assert_close(found, logits.softmax(-1) @ data.values[which])
     start = Head(32)
-    torch.nn.init.constant_(start.hop_strength, 2.0)
-    monkeypatch.setattr(task, "run_course", lambda *_, **__: None)
-    assert train_on_values(data, ONCE, start=start).hop_strength.item() == 0.0
+    with torch.no_grad():
+        start.hop_strength.fill_(2.0)
+    courses: list[Any] = []
+    monkeypatch.setattr(task, "run_course", lambda _, course, **__: courses.append(course))
+    trained = train_on_values(data, replace(ONCE, epochs=7, seed=3), start=start, epochs=2)
+    assert trained.hop_strength.item() == 0.0
+    (course,) = courses
+    assert (course.examples, course.epochs, course.until, course.seed) == (len(examples), 7, 2, 3)
 
 
 def test_scores_are_of_the_pool_that_is_served(
@@ -171,3 +182,29 @@ def test_scores_are_of_the_pool_that_is_served(
     few = held.served(Head(32), queries)
     assert not np.allclose(whole, few)
     assert scores_of_values(examples, queries, examples.wanted).tolist() == [1.0] * len(examples)
+
+
+def test_a_fold_is_not_learned_from(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = value_examples(with_values(engine, "t", [float(n) for n in range(COUNT)]), "f")
+    seen: list[tuple[Any, Any]] = []
+    real = train_on_values
+
+    def noted(*given: Any, queries: Any, evidence: Any, **options: Any) -> Head:
+        seen.append((queries, evidence))
+        return real(*given, queries=queries, evidence=evidence, **options)
+
+    monkeypatch.setattr(finetune, "train_on_values", noted)
+    finetune_values(examples, replace(ONCE, folds=3))
+    folds = [sorted({*range(COUNT)} - {*queries.tolist()}) for queries, _ in seen[:3]]
+    assert sorted(row for fold in folds for row in fold) == [*range(COUNT)]
+    assert all(queries.tolist() == evidence.tolist() for queries, evidence in seen[:3])
+    assert seen[3] == (None, None)  # all of them, for what is served
+
+
+def test_the_error_is_in_the_units_of_the_field(collection: Collection) -> None:
+    examples = value_examples(collection, "number")
+    queries = np.arange(len(examples))
+    measured = measures_of_values(examples, queries, examples.wanted + np.float32(0.5))
+    assert measured["rmse"] == pytest.approx(0.5 * float(examples.scale[0]), rel=1e-5)
+    assert float(examples.scale[0]) > 2
+    assert measured["r2"] == pytest.approx(0.75, rel=1e-5)
