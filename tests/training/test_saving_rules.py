@@ -6,18 +6,20 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from support.training.topics import queries_of, topics_in
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.engine import Collection, SearchEngine, open_layer
+from dsearch.engine import Collection, EncodedDocuments, SearchEngine, open_layer
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob, TrainingJob
 from dsearch.training import JobResult, save_model
 from dsearch.training.registry import Registration
-from dsearch.training.saving import judge_version, unwrapped
+from dsearch.training.saving import judge_layer, judge_version, unwrapped
 from dsearch.training.summary import summary
 
 TEXTS, JUDGED = queries_of()
@@ -116,3 +118,20 @@ def test_judgements_say_nothing_of_a_learned_score(topics: Collection, scored: s
     head = learned if scored == "what is saved" else plain
     with pytest.raises(InvalidRequest, match="a learned score, which they would rank by the inner product"):
         save_model(topics, head, evidence=JudgedQueries(TEXTS, JUDGED))
+
+
+def test_documents_that_are_encoded_again_are_judged_with_the_hops_of_the_head(topics: Collection) -> None:
+    """Of the same embeddings the judgement is the same, a hop and all."""
+    snapshot = topics.snapshot
+    documents = EncodedDocuments(snapshot, snapshot.embeddings(np.arange(snapshot.positions)))
+    head = Head(topics.store.dimension).eval()
+    with torch.no_grad():
+        head.hop_strength.fill_(3.0)
+        head.keyword_weight.fill_(0.0)
+    queries = {f"q{n}": f"alpha{n} gamma0" for n in range(12)}
+    job = SavingJob(queries=queries, judgements={f"q{n}": {f"d{n}-2": 1.0} for n in range(12)})
+    own, again, plain = (
+        judge_layer(topics, of, job, parent="v0", documents=given).gate.slice("all").after
+        for of, given in ((head, None), (head, documents), (Head(topics.store.dimension).eval(), None))
+    )
+    assert again == own != plain

@@ -13,7 +13,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.training import examples_from_judgements
 from dsearch.training.options import TrainingOptions
-from dsearch.training.scopes.head import _Batches, _FrozenDocuments, descend, train_student
+from dsearch.training.scopes.head import Epoch, _Batches, _FrozenDocuments, descend, train_head, train_student
 
 DIM = 4
 
@@ -99,3 +99,17 @@ def test_the_encoder_learns_at_a_rate_of_its_own_and_decay_pulls_back() -> None:
     assert losses.tolist() == [10.0, 0.25, 10.0 + 2 * 0.25 + 3 * 4.0]
     assert head.key_delta.grad is not None
     assert head.key_delta.grad[0, 0] == 5.0 + 3 * 2 * 2.0
+
+
+@pytest.mark.parametrize("going_on", [True, False])
+def test_a_head_is_trained_until_it_is_told_to_stop(collection: Collection, going_on: bool) -> None:
+    queries = {f"q{n}": f"number{n}" for n in range(4)}
+    examples = examples_from_judgements(collection, queries, {f"q{n}": {f"d{n}": 1.0} for n in range(4)})
+    epochs: list[int] = []
+
+    def told(epoch: Epoch, head: Head) -> bool:
+        epochs.append(epoch.number)
+        return going_on or epoch.number < 2
+
+    train_head(examples, TrainingOptions(epochs=4), on_epoch=told)
+    assert epochs == [1, 2, 3, 4][: None if going_on else 2]
