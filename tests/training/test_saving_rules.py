@@ -135,3 +135,8 @@ def test_documents_that_are_encoded_again_are_judged_with_the_hops_of_the_head(t
         for of, given in ((head, None), (head, documents), (Head(topics.store.dimension).eval(), None))
     )
     assert again == own != plain
+
+
+def test_what_nobody_judged_was_compared_with_nothing(topics: Collection) -> None:
+    kept = save_model(topics, topics.head("v0"))
+    assert topics.store.model(kept.version).record["compared_with"] is None

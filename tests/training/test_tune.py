@@ -251,3 +251,22 @@ def test_a_choice_that_is_worse_on_the_other_folds_leaves_the_start(words: Colle
     choice = Trials(data, np.arange(20), values, tuning.DEFAULT, 0, 0.0).choose()
     assert choice.setting == tuning.DEFAULT
     assert choice.crossed.tolist() == [0.6] * 20
+
+
+def test_other_k1_and_b_must_add_more_than_their_standard_error() -> None:
+    plain, other = np.full(50, 0.5), Setting(1.0, 0.0, WEIGHTINGS[0])
+    noise = np.random.default_rng(0).normal(0, 0.2, 50)
+    values = {DENSE: plain, other: plain + 0.001 + noise - noise.mean()}
+    assert _best(values, np.stack(list(values.values()))) == DENSE
+    values[other] = plain + 0.1 + noise - noise.mean()
+    assert _best(values, np.stack(list(values.values()))) == other
+
+
+def test_queries_are_left_out_by_their_places_among_all(words: Collection) -> None:
+    data = judged(words, [f"word{i}" for i in range(COUNT)])
+    start = np.arange(20) / 20
+    values = {DENSE: np.zeros(20), KEYWORD: np.zeros(20), tuning.DEFAULT: start}
+    trials = Trials(data, np.arange(0, 80, 4), values, tuning.DEFAULT, 0, 0.0)
+    choice = trials.choose(without=[4, 5])
+    assert choice.setting == tuning.DEFAULT
+    assert choice.crossed.tolist() == np.delete(start, 1).tolist()

@@ -13,7 +13,15 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.training import examples_from_judgements
 from dsearch.training.options import TrainingOptions
-from dsearch.training.scopes.head import Epoch, _Batches, _FrozenDocuments, descend, train_head, train_student
+from dsearch.training.scopes.head import (
+    Epoch,
+    _Batches,
+    _FrozenDocuments,
+    descend,
+    head_groups,
+    train_head,
+    train_student,
+)
 
 DIM = 4
 
@@ -113,3 +121,30 @@ def test_a_head_is_trained_until_it_is_told_to_stop(collection: Collection, goin
 
     train_head(examples, TrainingOptions(epochs=4), on_epoch=told)
     assert epochs == [1, 2, 3, 4][: None if going_on else 2]
+
+
+@pytest.mark.parametrize(
+    ("heads", "options", "learned"),
+    [
+        (1, {}, {"query_delta", "key_delta", "log_temperature", "keyword_weight"}),
+        (1, {"keywords": False}, {"query_delta", "key_delta", "log_temperature"}),
+        (1, {"train_keys": False}, {"query_delta", "log_temperature", "keyword_weight"}),
+        (
+            2,
+            {"heads": 2},
+            {"query_in", "query_out", "key_delta", "log_temperature", "keyword_weight", "mixture_logits"},
+        ),
+    ],
+    ids=["one head", "no keywords", "no keys", "two heads"],
+)
+def test_what_has_no_part_in_a_training_stays(heads: int, options: dict[str, Any], learned: set[str]) -> None:
+    head = Head(DIM, heads=heads)
+    groups = head_groups(head, TrainingOptions(**options))
+    names = {id(parameter): name for name, parameter in head.named_parameters()}
+    assert {names[id(parameter)] for group in groups for parameter in group["params"]} == learned
+    assert {name for name, parameter in head.named_parameters() if parameter.requires_grad} == learned
+    values = Head(DIM)
+    values.open_output(2)
+    groups = head_groups(values, TrainingOptions())
+    assert any(parameter is values.value_delta for group in groups for parameter in group["params"])
+    assert values.value_delta.requires_grad

@@ -34,8 +34,10 @@ from dsearch.training.loop.distributed import Processes
 from dsearch.training.loop.gradcache import cached_backward
 from dsearch.training.loop.loop import Epoch
 from dsearch.training.loop.moving_index import Contents, MovingIndex
+from dsearch.training.options import TrainingOptions
 from dsearch.training.scopes import full
 from dsearch.training.scopes.full import FullOptions, FullTask, train_full
+from dsearch.training.scopes.head import _FrozenDocuments
 
 SCRIPT = SUPPORT / "training" / "process_gradients.py"
 
@@ -155,6 +157,27 @@ def test_grades_are_shared_out_wherever_an_answer_stands_in_the_pool(
     monkeypatch.setattr(full, "info_nce", lambda mixed, target: targets.append(target) or mixed.sum())
     task.backward(torch.tensor([0, 1]), np.array([0, 5, 7]))
     assert targets[0].tolist() == [[1.0, 0.0, 0.0], [0.25, 0.5, 0.25]]
+
+
+@pytest.mark.parametrize("scope", ["full", "query"])
+def test_a_step_of_the_encoder_is_of_bounded_length(
+    examples: Examples, contents: Contents, tiny: Encoder, scope: str
+) -> None:
+    """At a low temperature the gradient would be many times as long."""
+    student = Student(Head(16), LearningEncoder(tiny, EncoderTraining("all")))
+    with torch.no_grad():
+        student.head.log_temperature.fill_(-7.0)
+    options = TrainingOptions(scope="query", objective="listwise")
+    task: Any = (
+        FullTask(examples, contents, FullOptions(), student, Processes())
+        if scope == "full"
+        else _FrozenDocuments(examples, options, student, "cpu")
+    )
+    task.parameter_groups()
+    task.step(torch.arange(6), torch.Generator().manual_seed(0))
+    assert student.encoder is not None
+    lengths = [one.grad.norm() for one in student.encoder.learning() if one.grad is not None]
+    assert torch.stack(lengths).norm().item() == pytest.approx(1.0, abs=1e-3)
 
 
 # ---- negatives

@@ -168,8 +168,10 @@ def test_a_query_that_is_no_document_leaves_none_out(
     monkeypatch.setattr(task, "run_course", lambda _, course, **__: courses.append(course))
     trained = train_on_values(data, replace(ONCE, epochs=7, seed=3), start=start, epochs=2)
     assert trained.hop_strength.item() == 0.0
-    (course,) = courses
+    course = courses[0]
     assert (course.examples, course.epochs, course.until, course.seed) == (len(examples), 7, 2, 3)
+    train_on_values(data, replace(ONCE, most_examples=5))
+    assert courses[1].examples == 5
 
 
 def test_scores_are_of_the_pool_that_is_served(
