@@ -18,7 +18,8 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.jobs import RISKS, TrainingJob, TuningJob
 from dsearch.store import Event, Impression
-from dsearch.training import RunFolder, run, run_training, run_tuning
+from dsearch.training import Gate, RunFolder, run, run_training, run_tuning
+from dsearch.training.gate.gate import GateReport, judge
 from dsearch.types import Document
 
 PAIRS = 24
@@ -268,3 +269,34 @@ def test_a_memory_is_not_calibrated_by_the_queries_that_it_remembers(
     monkeypatch.setattr(run, "ranked_examples", lambda *_: "all of them")
     run_training(pairs, JOB)
     assert judged == ["held out", None if remembers else "all of them"]
+
+
+@pytest.mark.parametrize(("rows", "head"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_head_of_feedback_goes_live_only_where_its_rows_do_not(
+    pairs: Any, monkeypatch: pytest.MonkeyPatch, rows: bool, head: bool
+) -> None:
+    def gate(passed: bool) -> GateReport:
+        verdict: Any = "passed" if passed else "refused"
+        return replace(judge(None, None, Gate()), verdict=verdict, reason="so")
+
+    shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
+    pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
+    memory = SimpleNamespace(gate=gate(rows), rows=[], record={"rows": 0})
+    monkeypatch.setattr(run, "finetune_from_feedback", lambda *_, **__: Judged(gate(head)))
+    monkeypatch.setattr(run, "remember_outcomes", lambda *_, **__: memory)
+    monkeypatch.setattr(run, "rows_of_feedback", lambda *_: ([], {}))
+    monkeypatch.setattr(run, "judged_together", lambda memory, report, **_: (memory, report))
+    monkeypatch.setattr(run.TrustedSlice, "of", lambda *_: None)
+    learned = run_training(pairs, TrainingJob(source="feedback", queries=QUERIES, judgements=JUDGEMENTS))
+    given: Any = learned.result
+    assert given.gate.passed == (head and not rows)
+    assert (run.ROWS_FIRST in given.gate.reason) == (head and rows)
+    assert given.record["gate"] == given.gate.to_dict()
+
+
+@dataclass
+class Judged:
+    """As much of a trained head as feedback asks for."""
+
+    gate: GateReport
+    record: dict[str, Any] = field(default_factory=dict)

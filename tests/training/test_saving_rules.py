@@ -15,7 +15,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, EncodedDocuments, SearchEngine, open_layer
-from dsearch.errors import InvalidRequest
+from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob, TrainingJob
 from dsearch.training import JobResult, save_model
 from dsearch.training.registry import Registration
@@ -140,3 +140,9 @@ def test_documents_that_are_encoded_again_are_judged_with_the_hops_of_the_head(t
 def test_what_nobody_judged_was_compared_with_nothing(topics: Collection) -> None:
     kept = save_model(topics, topics.head("v0"))
     assert topics.store.model(kept.version).record["compared_with"] is None
+
+
+def test_a_parent_with_a_memory_is_not_lost(topics: Collection) -> None:
+    topics.store.add_model("v2", "v0", {"format": 2, "files": {}, "head": {}, "memory": {}})
+    with pytest.raises(Conflict, match="v2 has a memory of judged queries"):
+        save_model(topics, topics.head("v0"), parent="v2")

@@ -19,7 +19,7 @@ from support.paths import SUPPORT
 from support.patience import LATEST_S
 from support.ports import free_port
 from support.sizes import by_size
-from support.training.numbers import PAIRS
+from support.training.numbers import PAIRS, number_examples
 from support.training.observers import StopWhen
 from support.warm.processes import warm_start
 
@@ -241,6 +241,16 @@ def test_a_negative_is_measured_by_the_best_answer_of_its_query(
     products = np.array([[examples.states[i] @ stored[at] for at in two[i][0]] for i in range(3)])
     np.testing.assert_allclose(best[0], products.max(1), rtol=1e-5)
     assert (products.max(1) > products.min(1)).all()
+
+
+def test_deleted_documents_are_no_negatives(numbers: Collection, contents: Contents, tiny: Encoder) -> None:
+    numbers.delete(["d20", "d21"])
+    examples = number_examples(numbers)
+    examples = examples.subset(range(4))
+    task, _ = new_task(examples, contents, tiny, FullOptions(negatives=PAIRS, depth=PAIRS, margin=99.0))
+    pool = set(task.pool(torch.arange(4), torch.Generator().manual_seed(0)).tolist())
+    assert len(pool) == PAIRS - 2
+    assert pool == {*examples.snapshot.visible().tolist()}
 
 
 def test_several_processes_keep_their_chunks(examples: Examples, contents: Contents, tiny: Encoder) -> None:

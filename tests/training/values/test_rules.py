@@ -211,3 +211,16 @@ def test_the_error_is_in_the_units_of_the_field(collection: Collection) -> None:
     assert measured["rmse"] == pytest.approx(0.5 * float(examples.scale[0]), rel=1e-5)
     assert float(examples.scale[0]) > 2
     assert measured["r2"] == pytest.approx(0.75, rel=1e-5)
+
+
+def test_documents_without_the_field_are_told_and_left_alone(engine: SearchEngine) -> None:
+    made = engine.create("t")
+    of_none = [Document(f"x{n}", f"word{n} of none") for n in range(3)]
+    others = [Document(f"d{n}", f"word{n} about{n % 3}", metadata={"f": float(n)}) for n in range(COUNT)]
+    made.ingest([*of_none, *others])
+    made.delete(["d11"])
+    examples = value_examples(made, "f")
+    assert examples.left_out == {"documents without the field": 3}
+    assert examples.texts == [f"word{n} about{n % 3}" for n in range(COUNT - 1)]
+    told = examples.values[:, 0] * examples.scale[0] + examples.centre[0]
+    np.testing.assert_allclose(told, np.arange(COUNT - 1), atol=1e-4)
