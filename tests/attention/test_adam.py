@@ -39,8 +39,14 @@ def give_gradients(some: list[Tensor], step: int) -> None:
 def test_the_steps_are_those_of_torch(fused: bool) -> None:
     mine, theirs = parameters(), parameters()
     groups = [[0, 2], [1]]
-    adam = Adam([{"params": [mine[i] for i in of], "lr": 0.1} for of in groups], fused=fused)
-    torchs = torch.optim.Adam([{"params": [theirs[i] for i in of], "lr": 0.1} for of in groups], fused=fused)
+    rates = (0.1, 0.03)
+    adam, torchs = (
+        kind(
+            [{"params": [some[i] for i in of], "lr": lr} for of, lr in zip(groups, rates, strict=True)],
+            fused=fused,
+        )
+        for kind, some in ((Adam, mine), (torch.optim.Adam, theirs))
+    )
     for step in range(5):
         for group, other in zip(adam.groups, torchs.param_groups, strict=True):
             group["lr"] = other["lr"] = group["lr"] * 0.8

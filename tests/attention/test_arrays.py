@@ -72,6 +72,10 @@ CASES: dict[str, tuple[Callable[[Make], Any], Any]] = {
     "largest of none": (lambda of: arrays.largest(of([[1.0, 2.0]]), 0), [[]]),
     "at_least": (lambda of: arrays.at_least(of([-1.0, 0.5, 2.0]), 0.5), [0.5, 0.5, 2.0]),
     "at_most": (lambda of: arrays.at_most(of([-1.0, 0.5, 2.0]), 0.5), [-1.0, 0.5, 0.5]),
+    "keyword_part": (
+        lambda of: arrays.keyword_part(of([2.0, -1.0]), of([[0.5, 0.25]])),
+        [[[1.0, 0.5], [-0.5, -0.25]]],
+    ),
     "length": (lambda of: arrays.length(of([[3.0, 4.0], [0.0, 0.0]])), [[5.0], [0.0]]),
     "numbers_of": (lambda of: arrays.numbers_of(of([1.0, 2.0])), [1.0, 2.0]),
 }

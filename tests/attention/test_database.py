@@ -14,6 +14,7 @@ def test_an_exact_query_has_the_value_of_its_key_alone() -> None:
     database = Database(PAIRS)
     assert database.ask("paris") == Answer(3, "paris", 1.0)
     assert database.weights("Rome").tolist() == [0.0, 1.0, 0.0]
+    assert Database({"b": 1, "a": 2}).ask("b") == Answer(1, "b", 1.0)  # in the order of the pairs
     assert database.ask("PARIS") is None
     assert Database[int]({}).ask("x") is None
 

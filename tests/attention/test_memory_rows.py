@@ -81,6 +81,7 @@ REFUSED: list[tuple[dict[str, Any], type[DsearchError], str]] = [
     ({"grades": np.array([3.0, 4.0, -1.0, 1.0])}, InvalidRequest, "needs finite grades above 0"),
     ({"grades": np.array([3.0, 4.0, 1.0, 0.0])}, InvalidRequest, "needs finite grades above 0"),
     ({"grades": np.array([3.0, np.inf, 1.0, 1.0])}, InvalidRequest, "needs finite grades above 0"),
+    ({"grades": np.array([3.0, 4.0, 1.0, np.nan])}, InvalidRequest, "needs finite grades above 0"),
     ({"temperature": 0.0}, InvalidRequest, "temperature=0.0; use a number above 0"),
     ({"temperature": np.inf}, InvalidRequest, "temperature=inf"),
     ({"lending": -0.1}, InvalidRequest, "lending=-0.1; use a number from 0 to 1"),
@@ -200,6 +201,10 @@ def test_what_was_inserted_is_a_memory_of_its_own() -> None:
     assert grades_of(part) == {(0, 11): (0.5, True), (0, 20): (1.0, True), (1, 20): (1.0, True)}
     np.testing.assert_allclose(part.states, np.eye(4)[[0, 3]], atol=1e-6)
     np.testing.assert_allclose(part.embeddings[1], np.eye(4)[3], atol=1e-6)
+    last = both.of_inserted().extended(more(texts=["a", "b"])).of_inserted()
+    assert last.texts == ["one", "new", "a", "b"]
+    later = memory().extended(more(texts=["two", "new"])).of_inserted()
+    assert later.texts == ["two", "new"]
     with pytest.raises(InvalidRequest, match="no query was inserted into this memory"):
         memory().of_inserted()
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dsearch.attention.memory_rows import TRUSTED
-from dsearch.attention.recall import NEAREST
+from dsearch.attention.recall import KEY_SHARE, NEAREST
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.index.dense.scanned import SPARE, ScannedKeys
 
@@ -103,3 +103,48 @@ def test_scanned_keys_hold_the_nearest_whatever_their_units() -> None:
     assert all(set(one) <= set(of) for one, of in zip(exact.tolist(), found.tolist(), strict=True))
     assert index.nearest(np.zeros((1, DIM), np.float32), 10).shape == (1, 10 + SPARE)
     assert len(ScannedKeys(codes[:4], scales[:4]).nearest(queries[:1], 10)[0]) == 4
+
+
+def test_with_an_index_the_queries_own_rows_can_be_left_out_as_well() -> None:
+    memory = memory_of(np.random.default_rng(0))
+    states = memory.states[:2].detach()
+    expected = memory.attention(states, above=0.98)
+    memory.index = ScannedKeys(memory.keys.numpy(), memory.key_scales.numpy())
+    with torch.no_grad():
+        rows, weights = memory.attention(states, above=0.98)
+    assert torch.equal(rows, expected[0])
+    assert not weights[rows == torch.arange(2)[:, None]].any()
+    torch.testing.assert_close(weights, expected[1].detach())
+
+
+def test_what_is_served_follows_the_setting_and_the_index() -> None:
+    """A memory in NumPy is made once, and has γ, τ and c of the moment, and the present index."""
+    memory = memory_of(np.random.default_rng(0))
+    codes, scales = memory.keys.numpy(), memory.key_scales.numpy()
+    states = torch.as_tensor(np.random.default_rng(1).standard_normal((2, DIM)).astype(np.float32))
+    memory.index = ScannedKeys(codes, scales)
+    with torch.no_grad():
+        before = memory(states)
+        memory.strength.fill_(1.4)
+        torch.testing.assert_close(memory(states).weights, 2 * before.weights)
+
+    class Turned(ScannedKeys):
+        def nearest(self, queries: np.ndarray, count: int) -> np.ndarray:
+            return ScannedKeys.nearest(self, -queries, count)
+
+    memory.index = Turned(codes, scales)
+    with torch.no_grad():
+        after = memory(states)
+    assert not set(after.rows[0].tolist()) & set(before.rows[0].tolist())
+
+
+def test_a_memory_of_another_setting_caps_contributors_and_a_batch_is_its_queries() -> None:
+    random = np.random.default_rng(0)
+    memory = memory_of(random, np.zeros(QUERIES, np.int64))
+    again = memory.with_setting(*memory.setting)
+    states = torch.as_tensor(random.standard_normal((3, DIM)).astype(np.float32)) + memory.states[:3] * 20
+    whole = again(states)
+    torch.testing.assert_close(whole.weights, memory(states).weights)
+    assert whole.weights.sum(1).max() <= 0.7 * KEY_SHARE + 1e-6
+    for at in range(3):
+        torch.testing.assert_close(again(states[at : at + 1]).relevance[0], whole.relevance[at])

@@ -44,6 +44,7 @@ def test_by_hand():
     assert epanechnikov(Q, K, 4.0).tolist()[0] == pytest.approx([-math.inf, math.log(3 / 16), 0.0])
     assert boxcar(Q, K, 4.0).tolist() == [[-math.inf, 0.0, 0.0]]
     assert exact_match(Q, K).tolist() == [[-math.inf, -math.inf, 0.0]]
+    assert exact_match(Q, torch.tensor([[3.0, 0.0]])).tolist() == [[-math.inf]]  # half of it matches
 
 
 def test_the_edge_of_a_kernel_is_outside() -> None:
@@ -168,6 +169,7 @@ def test_additive_equals_the_unfactored_form():
 
 
 def test_general_starts_as_the_inner_product_and_learns():
+    assert GeneralScore(2, 3).weight.tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     score = GeneralScore(2)
     assert torch.equal(score(Q, K), dot(Q, K))
     score(Q, K).sum().backward()

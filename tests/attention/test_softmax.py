@@ -97,6 +97,16 @@ def test_gradients(draw):
     assert gradcheck(lambda x: entropy(masked_softmax(x, mask)), logits)
 
 
+def test_a_score_that_is_left_out_leaves_the_temperature_a_gradient():
+    scores = torch.tensor([1.0, -math.inf, 3.0], requires_grad=True)
+    temperature = torch.tensor(0.5, requires_grad=True)
+    logits = temper(scores, temperature)
+    assert logits.tolist() == [2.0, -math.inf, 6.0]
+    logits.softmax(-1)[0].backward()
+    assert temperature.grad.isfinite()
+    assert scores.grad.isfinite().all()
+
+
 def test_entropy_by_hand():
     weights = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25], [0.0, 0.0, 0.0, 0.0]])
     for values in (weights, weights.numpy()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -29,6 +30,11 @@ REFUSED: list[tuple[Any, type[DsearchError], str]] = [
     (torch.zeros(2, 4, dtype=torch.complex64), InvalidRequest, "query states of torch.complex64"),
     (torch.zeros(4), DimensionMismatch, r"shape \[4\]; use \[batch, encoder_dim\] \(states\[None\]"),
     (torch.zeros(2, 3, 4, 5), DimensionMismatch, r"shape \[2, 3, 4, 5\]"),
+    (torch.zeros(2, 4, device="meta"), InvalidRequest, "on device meta; give a dense tensor with numbers"),
+    (torch.eye(4).to_sparse(), InvalidRequest, "of layout torch.sparse_coo"),
+    (torch.tensor([[1.0, 0.0], [math.nan, 0.0]]), InvalidRequest, r"query state \[1\] has NaN or infinity"),
+    (torch.tensor([[math.inf, 0.0]]), InvalidRequest, r"query state \[0\] has NaN or infinity"),
+    (torch.tensor([[3e6, 4e6]]), InvalidRequest, r"query state \[0\] has length 5e\+06"),
 ]
 
 
@@ -49,3 +55,10 @@ def test_a_transform_of_torch_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"use torch\.autograd\.grad"):
         torch.func.grad(squares)(states)
     assert squares(states) == 8
+
+
+def test_states_of_half_precision_are_measured_in_single_and_next_to_nothing_is_padding() -> None:
+    long = torch.full((1, 4), 300.0, dtype=torch.float16)  # of which the squares are no half numbers
+    assert torch.equal(checked_states(long), long)
+    short = torch.tensor([[1e-19, 0.0], [1e-17, 0.0]])
+    assert checked_states(short).tolist() == [[0.0, 0.0], short[1].tolist()]

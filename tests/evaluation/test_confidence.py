@@ -100,6 +100,7 @@ def test_judgements_give_the_probability_where_they_are_enough() -> None:
     unanswered = _answered(40, seed=2, level=0.1).rows
     known = calibrate(made, unanswered, judged, documents=100)
     assert (known.source, known.queries, known.documents) == ("judgements", FEWEST_JUDGED, 100)
+    assert known.right == fit_logistic(judged.rows, judged.right)
     few = AnsweredQueries(judged.rows[1:], judged.right[1:], judged.right_scores)
     assert calibrate(made, unanswered, few, documents=100).source == "documents"
     alike = AnsweredQueries(judged.rows, np.ones(FEWEST_JUDGED, bool), judged.right_scores)

@@ -180,3 +180,19 @@ def test_words_of_a_header_are_queries_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "judged.tsv").write_text("undo\td5\td7\t1\n")
     with pytest.raises(InvalidSource, match="4 columns; a line has query, document"):
         read_judged_data(tmp_path / "judged.tsv", "test")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("queries.jsonl", '{"query": "undo", "document": "d1"}\n', {"undo": {"d1": 1.0}}),
+        ("a.csv", "undo,d1,2\n ,\t \nredo,d2,1\n", {"undo": {"d1": 2.0}, "redo": {"d2": 1.0}}),
+        ("a.csv", "undo, then redo;d1\n", {"undo, then redo": {"d1": 1.0}}),
+    ],
+    ids=["no texts of its own", "a line of blanks", "as many commas as semicolons"],
+)
+def test_odd_files_are_read_as_they_are_meant(
+    tmp_path: Path, name: str, text: str, expected: dict[str, dict[str, float]]
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert read(tmp_path / name) == ({query: query for query in expected}, expected)

@@ -48,3 +48,11 @@ def test_the_fit_is_where_the_penalised_gradient_is_zero() -> None:
 def test_one_kind_alone_is_refused(positive: list[bool], right: int) -> None:
     with pytest.raises(InvalidRequest, match=rf"{right} of 2 queries are right; give some of both kinds"):
         fit_logistic(np.zeros((2, 1)), np.array(positive))
+
+
+def test_rounding_is_no_evidence() -> None:
+    """A column that varies by its rounding alone would otherwise be blown up to whole deviations."""
+    positive = np.arange(40) % 2 == 0
+    fitted = fit_logistic((0.3 + 1e-9 * positive)[:, None], positive)
+    assert fitted.scale == [1.0]
+    assert fitted(np.array([[0.3], [0.3 + 1e-9]])) == pytest.approx([0.5, 0.5])

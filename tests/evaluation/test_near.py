@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import CorruptData
+from dsearch.evaluation.logistic import Logistic
 from dsearch.evaluation.near import (
     FEWEST,
     NEAR_EVIDENCE,
@@ -83,3 +84,12 @@ def test_the_lead_is_over_the_next_nine() -> None:
     first = [[0.9, *[0.5] * 9, 0.1, 0.1]]
     (row,) = near_evidence(scores_of(first, [[0.0] * 12]), 1.0)
     assert row[PLACE["score_lead"]] == pytest.approx(0.4)
+
+
+def test_the_first_by_both_stages_is_by_the_strength_and_a_threshold_is_not_below_itself() -> None:
+    of = scores_of([[0.8, 0.4]], [[0.3, 0.9]])
+    first = [near_evidence(of, strength)[0, PLACE["first_tokens"]] for strength in (0.5, 1.0)]
+    assert first == pytest.approx([0.1, 0.3])  # a third of the match: .8 + .15 leads, .4 + .9 leads
+    zeros = np.zeros((1, len(NEAR_EVIDENCE)))
+    half = Logistic([0.0], [1.0], [0.0], 0.0)
+    assert not NearCalibration(half, threshold=0.5, queries=FEWEST).refused(zeros).any()

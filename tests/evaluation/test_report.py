@@ -44,3 +44,15 @@ def test_a_cell_is_found_by_all_its_names() -> None:
     ):
         with pytest.raises(InvalidRequest, match=r"no cell for .* there are systems \['hybrid'\]"):
             report.cell(system, measure, group)
+
+
+def test_a_group_is_the_same_in_whatever_order_it_is_named() -> None:
+    ids = [f"q{number}" for number in range(12)]
+    systems = {
+        "a": {MEASURE: {query: 1 / (at + 1) for at, query in enumerate(ids)}},
+        "b": {MEASURE: {query: at / 12 for at, query in enumerate(ids)}},
+    }
+    groups = {"seen": ids[:7], "turned": [*ids[6::-1], "of no value"]}
+    report = build_report(systems, groups=groups, samples=50)
+    assert report.cell("b", MEASURE, "seen") == report.cell("b", MEASURE, "turned")
+    assert [line.queries for line in report.lines] == [12, 7, 7]

@@ -65,7 +65,7 @@ def test_ids_that_the_format_cannot_hold_are_refused(tmp_path, query, document, 
 def test_duplicates_are_refused_on_both_sides(tmp_path):
     with pytest.raises(InvalidRequest, match="ranked twice"):
         write_trec({"q": [("a", 2.0), ("a", 1.0)]}, tmp_path / "run")
-    (tmp_path / "run").write_text("q Q0 a 1 2.0 t\nq Q0 a 2 1.0 t\n")
+    (tmp_path / "run").write_text("q Q0 a 1 0 t\nq Q0 a 2 -1 t\n")
     with pytest.raises(InvalidSource, match=r"run:2: document 'a' stands twice"):
         read_trec(tmp_path / "run")
 

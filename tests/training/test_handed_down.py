@@ -105,11 +105,12 @@ FUNCTIONS = _functions()
 
 @dataclass
 class Watched:
-    """What functions were called with: their names and the values, and the seeds of random draws."""
+    """What functions were called with: names and values, seeds of draws, judged queries of a calibration."""
 
     given: dict[str, Any]
     values: list[tuple[str, str, Any]] = field(default_factory=list)
     draws: list[tuple[str, Any]] = field(default_factory=list)
+    calibrated_by: list[Any] = field(default_factory=list)
 
     def wrong(self) -> set[str]:
         """Functions that got another value than the job's."""
@@ -294,11 +295,18 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Watched]:
         patched.setattr(second_stage, "fit_matrix", partial(second_stage.fit_matrix, epochs=0))
         patched.setattr(sys.modules[finetune_full.__module__], "judge", _passing)
         run_module = importlib.import_module("dsearch.training.run")
-        patched.setattr(run_module, "with_calibration", lambda record, *_, **__: record)
+        running: list[str] = []
+
+        def calibrated(record: Any, _: Collection, head: Head, judged: Any, *more: Any, **by: Any) -> Any:
+            by_job[running[-1]].calibrated_by.append(judged)
+            return record
+
+        patched.setattr(run_module, "with_calibration", calibrated)
         patched.setattr(run_module, "made_queries", lambda _: None)
         patched.setattr(finetune_values, "MOST", 5)  # so few are drawn, in one fold
         patched.setattr(finetune_values, "ENOUGH", 1)
         for job in JOBS:
+            running.append(job.__name__)
             with watched(job.__name__) as by_job[job.__name__]:
                 job(given)
     return by_job
@@ -312,3 +320,9 @@ def test_each_function_of_a_job_has_what_the_job_has(seen: dict[str, Watched], j
 def test_no_function_is_left_out(seen: dict[str, Watched]) -> None:
     called = {name for watched in seen.values() for name, _, _ in watched.values}
     assert {*FUNCTIONS.values()} - called == {*NOT_RUN}
+
+
+def test_only_judgements_say_how_likely_hits_are_right(seen: dict[str, Watched]) -> None:
+    """Queries made of the documents' own sentences are held out too, and are nobody's."""
+    assert seen["corpus"].calibrated_by[0] is None
+    assert seen["head"].calibrated_by[0] is not None

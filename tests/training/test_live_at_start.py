@@ -177,3 +177,9 @@ def test_a_resumed_run_began_when_it_was_started(tmp_path: Path, topics: Collect
         return folder
 
     assert run_training(topics, job, open_run=resumed).result.record["live_at_start"] == "v7"
+
+
+def test_a_predictor_begins_with_what_answers_predictions(topics: Collection) -> None:
+    topics.promote("v1", "predict")
+    assert predicting(topics).result.record["live_at_start"] == "v1"
+    assert topics.live_model == "v0"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.training.observers import Recorder, StopWhen
 
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.client import LocalEngine
 from dsearch.engine import SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.jobs import RISKS, TrainingJob, TuningJob
 from dsearch.store import Event, Impression
-from dsearch.training import RunFolder, run_training, run_tuning
+from dsearch.training import Gate, RunFolder, run, run_training, run_tuning
+from dsearch.training.gate.gate import GateReport, judge
 from dsearch.types import Document
 
 PAIRS = 24
@@ -146,3 +150,153 @@ def test_a_local_engine_reports_to_its_observer(pairs: Any, engine: SearchEngine
     stopped = LocalEngine(engine, observer=StopWhen(lambda: True))
     task = stopped.train("pairs", queries=QUERIES, judgements=JUDGEMENTS, epochs=1)
     assert (task.state, task.result, task.problem) == ("cancelled", None, None)
+
+
+class Stopped(Exception):
+    """Raised where a test has seen enough."""
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_a_live_score_of_its_own_is_not_compared_by_inner_products(
+    pairs: Any, monkeypatch: pytest.MonkeyPatch, scored: bool
+) -> None:
+    head = pairs.head("v0")
+    score = new_score("gaussian", pairs.store.dimension)
+    pairs.promote(pairs.add_model(head.scoring_by(score) if scored else head, {}))
+    shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
+    pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
+    live: list[Any] = []
+
+    def stopped(*_: Any, **options: Any) -> None:
+        live.append(options["live"])
+        raise Stopped
+
+    monkeypatch.setattr(run, "finetune_from_feedback", stopped)
+    with pytest.raises(Stopped):
+        run_training(pairs, TrainingJob(source="feedback"))
+    assert (live[0] is None) == scored
+
+
+@dataclass
+class Learned:
+    """As much of a trained head as a second stage asks for."""
+
+    goes_live: str | None
+    folds: list[Any]
+    record: dict[str, Any] = field(default_factory=lambda: {"options": {"seed": 0}})
+    encoder: Any = None
+    tuned: Any = None
+    held_out: Any = None
+    head: Any = None
+
+
+@pytest.mark.parametrize(
+    ("goes_live", "live", "base"),
+    [(None, "v0", "start"), (None, "v1", None), ("head", "v1", "head"), ("tuned", "v0", None)],
+)
+def test_a_second_stage_follows_what_answers_and_nothing_else(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, goes_live: str | None, live: str, base: str | None
+) -> None:
+    made = engine.create("made")
+    made.ingest([Document(f"d{i}", f"answer{i} colour{i % 3}") for i in range(PAIRS)], second_stage=True)
+    made.add_model(made.head("v0"), {})
+    made.promote(live)
+    learned = Learned(goes_live, [SimpleNamespace(heads={"start": None, "head": None})])
+    followed: list[str] = []
+    monkeypatch.setattr(run, "finetune", lambda *_, **__: learned)
+    monkeypatch.setattr(run, "with_calibration", lambda record, *_, **__: record)
+    monkeypatch.setattr(run, "train_second_stage", lambda *given, **__: followed.append(given[3]))
+    run_training(made, JOB)
+    assert followed == [base] * (base is not None)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "kind"),
+    [
+        ("finetune", {}),
+        ("finetune_full", {"scope": "full"}),
+        ("finetune_from_feedback", {"source": "feedback"}),
+        ("finetune_values", {"field": "n", "objective": "value"}),
+    ],
+)
+def test_no_training_starts_from_a_trained_head(
+    pairs: Any, monkeypatch: pytest.MonkeyPatch, trainer: str, kind: dict[str, Any]
+) -> None:
+    """It has learned from the very queries that would be held out."""
+    pairs.ingest([Document(f"n{i}", f"number{i}", metadata={"n": i}) for i in range(12)])
+    shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
+    pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
+    head = Head(pairs.store.dimension).eval()
+    head.weigh_keywords(0.5, 0.4)
+    pairs.promote(pairs.add_model(head, {"scope": "head"}))
+    assert pairs.head("v1").keyword_weighting == (0.5, 0.4)
+    starts: list[Any] = []
+
+    def stopped(*_: Any, start: Any, **__: Any) -> None:
+        starts.append(start)
+        raise Stopped
+
+    monkeypatch.setattr(run, trainer, stopped)
+    data = {} if "source" in kind else {"queries": QUERIES, "judgements": JUDGEMENTS}
+    with pytest.raises(Stopped):
+        run_training(pairs, TrainingJob(**{**data, **kind}))
+    assert starts[0].keyword_weighting is None
+
+
+@dataclass
+class Tuned:
+    """As much of a tuned search as a calibration asks for."""
+
+    head: Any
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_memory_is_not_calibrated_by_the_queries_that_it_remembers(
+    pairs: Any, monkeypatch: pytest.MonkeyPatch, remembers: bool
+) -> None:
+    tuned = Tuned(SimpleNamespace(memory=object() if remembers else None))
+    learned = Learned(None, [], tuned=tuned, held_out="held out")
+    judged: list[Any] = []
+
+    def calibrated(record: Any, _: Any, head: Any, known: Any, *more: Any, **options: Any) -> Any:
+        judged.append(known)
+        return record
+
+    monkeypatch.setattr(run, "finetune", lambda *_, **__: learned)
+    monkeypatch.setattr(run, "with_calibration", calibrated)
+    monkeypatch.setattr(run, "made_queries", lambda _: None)
+    monkeypatch.setattr(run, "ranked_examples", lambda *_: "all of them")
+    run_training(pairs, JOB)
+    assert judged == ["held out", None if remembers else "all of them"]
+
+
+@pytest.mark.parametrize(("rows", "head"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_head_of_feedback_goes_live_only_where_its_rows_do_not(
+    pairs: Any, monkeypatch: pytest.MonkeyPatch, rows: bool, head: bool
+) -> None:
+    def gate(passed: bool) -> GateReport:
+        verdict: Any = "passed" if passed else "refused"
+        return replace(judge(None, None, Gate()), verdict=verdict, reason="so")
+
+    shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
+    pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
+    memory = SimpleNamespace(gate=gate(rows), rows=[], record={"rows": 0})
+    monkeypatch.setattr(run, "finetune_from_feedback", lambda *_, **__: Judged(gate(head)))
+    monkeypatch.setattr(run, "remember_outcomes", lambda *_, **__: memory)
+    monkeypatch.setattr(run, "rows_of_feedback", lambda *_: ([], {}))
+    monkeypatch.setattr(run, "judged_together", lambda memory, report, **_: (memory, report))
+    monkeypatch.setattr(run.TrustedSlice, "of", lambda *_: None)
+    learned = run_training(pairs, TrainingJob(source="feedback", queries=QUERIES, judgements=JUDGEMENTS))
+    given: Any = learned.result
+    assert given.gate.passed == (head and not rows)
+    assert (run.ROWS_FIRST in given.gate.reason) == (head and rows)
+    assert given.record["gate"] == given.gate.to_dict()
+
+
+@dataclass
+class Judged:
+    """As much of a trained head as feedback asks for."""
+
+    gate: GateReport
+    record: dict[str, Any] = field(default_factory=dict)

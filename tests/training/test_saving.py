@@ -142,7 +142,7 @@ def test_an_observer_sees_the_judgement_and_stops_it(engine: SearchEngine, topic
         def cancelled(self) -> bool:
             return self.done[-1] >= self.last
 
-    whole, stopped = Watching(9), Watching(2)
+    whole, stopped = Watching(4), Watching(2)  # what is judged is saved
     save_model(topics, layer_of(engine), evidence=evidence(LEARNED), promote=False, observer=whole)
     assert whole.done == [1, 2, 3, 4]
     with pytest.raises(Cancelled, match="nothing was saved"):

@@ -215,3 +215,58 @@ def test_too_few_queries_outside_a_fold_choose_no_setting(collection: Collection
     trials = replace(trials, values=values)
     assert trials.choose(without=list(range(6))).setting == better
     assert trials.choose(without=list(range(7))).setting == trials.start
+
+
+def test_a_setting_is_not_chosen_on_the_fold_that_it_is_judged_on(words: Collection) -> None:
+    """Ten settings are right in a fold each, and one is half right everywhere, which all others choose."""
+    data = judged(words, [f"word{i}" for i in range(COUNT)]).subset(range(20))
+    fold = np.random.default_rng([0, 1]).permutation(20) % 10
+    values = {setting: np.zeros(20) for setting in (DENSE, KEYWORD, tuning.DEFAULT)}
+    values |= {Setting(2.0 + number, 0.0): (fold == number) * 1.0 for number in range(10)}
+    values[Setting(0.5, 0.0)] = np.full(20, 0.5)
+    trials = Trials(data, np.arange(20), values, tuning.DEFAULT, 0, 0.0)
+    choice = trials.choose()
+    assert choice.setting == Setting(0.5, 0.0)
+    assert choice.crossed.tolist() == [0.5] * 20
+
+
+def test_the_start_is_scored_as_it_is_and_no_query_is_left_out_that_can_be_afforded(
+    words: Collection,
+) -> None:
+    """With k1 and b of its own every setting is tried with them too."""
+    start = Setting(0.8, 0.25, (1.7, 0.0))
+    examples = judged(words, [f"word{i}" for i in range(COUNT)])
+    trials = Trials.of(examples, start=start)
+    assert trials.drawn.tolist() == [*range(COUNT)]
+    assert {Setting(weight, 0.0, start.bm25) for weight in (0.8, 1.3)} < {*trials.values}
+    assert setting_from(tuning.recorded(start)) == start  # b = 0 is a choice
+
+
+def test_a_choice_that_is_worse_on_the_other_folds_leaves_the_start(words: Collection) -> None:
+    """Each setting fails on one fold alone, for which the others choose it."""
+    data = judged(words, [f"word{i}" for i in range(COUNT)]).subset(range(20))
+    fold = np.random.default_rng([0, 1]).permutation(20) % 10
+    values = {setting: np.zeros(20) for setting in (DENSE, KEYWORD)} | {tuning.DEFAULT: np.full(20, 0.6)}
+    values |= {Setting(2.0 + number, 0.0): (fold != number) * 1.0 for number in range(10)}
+    choice = Trials(data, np.arange(20), values, tuning.DEFAULT, 0, 0.0).choose()
+    assert choice.setting == tuning.DEFAULT
+    assert choice.crossed.tolist() == [0.6] * 20
+
+
+def test_other_k1_and_b_must_add_more_than_their_standard_error() -> None:
+    plain, other = np.full(50, 0.5), Setting(1.0, 0.0, WEIGHTINGS[0])
+    noise = np.random.default_rng(0).normal(0, 0.2, 50)
+    values = {DENSE: plain, other: plain + 0.001 + noise - noise.mean()}
+    assert _best(values, np.stack(list(values.values()))) == DENSE
+    values[other] = plain + 0.1 + noise - noise.mean()
+    assert _best(values, np.stack(list(values.values()))) == other
+
+
+def test_queries_are_left_out_by_their_places_among_all(words: Collection) -> None:
+    data = judged(words, [f"word{i}" for i in range(COUNT)])
+    start = np.arange(20) / 20
+    values = {DENSE: np.zeros(20), KEYWORD: np.zeros(20), tuning.DEFAULT: start}
+    trials = Trials(data, np.arange(0, 80, 4), values, tuning.DEFAULT, 0, 0.0)
+    choice = trials.choose(without=[4, 5])
+    assert choice.setting == tuning.DEFAULT
+    assert choice.crossed.tolist() == np.delete(start, 1).tolist()

@@ -54,8 +54,6 @@ def sampled_log_partition(
         rest: R, the number of documents that are no candidates.
     """
     logits = _corrected(candidate_logits, sampled_logits, rest)
-    if logits.shape[-1] == 0:
-        return logits.new_full(logits.shape[:-1], -math.inf)
     empty = (logits == -math.inf).all(-1, keepdim=True)
     return logits.masked_fill(empty, 0.0).logsumexp(-1).masked_fill(empty.squeeze(-1), -math.inf)
 

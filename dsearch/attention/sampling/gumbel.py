@@ -66,10 +66,11 @@ def relaxed_top_k(
     a_1 = softmax(l / t), l ← l + log(1 − a_1), a_2 = softmax(l / t), …; the result is Σ a_i. It approaches
     the indicator of the k largest as the temperature falls.
     """
-    smallest = torch.finfo(logits.dtype).tiny
     total = torch.zeros_like(logits)
     for _ in range(min(k, logits.shape[-1])):
         step = masked_softmax(logits / temperature)
         total = total + step
-        logits = logits + (1.0 - step).clamp_min(smallest).log()
+        # What has all of the weight is out: the logarithm of what it left would be −∞, with no gradient.
+        taken = step >= 1.0
+        logits = (logits + (1.0 - step).masked_fill(taken, 1.0).log()).masked_fill(taken, -math.inf)
     return total

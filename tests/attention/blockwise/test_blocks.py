@@ -30,9 +30,11 @@ def test_blocks_hold_each_row_once_and_end_with_the_corpus() -> None:
 def test_a_block_is_a_copy_without_a_gradient() -> None:
     keys = torch.as_tensor(KEYS).requires_grad_()
     assert not any(block.requires_grad for _, block, _ in corpus(keys=keys).blocks())
-    _, block, _ = next(corpus().blocks())
-    block += 1
-    assert KEYS[0, 0] == 0
+    alike = Corpus(KEYS, None, None, 3, torch.float32, torch.device("cpu"))  # nothing to convert
+    for of in (corpus(), alike):
+        _, block, _ = next(of.blocks())
+        block += 1
+        assert KEYS[0, 0] == 0
 
 
 def test_values_are_those_of_the_blocks_rows() -> None:

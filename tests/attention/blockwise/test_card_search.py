@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
@@ -71,3 +74,36 @@ def test_capacities_are_powers_of_two_above_k(k: int, capacity: int) -> None:
 
 def test_without_a_card_there_is_no_search() -> None:
     assert search(torch.zeros(1, 4), torch.zeros(9, 4), 1) is None
+
+
+class Kernels:
+    """In place of a card's: the first call is unsure of the second query, a listed one is right."""
+
+    def __init__(self, different: list[int]):
+        self.different, self.listed = different, []
+
+    def group_maxima(self, queries: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.arange(len(queries) * 8.0).view(-1, 8), torch.arange(len(queries) * 4.0).view(-1, 4)
+
+    def best_keys(self, queries: torch.Tensor, *_: object, listed: Any = None, **__: object) -> Any:
+        again = listed is not None
+        rows = queries[:, :1].int() + (100 if again else 0)
+        unsure = torch.arange(len(queries)) == (-1 if again else 1)
+        flags = torch.tensor([int(unsure.any()), self.different[again]])
+        return SimpleNamespace(scores=rows.float(), rows=rows, flags=flags, unsure=unsure)
+
+
+@pytest.mark.parametrize("different", [[0, 0], [1, 0], [0, 1]])
+def test_queries_that_are_unsure_are_searched_again_and_sums_that_differ_are_no_answer(
+    different: list[int],
+) -> None:
+    plan = SearchPlan(rows=1, keys=16, pairs=4, stages=1, warps=1)
+    queries = torch.tensor([[5.0], [6.0], [7.0]])
+    found = module.search_part(Kernels(different), queries, torch.zeros(64, 1), 1, plan)
+    if any(different):
+        assert found is None
+        return
+    assert found is not None
+    scores, rows = found
+    assert rows.tolist() == [[5], [106], [7]]
+    assert scores.tolist() == [[5.0], [106.0], [7.0]]

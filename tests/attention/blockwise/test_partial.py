@@ -73,6 +73,8 @@ def test_by_hand():
 def test_empty_shards_are_neutral():
     part, empty = triple([1.0, 2.0]), triple([])
     assert_equal(merge([empty, part, empty]).finish(), part.finish())
+    low = triple([-1e4, -1e4 - 1.0])  # beside a shard at 0 it would be nothing
+    assert_equal(merge([empty, low]).finish(), low.finish())
     context, log_z = merge([empty, empty]).finish()
     assert context.tolist() == [[0.0, 0.0]]
     assert log_z.item() == -math.inf

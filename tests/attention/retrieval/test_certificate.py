@@ -69,6 +69,7 @@ class TestCertificate:
         certificate = certify(scores, 2, torch.tensor([1.5]))
         assert certificate.proved
         assert certificate.margin.item() == 0.5
+        assert certify(scores, 3, torch.tensor([0.5])).proved  # no more candidates than places
 
     def test_without_a_bound_it_says_so(self):
         certificate = certify(torch.tensor([[3.0, 2.0]]), 1, None)

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.fixed_head import FixedHead, excited_mixture
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.monotone import MonotoneField
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.errors import DimensionMismatch
 
 STATES = torch.nn.functional.normalize(torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
@@ -103,3 +106,12 @@ def test_shares_of_an_excitation_are_the_modules() -> None:
     assert fixed is not None
     np.testing.assert_allclose(fixed.mixture_of(folded.numpy()), expected, atol=1e-5)
     assert math.isclose(float(expected[0].sum()), 1.0, rel_tol=1e-5)
+
+
+def test_a_stage_keeps_its_fields_and_its_reranker() -> None:
+    fields, reranker = (MonotoneField("year", 1),), RerankerIdentity("some/model", "cross-encoder", "0" * 64)
+    head = Head(8).reranking(SecondStage(4, fields=fields, reranker=reranker))
+    tensors = {name: tensor.numpy() for name, tensor in head.own_tensors().items()}
+    fixed = FixedHead.of_tensors(tensors, heads=1, query_side="linear", fields=fields, reranker=reranker)
+    assert fixed is not None
+    assert (fixed.second_stage.fields, fixed.second_stage.reranker) == (fields, reranker)

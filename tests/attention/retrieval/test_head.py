@@ -7,7 +7,9 @@ import copy
 import pytest
 import torch
 
+from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 SHAPES = [(1, "linear"), (1, "low-rank"), (1, "mlp"), (3, "low-rank"), (3, "mlp")]
@@ -183,3 +185,28 @@ def test_training_starts_from_the_mean_of_a_tuned_search() -> None:
     assert start.hop_strength.item() == 0.25
     assert start.bm25 is not None
     assert start.bm25.tolist() == pytest.approx([1.7, 0.4])
+
+
+def test_what_is_loaded_replaces_all_parts_and_decay_pulls_values_too() -> None:
+    head, plain = Head(8), Head(8)
+    head.weigh_keywords(0.9, 0.4)
+    head.open_null_slot(1.0)
+    head.load_state_dict(plain.state_dict())
+    assert (head.bm25, head.null_slot) == (None, None)
+    with torch.no_grad():
+        head.value_delta[0, 0] = 3.0
+    assert head.distance_from_identity().item() == 9.0
+
+
+def test_a_stage_that_is_loaded_asks_the_reranker_that_it_was_fitted_to() -> None:
+    """Its name is not among the tensors; the version's record has put it there."""
+    reranker = RerankerIdentity("some/model", "cross-encoder", "0" * 64)
+    head = Head(8).reranking(SecondStage(4, reranker=reranker))
+    state = {**head.state_dict()}
+    head.load_state_dict(state)
+    assert head.second_stage is not None
+    assert head.second_stage.reranker == reranker
+    bare = Head(8)
+    bare.load_state_dict(state)
+    assert bare.second_stage is not None
+    assert bare.second_stage.reranker == RerankerIdentity("", "", "")

@@ -40,8 +40,9 @@ def test_dates_are_ordered() -> None:
 
 
 def test_signs_are_read() -> None:
-    names = [(field.name, field.sign) for field in parse_fields("+year, -price,a.b")]
+    names = [(field.name, field.sign) for field in parse_fields("+year, - price,a.b")]
     assert names == [("year", 1), ("price", -1), ("a.b", 0)]
+    assert len(parse_fields(",".join(f"f{i}" for i in range(MOST_FIELDS)))) == MOST_FIELDS
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from dsearch.attention.late_interaction import FEATURES, LEAD, Interactions
 from dsearch.attention.retrieval.second_stage import SecondStage
+from dsearch.errors import InvalidRequest
 
 
 def interactions(counts: list[int], *, dims: int = 4, query: int = 3) -> Interactions:
@@ -76,3 +78,10 @@ def test_equal_tokens_match_fully() -> None:
     own = of._replace(query=of.tokens[:3].clone(), steps=torch.ones(4, dtype=torch.float64))
     matches = SecondStage(4).double().matches(own)
     torch.testing.assert_close(matches.sharp, torch.ones(1, dtype=torch.float64))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_stage_starts_as_strong_as_it_is_told_and_has_dimensions() -> None:
+    assert SecondStage(4, strength=0.25).strength.item() == 0.25
+    with pytest.raises(InvalidRequest, match="dims=0; use an integer of at least 1"):
+        SecondStage(0)

@@ -77,6 +77,16 @@ def test_the_relaxation_is_k_softmaxes_of_what_is_left() -> None:
     torch.testing.assert_close(relaxed_top_k(logits, 9, 0.01).sum().item(), 3.0)
 
 
+@pytest.mark.parametrize("ahead", [50.0, 100.0, 1e4])
+def test_a_place_that_is_far_ahead_is_taken_once(ahead: float) -> None:
+    logits = torch.tensor([ahead, 0.0, -3.0], requires_grad=True)
+    relaxed = relaxed_top_k(logits, 2, 0.1)
+    torch.testing.assert_close(relaxed, torch.tensor([1.0, 1.0, 0.0]))
+    relaxed[1].backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
 def test_no_place_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="k=0; use 1 or more"):
         gumbel_top_k(torch.zeros(3), 0)

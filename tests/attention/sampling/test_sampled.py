@@ -70,6 +70,14 @@ class TestReinforce:
         loss.sum().backward()
         assert logits.grad.tolist() == [[0.0, 0.0]]
 
+    def test_draws_of_nothing_and_rewards_are_not_learned_from(self):
+        log_weights = LOGITS.log_softmax(0).requires_grad_()
+        rewards = torch.tensor([4.0, 1.0, 1.0], dtype=torch.float64, requires_grad=True)
+        reinforce_loss(log_weights, torch.tensor([1, -1, 2]), rewards).backward()
+        # Less the mean of the others, 4 − 1 and 1 − 2.5, by three; the draw of nothing has no part.
+        assert log_weights.grad.tolist() == pytest.approx([0.0, -3 / 3, 1.5 / 3])
+        assert rewards.grad is None
+
     def test_one_sample_leaves_no_baseline(self):
         with pytest.raises(
             InvalidRequest, match=r"1 sample\(s\); the leave-one-out baseline needs 2 or more"

@@ -19,7 +19,7 @@ from support.paths import SUPPORT
 from support.patience import LATEST_S
 from support.ports import free_port
 from support.sizes import by_size
-from support.training.numbers import PAIRS
+from support.training.numbers import PAIRS, number_examples
 from support.training.observers import StopWhen
 from support.warm.processes import warm_start
 
@@ -34,8 +34,10 @@ from dsearch.training.loop.distributed import Processes
 from dsearch.training.loop.gradcache import cached_backward
 from dsearch.training.loop.loop import Epoch
 from dsearch.training.loop.moving_index import Contents, MovingIndex
+from dsearch.training.options import TrainingOptions
 from dsearch.training.scopes import full
 from dsearch.training.scopes.full import FullOptions, FullTask, train_full
+from dsearch.training.scopes.head import _FrozenDocuments
 
 SCRIPT = SUPPORT / "training" / "process_gradients.py"
 
@@ -139,6 +141,45 @@ def test_processes_together_have_the_gradient_of_one(
     assert max(tensor.abs().max() for tensor in alone.values()) > 1e-2
 
 
+def test_grades_are_shared_out_wherever_an_answer_stands_in_the_pool(
+    examples: Examples, contents: Contents, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query with fewer answers than another is padded, and the first document of the pool is no padding."""
+    graded = [((0,), (2.0,)), ((0, 5, 7), (1.0, 2.0, 1.0))]
+    relevant = [(np.array(at), np.array(grades, np.float32)) for at, grades in graded]
+    task, _ = new_task(replace(examples, relevant=relevant * (PAIRS // 2)), contents, tiny, FullOptions())
+    targets: list[torch.Tensor] = []
+
+    def cached(_: Any, texts: list[Any], loss: Any, **__: Any) -> torch.Tensor:
+        return loss([torch.zeros(len(of), 16) for of, _ in texts])
+
+    monkeypatch.setattr(full, "cached_backward", cached)
+    monkeypatch.setattr(full, "info_nce", lambda mixed, target: targets.append(target) or mixed.sum())
+    task.backward(torch.tensor([0, 1]), np.array([0, 5, 7]))
+    assert targets[0].tolist() == [[1.0, 0.0, 0.0], [0.25, 0.5, 0.25]]
+
+
+@pytest.mark.parametrize("scope", ["full", "query"])
+def test_a_step_of_the_encoder_is_of_bounded_length(
+    examples: Examples, contents: Contents, tiny: Encoder, scope: str
+) -> None:
+    """At a low temperature the gradient would be many times as long."""
+    student = Student(Head(16), LearningEncoder(tiny, EncoderTraining("all")))
+    with torch.no_grad():
+        student.head.log_temperature.fill_(-7.0)
+    options = TrainingOptions(scope="query", objective="listwise")
+    task: Any = (
+        FullTask(examples, contents, FullOptions(), student, Processes())
+        if scope == "full"
+        else _FrozenDocuments(examples, options, student, "cpu")
+    )
+    task.parameter_groups()
+    task.step(torch.arange(6), torch.Generator().manual_seed(0))
+    assert student.encoder is not None
+    lengths = [one.grad.norm() for one in student.encoder.learning() if one.grad is not None]
+    assert torch.stack(lengths).norm().item() == pytest.approx(1.0, abs=1e-3)
+
+
 # ---- negatives
 
 
@@ -181,6 +222,43 @@ def test_the_pool_holds_answers_and_negatives_once(
     hidden = replace(examples, hidden=[np.arange(PAIRS) for _ in range(PAIRS)])
     all_hidden, _ = new_task(hidden, contents, tiny, options)
     assert set(all_hidden.pool(batch, torch.Generator()).tolist()) == answers
+
+
+def test_a_negative_is_measured_by_the_best_answer_of_its_query(
+    examples: Examples, contents: Contents, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = [(np.array([i, (i + 7) % PAIRS]), np.ones(2, np.float32)) for i in range(PAIRS)]
+    task, _ = new_task(replace(examples, relevant=two), contents, tiny, FullOptions(negatives=2))
+    best: list[np.ndarray] = []
+
+    def noted(*given: Any, **_: Any) -> list[np.ndarray]:
+        best.append(given[3])
+        return []
+
+    monkeypatch.setattr(full, "mined_negatives", noted)
+    task.pool(torch.arange(3), torch.Generator())
+    stored = examples.snapshot.embeddings(np.arange(PAIRS))
+    products = np.array([[examples.states[i] @ stored[at] for at in two[i][0]] for i in range(3)])
+    np.testing.assert_allclose(best[0], products.max(1), rtol=1e-5)
+    assert (products.max(1) > products.min(1)).all()
+
+
+def test_deleted_documents_are_no_negatives(numbers: Collection, contents: Contents, tiny: Encoder) -> None:
+    numbers.delete(["d20", "d21"])
+    examples = number_examples(numbers)
+    examples = examples.subset(range(4))
+    task, _ = new_task(examples, contents, tiny, FullOptions(negatives=PAIRS, depth=PAIRS, margin=99.0))
+    pool = set(task.pool(torch.arange(4), torch.Generator().manual_seed(0)).tolist())
+    assert len(pool) == PAIRS - 2
+    assert pool == {*examples.snapshot.visible().tolist()}
+
+
+def test_several_processes_keep_their_chunks(examples: Examples, contents: Contents, tiny: Encoder) -> None:
+    """One alone with smaller ones would wait for the others at another place."""
+    alone, student = new_task(examples, contents, tiny, FullOptions(chunk=4))
+    assert alone.lessen() == "2 texts at a time from now on"
+    together = FullTask(examples, contents, FullOptions(chunk=4), student, Processes(count=2))
+    assert together.lessen() is None
 
 
 # ---- the index

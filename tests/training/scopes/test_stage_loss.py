@@ -67,6 +67,11 @@ def test_it_is_the_cross_entropy_of_what_is_served(
         expected -= logits.log_softmax(0)[place].item() / len(which)
     assert value == pytest.approx(expected, abs=1e-3)
     assert value > 1
+    hidden[3] = examples.relevant[3][0]  # a query without an answer that it may see
+    alone = encoded._replace(
+        embeddings=encoded.embeddings[:1], states=encoded.states[:1], spans=encoded.spans[:1]
+    )
+    assert StageLoss(replace(examples, hidden=hidden), keywords=keywords)(head, alone, [3]).item() == 0.0
 
 
 def test_it_reaches_the_encoder_by_tokens_alone(judged: tuple[Collection, Examples]) -> None:

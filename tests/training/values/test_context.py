@@ -49,11 +49,12 @@ def plane(engine: SearchEngine) -> Collection:
     return made
 
 
-def test_the_start_is_ridge_regression_and_its_penalty_is_of_left_out_rows() -> None:
+@pytest.mark.parametrize(("count", "noise"), [(30, 0.5), (8, 2.0)])  # of few rows the mean counts too
+def test_the_start_is_ridge_regression_and_its_penalty_is_of_left_out_rows(count: int, noise: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(30, 5, generator=generator, dtype=torch.float64)
+    x = torch.randn(count, 5, generator=generator, dtype=torch.float64)
     y = x @ torch.randn(5, 2, generator=generator, dtype=torch.float64) + 3
-    y = y + 0.5 * torch.randn(y.shape, generator=generator, dtype=torch.float64)
+    y = y + noise * torch.randn(y.shape, generator=generator, dtype=torch.float64)
 
     def ridge(rows: torch.Tensor, penalty: float) -> tuple[torch.Tensor, torch.Tensor]:
         centre, middle = x[rows].mean(0), y[rows].mean(0)
@@ -63,15 +64,15 @@ def test_the_start_is_ridge_regression_and_its_penalty_is_of_left_out_rows() -> 
 
     def left_out_error(penalty: float) -> float:
         errors = list[float]()
-        for row in range(30):
-            weight, bias = ridge(torch.arange(30) != row, penalty)
+        for row in range(count):
+            weight, bias = ridge(torch.arange(count) != row, penalty)
             errors.append((y[row] - weight @ x[row] - bias).square().mean().item())
         return float(np.mean(errors))
 
     best = min((10.0**power for power in range(-4, 4)), key=left_out_error)
     output = torch.nn.Linear(5, 2).double()
     start_output(output, x, y, labels=False)
-    weight, bias = ridge(torch.ones(30, dtype=torch.bool), best)
+    weight, bias = ridge(torch.ones(count, dtype=torch.bool), best)
     torch.testing.assert_close(output.weight, weight, atol=1e-9, rtol=1e-6)
     torch.testing.assert_close(output.bias, bias, atol=1e-9, rtol=1e-6)
 
@@ -89,12 +90,15 @@ def test_what_is_learned_of_standard_numbers_is_told_in_the_units_of_the_field()
 
 
 def test_the_contrastive_loss_by_hand() -> None:
-    predicted = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-    wanted = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # the last two are equal
-    near = math.exp(1 / CONTRAST_TEMPERATURE)
-    first, second = -math.log(near / (near + 2)), -math.log(2 * near / (2 * near + 1))
-    expected = torch.tensor([first, second, second])
-    torch.testing.assert_close(contrastive_loss(predicted, wanted), expected, atol=1e-5, rtol=1e-4)
+    predicted = torch.tensor([[1.0, 0.9, 0.0], [0.8, 1.0, 0.0], [2.0, 3.0, 0.0]])
+    wanted = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])  # the last two are equal
+    expected = list[float]()
+    for row, own in zip(predicted.tolist(), ([0], [1, 2], [1, 2]), strict=True):
+        cosines = [row[at] / math.hypot(*row) for at in (0, 1, 1)]
+        powers = [math.exp(cosine / CONTRAST_TEMPERATURE) for cosine in cosines]
+        expected.append(-math.log(sum(powers[at] for at in own) / sum(powers)))
+    assert min(expected) > 1e-3
+    torch.testing.assert_close(contrastive_loss(predicted, wanted), torch.tensor(expected))
 
 
 def test_learned_values_beat_stored_ones_and_are_served_as_judged(plane: Collection, tmp_path: Path) -> None:
