@@ -79,6 +79,17 @@ def test_a_copy_of_before_a_revocation_opens_nothing(keys: ApiKeys) -> None:
         again(keys).holder(key)
 
 
+def test_a_deleted_file_that_comes_back_opens_nothing(keys: ApiKeys) -> None:
+    key, _ = keys.create("web shop", "read")
+    keys.create("owner", "admin")
+    shutil.copy(keys.path, before := keys.path.with_name("before"))
+    keys.path.unlink()
+    again(keys).create("other", "read")
+    shutil.copy(before, keys.path)
+    with pytest.raises(CorruptData, match="revocations may be lost"):
+        again(keys).holder(key)
+
+
 @pytest.mark.parametrize("content", [None, b"", b"[]", b'{"sequence": 9, "digest": "0"}'])
 def test_without_its_mark_the_file_counts(keys: ApiKeys, content: bytes | None) -> None:
     _, made = keys.create("web shop", "read")
