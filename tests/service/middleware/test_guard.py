@@ -156,6 +156,10 @@ def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
     assert headers["cache-control"] in ("no-store", "no-cache")
 
 
+def test_the_page_and_the_description_are_two_pages(client: TestClient) -> None:
+    assert [("swagger" in client.get(path).text) for path in ("/", "/docs")] == [False, True]
+
+
 def test_routes_and_methods_that_are_not_there(client: TestClient) -> None:
     missing = client.get("/nothing%0A<b>")
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
