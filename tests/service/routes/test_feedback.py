@@ -200,7 +200,7 @@ def test_what_was_judged_is_not_proposed_again(
     proposed: list[Any] = []
 
     def propose(collection: Collection, **options: Any) -> QueriesToJudge:
-        proposed.append(options["judged"])
+        proposed.append((options["judged"], options["version"], options["limit"]))
         return choose(collection, **options)
 
     choose = judging.queries_to_judge
@@ -210,7 +210,9 @@ def test_what_was_judged_is_not_proposed_again(
     for person in ("ann", "bob"):
         answer = client.get(f"{URL}/judgements/next", params={"client_id": person, "limit": 3})
         assert answer.status_code == 200, answer.text
-    assert proposed == [["cat"], []]
+    missing = client.get(f"{URL}/judgements/next", params={"version": "v9"})
+    assert (missing.status_code, missing.json()["code"]) == (404, "model_not_found")
+    assert proposed == [(["cat"], None, 3), ([], None, 3), (["cat"], "v9", 10)]
 
 
 def test_an_order_that_was_asked_for_is_not_explored(client: TestClient, papers: Collection) -> None:
