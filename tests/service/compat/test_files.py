@@ -97,6 +97,24 @@ def test_a_store_that_is_made_anew_knows_nothing_of_the_old_one(store: TestClien
     assert counts(store) == dict.fromkeys(("in_progress", "completed", "failed", "cancelled", "total"), 0)
 
 
+def test_one_failed_file_is_taken_out_and_another_stays(store: TestClient) -> None:
+    failed = [uploaded(store, " " * number).json()["id"] for number in (1, 2)]
+    for file in failed:
+        store.post(f"{STORE}/files", json={"file_id": file})
+    assert counts(store)["failed"] == 2
+    assert store.delete(f"{STORE}/files/{failed[0]}").json()["deleted"]
+    assert [entry["id"] for entry in store.get(f"{STORE}/files").json()["data"]] == failed[1:]
+
+
+def test_what_the_service_knows_of_a_file_is_not_changed_by_its_attributes(store: TestClient) -> None:
+    file = uploaded(store).json()["id"]
+    store.post(f"{STORE}/files", json={"file_id": file})
+    refused = store.post(f"{STORE}/files/{file}", json={"attributes": {"_upload": "x", "year": 7}})
+    assert (refused.status_code, "the service's own name" in refused.text) == (422, True)
+    (listed,) = store.get(f"{STORE}/files").json()["data"]
+    assert "year" not in listed["attributes"]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
