@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 from support.service.apps import patient_app
+from support.service.loading import until_loaded
 from support.service.service_fakes import ORIGIN, WordEncoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import app as app_module
 from dsearch.service import create_app
 from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.middleware import deadline
 from dsearch.service.middleware.deadline import QUERY_TIMEOUT_S
 from dsearch.service.middleware.guard import LOOPBACK_HOSTS
 from dsearch.training import confidence
@@ -187,6 +190,7 @@ def test_each_upload_has_its_calibration_even_after_one_that_failed(
     service.calibrate_after_s = 0.0
 
     async def upload() -> None:
+        deadline._present.set(asyncio.get_running_loop().time() - 1.0)  # of the write, which was answered
         service.calibrate_soon(papers.name)
         service.calibrate_soon(papers.name)  # soon after: the same one
         await service._calibrating[papers.name]
@@ -197,3 +201,29 @@ def test_each_upload_has_its_calibration_even_after_one_that_failed(
     assert service._calibrating == {}
     said = [record.getMessage() for record in caplog.records]
     assert said == ["collection papers could not be calibrated: the disk is full"]
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "loaded"),
+    [([], 1), ([None], 1), ([4], 0), ([4, None], 1)],
+    ids=["none", "own", "given", "both"],
+)
+def test_the_encoder_is_loaded_at_the_start_unless_all_embeddings_are_given(
+    tmp_path: Path, dimensions: list[int | None], loaded: int
+) -> None:
+    """Nor does the first upload to an empty service wait for it."""
+    with SearchEngine(tmp_path / "home", encoder=WordEncoder) as made:
+        for number, dimension in enumerate(dimensions):
+            made.create(f"c{number}", dimension=dimension)
+    asked: list[None] = []
+
+    def encoder() -> WordEncoder:
+        asked.append(None)
+        return WordEncoder()
+
+    with (
+        SearchEngine(tmp_path / "home", encoder=encoder) as engine,
+        TestClient(create_app(engine), base_url=ORIGIN) as client,
+    ):
+        assert until_loaded(client).get("/readyz").status_code == 200
+        assert len(asked) == loaded

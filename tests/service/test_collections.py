@@ -47,6 +47,8 @@ def test_only_what_is_used_and_still_there_is_open(catalogue: Catalogue, papers:
     catalogue.drop("notes")
     assert catalogue.opened() == ["papers"]
     assert catalogue.names() == ["letters", "papers"]
+    with catalogue.using("mail"):
+        assert catalogue.opened() == ["letters", "papers"]  # by its own name
 
 
 def test_a_damaged_collection_can_be_dropped(client: TestClient, engine: SearchEngine) -> None:

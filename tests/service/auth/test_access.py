@@ -304,7 +304,9 @@ def test_what_cannot_be_a_key_is_refused(keys: ApiKeys, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no key 'nobody'; there are: none yet"):
         keys.revoke("nobody")
     keys.path.parent.mkdir(exist_ok=True)
-    for text in ("[]", '{"format": 2, "keys": []}', '{"format": 1, "keys": [{"id": "x"}]}', "\xff"):
+    right = {"id": "a", "name": "x", "scope": "read", "created": "", "sha256": ""}
+    strange = json.dumps({"format": 1, "keys": [right, {**right, "id": "b", "scope": "root"}]})
+    for text in ("[]", '{"format": 2, "keys": []}', '{"format": 1, "keys": [{"id": "x"}]}', "\xff", strange):
         keys.path.write_text(text, encoding="latin-1")
         with pytest.raises(CorruptData, match="no key opens anything"):
             keys.list()

@@ -14,6 +14,7 @@ from support.service.apps import patient_app
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import CorruptData
+from dsearch.service.auth import keys as keys_module
 from dsearch.service.auth.keys import ApiKeys
 
 checked = guarded(ApiKeys, "_keys", "_seen", "_sequence")
@@ -74,6 +75,17 @@ def test_a_copy_of_before_a_revocation_opens_nothing(keys: ApiKeys) -> None:
     key, made = keys.create("web shop", "read")
     shutil.copy(keys.path, before := keys.path.with_name("before"))
     keys.revoke(made.id)
+    shutil.copy(before, keys.path)
+    with pytest.raises(CorruptData, match="revocations may be lost"):
+        again(keys).holder(key)
+
+
+def test_a_deleted_file_that_comes_back_opens_nothing(keys: ApiKeys) -> None:
+    key, _ = keys.create("web shop", "read")
+    keys.create("owner", "admin")
+    shutil.copy(keys.path, before := keys.path.with_name("before"))
+    keys.path.unlink()
+    again(keys).create("other", "read")
     shutil.copy(before, keys.path)
     with pytest.raises(CorruptData, match="revocations may be lost"):
         again(keys).holder(key)
@@ -150,6 +162,16 @@ def test_after_the_last_revocation_the_service_says_how_to_make_a_key(engine: Se
         answered = client.get("/v1/collections", headers=headers)
         assert (answered.status_code, answered.json()["code"]) == (500, "corrupt_data")
         assert "make a new one with: dsearch keys create" in answered.json()["detail"]
+
+
+def test_a_key_that_is_revoked_again_was_revoked_when_it_was(
+    keys: ApiKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, made = keys.create("owner", "admin")
+    times = iter(["2026-01-01T00:00:00+00:00", "2026-02-02T00:00:00+00:00"])
+    monkeypatch.setattr(keys_module, "_now", lambda: next(times))
+    for _ in range(2):
+        assert keys.revoke(made.id).revoked == "2026-01-01T00:00:00+00:00"
 
 
 def test_a_home_whose_keys_were_cleared_is_one_without_keys(keys: ApiKeys) -> None:

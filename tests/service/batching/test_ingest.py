@@ -116,6 +116,24 @@ def test_an_id_that_a_refused_line_of_its_block_has_is_not_said_to_be_stored(cli
     assert told[2] == "id 'a' stands on line 1 too, which came first; send each id once", answer
 
 
+def test_what_became_of_each_block_is_added_up(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "BLOCK_LINES", 1)
+    url = "/v1/collections/notes"
+    assert client.put(url).status_code == 201
+
+    def stored(*texts: str) -> tuple[int, int, int]:
+        lines = [json.dumps({"id": str(number), "text": text}) for number, text in enumerate(texts)]
+        headers = {"Content-Type": "application/x-ndjson"}
+        answer = client.put(f"{url}/documents", content="\n".join(lines), headers=headers).json()
+        assert answer["sequence"] == client.get(url).json()["sequence"]
+        return answer["inserted"], answer["updated"], answer["unchanged"]
+
+    assert stored() == (0, 0, 0)
+    assert stored("cat", "dog", "lamp") == (3, 0, 0)
+    assert stored("cat", "dog", "lamp") == (0, 0, 3)
+    assert stored("river", "stone", "lamp", "music") == (1, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "most"),
     [

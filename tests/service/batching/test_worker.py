@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -27,8 +30,10 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.home import HomeEncoders
 from dsearch.errors import EncoderUnavailable, InvalidRequest
+from dsearch.service.batching import worker as worker_module
 from dsearch.service.batching.worker import Worker, _Job
 from dsearch.service.errors import NotReady, Overloaded
+from dsearch.service.middleware import deadline
 
 checked = guarded(Worker, "_queue", "_characters", "_waits", free=("depth",))
 
@@ -187,6 +192,43 @@ def test_a_job_that_is_begun_as_its_time_ends_is_finished_and_not_counted() -> N
         assert not job.answer.done()
     observer.rejected.assert_not_called()
     loop.close()
+
+
+def test_the_pace_is_that_of_the_quickest_batch_by_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was slow for once says nothing; how long a batch took is shared by its jobs."""
+    now_s, took_s = [0.0], [9.0, 7.0, 8.0, 5.0, 6.0, 4.0, 5.0, 7.0]
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+
+    class Timed(Double):
+        def __call__(self, items: Sequence[int]) -> list[int]:
+            now_s[0] += took_s.pop(0)
+            return super().__call__(items)
+
+    async def scenario(worker: Worker) -> None:
+        work = Timed()
+        while took_s:
+            await asyncio.gather(*(worker.submit(work, item) for item in range(2)))
+        await worker.run(lambda: None)  # begun when the last has told its pace
+        assert work.batches == [[0, 1]] * 8
+        assert worker.pace_s == 2.0
+
+    with_worker(scenario)
+
+
+def test_an_answer_is_not_held_until_its_deadline() -> None:
+    """A timer of each request that held its answer would fill the memory of a busy service."""
+
+    class Answer:
+        pass
+
+    async def scenario(worker: Worker) -> None:
+        deadline._present.set(asyncio.get_running_loop().time() + LATEST_S)
+        kept = weakref.ref(await worker.run(Answer))
+        await worker.run(lambda: None)  # the thread forgets a batch with the next one
+        gc.collect()
+        assert kept() is None
+
+    with_worker(scenario)
 
 
 # ---- through the service

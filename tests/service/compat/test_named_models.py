@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from starlette.testclient import TestClient
 
+from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.service.compat.named_models import NamedModel
 
@@ -32,3 +34,11 @@ def test_what_is_no_name_is_repeated_with_what_is(name: str) -> None:
         f"model={name!r}; use COLLECTION, COLLECTION@VERSION or COLLECTION@VERSION:query, such as papers@v3 "
         "(GET /v1/models)"
     )
+
+
+def test_a_damaged_collection_hides_no_model_of_another(client: TestClient, papers: Collection) -> None:
+    broken = papers.store.path.with_name("broken")
+    broken.mkdir()
+    (broken / "documents.db").write_bytes(b"no database")
+    listed = client.get("/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == ["papers", "papers@v0"]

@@ -47,7 +47,7 @@ def test_as_many_come_as_wanted(asked: Any) -> None:
 
 
 def test_documents_come_back_as_they_were_given(asked: Any) -> None:
-    given = ["cat", {"text": "river", "page": 3}]
+    given = [{"text": "river", "page": 3}, "cat"]
     results = asked(given, return_documents=True)["results"]
     assert [result["document"] for result in results] == [{"text": "cat"}, {"text": "river", "page": 3}]
 

@@ -94,6 +94,11 @@ def test_what_was_rewarded_is_stored_for_training(tmp_path: Path) -> None:
         ("/retrieve", {"queries": ["a"], "topk": 101}, "topk=101; use an integer from 1 to 100"),
         ("/retrieve?collection=none", {"queries": ["a"]}, "no collection 'none'"),
         ("/reward", {"rewards": [{"ids": ["a"], "reward": 1.0}]}, "give a query, or the query_id"),
+        (
+            "/reward",
+            {"rewards": [{"query": "a", "query_id": "b", "ids": ["a"], "reward": 1.0}]},
+            "and not both",
+        ),
         ("/reward", {"rewards": [{"query": "a", "ids": ["a"], "reward": 2.0}]}, "use a number from 0 to 1"),
     ],
 )

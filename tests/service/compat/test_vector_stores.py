@@ -17,7 +17,9 @@ openai = late("openai")
 
 pytestmark = pytest.mark.server
 
-ODD = Document("odd", "music lamp", metadata={"or": "x", "a.b": 1, "nested": {"c": 2}, "tags": ["t"]})
+ODD = Document(
+    "odd", "music lamp", metadata={"or": "x", "not": "y", "a.b": 1, "nested": {"c": 2}, "tags": ["t"]}
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,8 @@ def test_a_search_gives_what_the_collection_gives(client: openai.OpenAI, origin:
     ]
     assert found[0].content[0].text == hits[0]["text"]
     assert {one.file_id: one.attributes for one in found} == {
-        hit["id"]: {"or": "x", "a.b": 1} if hit["id"] == "odd" else hit["metadata"] for hit in hits
+        hit["id"]: {"or": "x", "not": "y", "a.b": 1} if hit["id"] == "odd" else hit["metadata"]
+        for hit in hits
     }
 
 
@@ -109,6 +112,7 @@ def test_of_several_queries_each_document_counts_once(client: openai.OpenAI) -> 
         (joined("and", compared("lte", "i", 2), compared("ne", "i", 1)), ["d000", "d002"]),
         (joined("and", compared("lt", "i", 3), compared("nin", "i", [0, 1])), ["d002"]),
         (joined("or", compared("eq", "i", 1), joined("and", compared("eq", "or", "x"))), ["d001", "odd"]),
+        (compared("eq", "not", "y"), ["odd"]),
         (compared("eq", "a.b", 1), ["odd"]),
         (compared("eq", "nested.c", 2), []),
     ],

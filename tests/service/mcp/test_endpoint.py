@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
+from support.service.overload import nothing
 from support.service.problems import problem_in
+from support.service.service_fakes import ORIGIN
 from support.sizes import by_size
 
-from dsearch.engine import Collection
-from dsearch.service.mcp.endpoint import caller_of
+from dsearch.engine import Collection, SearchEngine
+from dsearch.service.errors import NotReady
+from dsearch.service.mcp.endpoint import Endpoint, caller_of
 from dsearch.service.mcp.tools import TOOLS, ToolCaller
 from dsearch.service.state import Service
 
@@ -80,7 +86,48 @@ def test_an_error_that_nobody_expected_shows_nothing(
     assert "secret" not in answered.text
 
 
+LISTING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+
+
+def test_a_first_request_that_is_given_up_stops_no_other(app: FastAPI, engine: SearchEngine) -> None:
+    """The SDK is started by the first; a client that goes away meanwhile takes it from nobody else."""
+
+    async def scenario() -> int:
+        endpoint = Endpoint(app.state.service)
+        given_up = asyncio.create_task(endpoint({"method": "POST"}, nothing, nothing))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with suppress(asyncio.CancelledError):
+            await given_up
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(endpoint), base_url=ORIGIN) as client:
+            answer = await client.post("/mcp", json=LISTING, headers=ACCEPTS)
+        await endpoint.stop()
+        return answer.status_code
+
+    assert asyncio.run(scenario()) == 200
+
+
+def test_a_stopped_service_leaves_no_work_behind(app: FastAPI, papers: Collection) -> None:
+    """Nor what the first request of an agent and the first write began."""
+
+    async def scenario() -> set[str]:
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ORIGIN) as client,
+        ):
+            assert (await client.post("/mcp", json=LISTING, headers=ACCEPTS)).status_code == 200
+            app.state.service.calibrate_soon(papers.name)
+        for _ in range(3):  # what is cancelled ends with the loop's next turns
+            await asyncio.sleep(0)
+        with pytest.raises(NotReady):
+            app.state.service.attachments.start(papers.name, [], "batch")
+        return {str(task) for task in asyncio.all_tasks() - {asyncio.current_task()}}
+
+    assert asyncio.run(scenario()) == set()
+
+
 def test_a_body_too_large_is_refused(client: TestClient) -> None:
+    assert client.post("/mcp", content=b"0" * (7 << 20), headers=ACCEPTS).status_code != 413
     assert client.post("/mcp", content=b"0" * (9 << 20), headers=ACCEPTS).status_code == 413
 
 

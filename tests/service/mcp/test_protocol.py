@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from dsearch.errors import CollectionNotFound
+from dsearch.errors import CollectionNotFound, CorruptData
+from dsearch.service.error_texts import hide_folder
 from dsearch.service.mcp import protocol, tools
 from dsearch.service.mcp.protocol import protocol_server
 from dsearch.service.mcp.tools import TOOLS, ToolCaller
@@ -96,7 +98,7 @@ def test_wrong_arguments_are_named_and_the_first_five_at_most() -> None:
     assert "query" in refusal("search", None)
     assert "unknown field 'words'" in refusal("search", {"query": "cat", "words": 1})
     wrong = [{"id": "", "text": "x"}] * 9
-    assert refusal("add_documents", {"collection": "papers", "documents": wrong}).count("; use") <= 5
+    assert refusal("add_documents", {"collection": "papers", "documents": wrong}).count("; use") == 5
     assert refusal("search", {"query": "cat", "limit": 0}).count("limit=0; use an integer from 1 to 50") == 1
 
 
@@ -113,6 +115,9 @@ def test_errors_are_answers_and_unexpected_ones_tell_nothing(
 
     failing(CollectionNotFound("no collection 'x'"))
     assert refusal("search", {"query": "cat"}) == "no collection 'x'"
+    hide_folder(Path("/home/ann/index"))
+    failing(CorruptData("/home/ann/index/papers/documents.db is damaged"))
+    assert refusal("search", {"query": "cat"}) == "papers/documents.db is damaged"
     failing(ValueError("/home/ann/secret"))
     with caplog.at_level(logging.ERROR, logger=protocol.__name__):
         assert refusal("search", {"query": "cat"}) == "an unexpected error; the server's log has it"

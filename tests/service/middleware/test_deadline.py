@@ -242,6 +242,7 @@ def test_a_search_has_a_default_and_other_reads_have_longer(
         ("POST", f"{URL}/search/batch", 30.0),
         ("GET", "/v1/collections", 30.0),
         ("PUT", f"{URL}/documents", 60.0),
+        ("POST", f"{URL}/models/save", 600.0),
     ],
 )
 def test_the_defaults_are_the_documented_ones(method: str, path: str, allowed_s: float) -> None:
@@ -266,6 +267,21 @@ def test_the_defaults_are_the_documented_ones(method: str, path: str, allowed_s:
 
 
 # ---- clients that go away
+
+
+@pytest.mark.parametrize(("header", "ahead"), [(None, 1), (b"0", 1), (b"2", 0)])
+def test_a_body_is_read_ahead_only_where_there_is_none(header: bytes | None, ahead: int) -> None:
+    """No route reads what is empty, and a client that leaves is heard only behind it."""
+    read: list[None] = []
+
+    async def receive() -> Message:
+        read.append(None)
+        return {"type": "http.request", "more_body": False}
+
+    headers = [] if header is None else [(b"content-length", header)]
+    scope = {"type": "http", "method": "POST", "path": URL, "headers": headers}
+    asyncio.run(deadline.Deadline(nothing)(scope, receive, nothing))  # type: ignore[arg-type]
+    assert len(read) == ahead
 
 
 def test_the_work_of_a_client_that_leaves_is_dropped(

@@ -72,6 +72,41 @@ def test_ways_to_write_a_host_are_answered_and_not_all_remembered(engine: Search
     assert all(len(value) <= 64 for value in remembered), "a client decides how much memory is taken"
 
 
+@pytest.mark.parametrize(("hosts", "status"), [(["localhost", "x"], 200), (["x", "localhost"], 421)])
+def test_of_several_hosts_the_first_counts(hosts: list[str], status: int) -> None:
+    assert asyncio.run(_asked([(b"host", host.encode()) for host in hosts])) == status
+
+
+def test_the_host_of_our_own_page_has_no_case() -> None:
+    headers = [(b"host", b"LOCALHOST:80"), (b"origin", b"http://localhost:80")]
+    assert asyncio.run(_asked(headers)) == 200
+
+
+async def _asked(headers: list[tuple[bytes, bytes]], error: Exception | None = None) -> int:
+    """Status of the answer of an application that is guarded; it may fail when that has begun."""
+    started: list[int] = []
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if error is not None:
+            raise error
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            started.append(message["status"])
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": headers}
+    await Guard(answering)(scope, None, send)  # type: ignore[arg-type]
+    (status,) = started
+    return status
+
+
+def test_half_an_answer_is_cut_and_not_taken_for_a_whole() -> None:
+    """The server closes the connection only for an error that it sees."""
+    with pytest.raises(RuntimeError, match="of the application"):
+        asyncio.run(_asked([(b"host", b"localhost")], RuntimeError("of the application")))
+
+
 def test_other_names_can_be_given(engine: SearchEngine) -> None:
     with TestClient(
         patient_app(engine, hosts=["search.example"]), base_url="http://search.example"
@@ -119,6 +154,10 @@ def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
     assert headers["referrer-policy"] == "no-referrer"
     assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
     assert headers["cache-control"] in ("no-store", "no-cache")
+
+
+def test_the_page_and_the_description_are_two_pages(client: TestClient) -> None:
+    assert [("swagger" in client.get(path).text) for path in ("/", "/docs")] == [False, True]
 
 
 def test_routes_and_methods_that_are_not_there(client: TestClient) -> None:

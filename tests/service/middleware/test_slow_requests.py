@@ -150,12 +150,29 @@ def test_headers_have_their_seconds_from_their_first_byte(
     other.end(other.begin())  # answered; the next request has not begun
     other.look(1000.0 + 3600)
     assert not other.transport.closed
+    assert not other.transport.aborted  # there is nothing that it could read
     clock.now += 3600
     other.data_received(b"GET ")
     clock.now += 1
     other.data_received(b"/ ")  # does not begin the wait anew
     other.look(clock.now + 3.1)
     assert other.transport.closed
+
+
+def test_a_body_in_many_small_parts_is_as_fast_as_their_sum(
+    clock: Clock, protocol: type[PatientProtocol]
+) -> None:
+    connection = connected(protocol)
+    request = connection.begin()
+    received(request, (10.0, True), clock=clock)
+    for _ in range(100):
+        connection.data_received(b"x" * 10)
+    connection.look(clock.now)
+    assert not connection.transport.closed
+    received(request, (10.0, True), clock=clock)
+    connection.data_received(b"x" * 999)
+    connection.look(clock.now)
+    assert connection.transport.closed
 
 
 def test_an_answer_is_given_up_when_none_of_it_is_read(clock: Clock, protocol: type[PatientProtocol]) -> None:

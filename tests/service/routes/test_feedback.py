@@ -20,8 +20,8 @@ from dsearch.service.feedback import Impressions
 from dsearch.service.schemas.answers import SearchAnswer
 from dsearch.service.schemas.feedback import ACTION_NAMES
 from dsearch.store import Page
-from dsearch.training import ACTIONS
-from dsearch.types import AttentionSummary, Hit, SearchResult, Stamp
+from dsearch.training import ACTIONS, judging
+from dsearch.types import AttentionSummary, Hit, QueriesToJudge, SearchResult, Stamp
 
 URL = "/v1/collections/papers"
 
@@ -136,6 +136,7 @@ def test_words_take_the_place_of_an_unknown_search(client: TestClient, papers: C
         (lambda e: e.pop("query_id"), "neither query_id nor user_query"),
         (lambda e: e.update(user_query="other words"), "names another query"),
         (lambda e: e.update(timestamp="yesterday"), "use a time such as"),
+        (lambda e: e.update(timestamp="1969-12-31T23:59:59Z"), "use a time such as"),
         (lambda e: e.update(position=1), "unknown field 'position'"),
         (lambda e: e.update(event_id="x" * 129), "at most 128"),
         (lambda e: e.update(object_id=""), "the id of a document"),
@@ -191,6 +192,27 @@ def test_a_key_reads_its_own_opinions_whatever_client_it_names(
             for named in ({}, {"client_id": "ann"}):
                 answer = client.get(f"{URL}/judgements", params=named).json()
                 assert answer["judgements"] == expected, (name, named)
+
+
+def test_what_was_judged_is_not_proposed_again(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposed: list[Any] = []
+
+    def propose(collection: Collection, **options: Any) -> QueriesToJudge:
+        proposed.append((options["judged"], options["version"], options["limit"]))
+        return choose(collection, **options)
+
+    choose = judging.queries_to_judge
+    monkeypatch.setattr(judging, "queries_to_judge", propose)
+    opinion = {"user_query": "cat", "action_name": "thumbs_up", "object_id": "d001", "client_id": "ann"}
+    assert client.post(f"{URL}/feedback", json=[opinion]).status_code == 200
+    for person in ("ann", "bob"):
+        answer = client.get(f"{URL}/judgements/next", params={"client_id": person, "limit": 3})
+        assert answer.status_code == 200, answer.text
+    missing = client.get(f"{URL}/judgements/next", params={"version": "v9"})
+    assert (missing.status_code, missing.json()["code"]) == (404, "model_not_found")
+    assert proposed == [(["cat"], None, 3), ([], None, 3), (["cat"], "v9", 10)]
 
 
 def test_an_order_that_was_asked_for_is_not_explored(client: TestClient, papers: Collection) -> None:

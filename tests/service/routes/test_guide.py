@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from dsearch.guide import guides
+from dsearch.guide.search import Section
 from dsearch.service.routes import guide
 
 
@@ -77,3 +78,20 @@ def test_words_never_become_markup(pages: TestClient) -> None:
 def test_more_words_than_the_form_takes_are_cut(pages: TestClient) -> None:
     answer = pages.get("/guide", params={"q": "a" * 300}).text
     assert re.search(r'value="(a+)"', answer)[1] == "a" * 200  # type: ignore[index]
+
+
+def test_what_a_section_says_never_becomes_markup(pages: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = Section("config", "<i>One</i>", "x <b>bold</b>")
+    monkeypatch.setattr(guide, "search_guides", lambda query, limit: [section])
+    answer = pages.get("/guide", params={"q": "one"}).text
+    assert "&lt;i&gt;One&lt;/i&gt;" in answer
+    assert "x &lt;b&gt;bold&lt;/b&gt;" in answer
+
+
+def test_a_section_with_signs_is_where_its_result_leads(
+    pages: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guide, "guide", lambda topic: '# T\n\n## A & "B" `c`\n\ntext\n')
+    answer = pages.get("/guide").text
+    anchor = Section("t", 'A & "B" c', "").anchor
+    assert f'<h2 id="{anchor}">' in answer

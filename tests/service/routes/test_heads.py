@@ -66,6 +66,16 @@ def test_a_draw_is_rewarded_by_who_drew_it(
     assert client.post(path, json=body, headers=ann).status_code == 410
 
 
+@pytest.mark.parametrize("include", [[], ["head"], ["states"], ["head", "states"]], ids=str)
+def test_rewards_come_with_the_gradients_that_were_asked_for(
+    client: TestClient, papers: Collection, include: list[str]
+) -> None:
+    drawn = client.post(f"{URL}/draws", json={"queries": ["cat"], "samples": 2, "seed": 1}).json()
+    body = {"rewards": [[1.0, 0.0]], "include": include}
+    answer = client.post(f"{URL}/draws/{drawn['draw']}/rewards", json=body).json()
+    assert [name for name in ("head", "states") if name in answer] == include
+
+
 def test_rewards_come_as_tensors_where_they_are_wanted(client: TestClient, papers: Collection) -> None:
     from safetensors.numpy import load
 

@@ -10,9 +10,10 @@ from starlette.testclient import TestClient
 from support.service.loading import until_loaded
 from support.service.tasks import ended
 
-from dsearch.engine import Collection
+from dsearch.engine import Collection, statistics
 from dsearch.errors import CorruptData
 from dsearch.service.error_texts import hide_folder, without_home
+from dsearch.service.routes import statistics as routes_statistics
 from dsearch.service.tasks.manager import TaskWork
 
 URL = "/v1/collections/papers"
@@ -71,3 +72,25 @@ def test_the_folder_itself_is_the_home(tmp_path: Path) -> None:
     hide_folder(tmp_path)
     assert without_home(f"{tmp_path}/a/b.db: damaged; see {tmp_path}") == "a/b.db: damaged; see the home"
     assert without_home("limit=0; use 1") == "limit=0; use 1"
+
+
+def test_a_home_in_another_one_or_behind_a_link_is_hidden_too(tmp_path: Path) -> None:
+    inner, link = tmp_path / "home" / "inner", tmp_path / "link"
+    inner.mkdir(parents=True)
+    link.symlink_to(inner, target_is_directory=True)
+    hide_folder(tmp_path / "home")
+    hide_folder(link)
+    assert without_home(f"{inner}/a.db; {link}/b.db; {inner.parent}/c.db") == "a.db; b.db; c.db"
+
+
+@pytest.mark.parametrize("part", ["rebuild", "verification"])
+def test_statistics_name_no_place_of_the_machine(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def damaged(collection: Collection) -> dict[str, Any]:
+        told = statistics(collection)
+        return {**told, part: {**told[part], "problem": f"{papers.store.path}/documents.db is damaged"}}
+
+    monkeypatch.setattr(routes_statistics, "statistics", damaged)
+    answer = client.get(f"{URL}/stats").json()
+    assert answer[part]["problem"] == "papers/documents.db is damaged"

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.service.tasks import ended
 
 import dsearch.training
 from dsearch.engine import MAX_HEADS, Collection, calls
 from dsearch.errors import Conflict
 from dsearch.results import MemoryResult, PromotionResult, RowsDropped
 from dsearch.service.routes.models import largest_head_bytes
+from dsearch.service.tasks.manager import TaskWork
 
 URL = "/v1/collections/papers/models"
 
@@ -113,7 +115,21 @@ def test_a_kept_version_becomes_a_task_with_its_scores(
     [(kind, collection, request)] = taken
     assert (kind, collection) == ("save", "papers")
     assert scores.items() <= request.items()
-    assert request["version"] == "v3"
+    assert (request["version"], request["live"]) == ("v3", "v0")
+
+
+@pytest.mark.parametrize(("given", "live"), [({}, "v5"), ({"live": "v2"}, "v2")])
+def test_a_kept_version_is_judged_against_what_answers_its_purpose(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], live: str
+) -> None:
+    monkeypatch.setattr(calls, "require_unjudged", lambda collection, version: None)
+    monkeypatch.setattr(type(papers.store), "purpose_of", lambda store, version: "predict")
+    monkeypatch.setattr(calls, "answering", lambda collection, purpose: {"predict": "v5"}.get(purpose, "v1"))
+    taken: list[Any] = []
+    monkeypatch.setattr(TaskWork, "result", lambda work, job: taken.append(job.request) or {})
+    scores = {"before": [0.1] * 3, "after": [0.2] * 3}
+    ended(client, client.post(f"{URL}/v3/judge", json={**scores, **given}).json()["id"])
+    assert [request["live"] for request in taken] == [live]
 
 
 def test_the_largest_head_is_bounded_by_its_dimension_and_by_a_stream() -> None:

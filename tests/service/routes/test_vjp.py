@@ -122,6 +122,10 @@ def test_vjp_answers_the_gradients(client: TestClient, live: Collection, tensors
         np.testing.assert_array_equal(np.float32(head[name]), gradient, err_msg=name)
     short = client.post(f"{URL}/vjp", json={**body, "include": ["states"]}).json()
     assert ("states" in short, "head" in short) == (True, False)
+    biased = {**body, "bias": [0.0] * live.snapshot.positions}
+    for include in (["bias"], ["states"]):
+        short = client.post(f"{URL}/vjp", json={**biased, "include": include}).json()
+        assert [name for name in ("states", "head", "bias", "table") if name in short] == include
 
 
 def test_a_state_that_is_gone_or_never_was_is_told(client: TestClient, live: Collection) -> None:

@@ -38,6 +38,7 @@ def broken(tmp_path: Path, built_papers: Path) -> Iterator[TestClient]:
         ("search", {"vector": VECTOR}),
         ("search/batch", {"vectors": [VECTOR]}),
         ("similar", {"like": ["d007"]}),
+        ("similar", {"like": ["d007"], "query": "river", "vector": VECTOR}),
         ("facets", {"fields": ["i"]}),
         ("attend", {"vectors": [VECTOR]}),
         ("attend", {"vectors": [VECTOR], "queries": ["river"]}),

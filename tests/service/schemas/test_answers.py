@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dsearch.service.schemas.answers import public_document, public_metadata
-from dsearch.types import ROOT_KEYS, Document
+from dsearch.service.schemas.answers import public_document, public_metadata, search_answer
+from dsearch.types import ROOT_KEYS, AttentionSummary, Document, SearchResult, Stamp
 
 FIELD, ROOT = ROOT_KEYS
 
@@ -27,3 +27,11 @@ def test_without_a_folder_it_is_the_same_object(metadata: dict[str, Any]) -> Non
     assert public_metadata(metadata) is metadata
     document = Document("a", "text", metadata=metadata)
     assert public_document(document) is document
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.01, 0.5])
+def test_an_answer_without_a_part_of_the_documents_says_so(missing: float) -> None:
+    result = SearchResult("cat", [], Stamp(1, "v0", 1), AttentionSummary(0, 0.0), 0.0, missing=missing)
+    answer = search_answer(result, 1.5)
+    told = {name: answer[name] for name in ("partial", "missing") if name in answer}
+    assert told == ({"partial": True, "missing": missing} if missing else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from support.sizes import by_size
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, DsearchError
 from dsearch.service.tasks import file as file_module
+from dsearch.service.tasks import store as store_module
 from dsearch.service.tasks.file import TASKS, TaskFile
-from dsearch.service.tasks.store import TaskStore
+from dsearch.service.tasks.store import StoredTask, TaskStore
 from dsearch.store.sqlite import watermark
+from dsearch.store.sqlite.connection import Transactions
 
 # What opens the file runs before any other thread has it.
 checked = guarded(TaskFile, "_connection", free=("_upgrade", "_sealed", "_check", "_state", "close"))
@@ -93,7 +96,12 @@ def forgotten(home: Path) -> None:
         database.execute("DELETE FROM tasks WHERE number = 2")
 
 
-@pytest.mark.parametrize("loss", [emptied, deleted, without_its_mark, changed, forgotten])
+def cleared(home: Path) -> None:
+    with sqlite3.connect(home / "tasks.db") as database:
+        database.executescript("DELETE FROM events; DELETE FROM tasks")
+
+
+@pytest.mark.parametrize("loss", [emptied, deleted, without_its_mark, changed, forgotten, cleared])
 def test_each_loss_is_named_with_the_way_out(tmp_path: Path, loss: Callable[[Path], None]) -> None:
     home = filled(tmp_path / "home")
     loss(home)
@@ -141,7 +149,39 @@ def test_a_row_that_changes_while_the_service_runs_is_named(tmp_path: Path) -> N
     changed(tmp_path / "home")
     with pytest.raises(CorruptData, match="the row of task 2 is not what was written"):
         store.list(10)
+    with pytest.raises(CorruptData, match="the row of task 2 is not what was written"):
+        store.requeue(StoredTask("x", "refresh", "papers", "done", "", None, None, 0, number=2), begun=True)
     store.close()
+
+
+def test_what_was_forgotten_on_purpose_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ended tasks and events beyond their number go with their digests: the file opens as a whole one."""
+    monkeypatch.setattr(store_module, "KEPT_EVENTS", 2)
+    monkeypatch.setattr(store_module, "KEPT_TASKS", 3)
+    home = filled(tmp_path / "home")
+    store = TaskStore(home)
+    task = store.add("refresh", "papers", {})
+    for number in range(5):
+        store.say(task, "metric", {"i": number})
+    store.close()
+    found: list[Any] = everything(home)
+    assert [task.number for task, _, _ in found] == [7, 6, 5, 4]
+    assert [event.data for event in found[0][2]] == [{"i": 3}, {"i": 4}]
+
+
+def test_changes_that_were_each_cut_off_before_their_marks_are_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each marks the one before it, so that the file is at most one change ahead of its mark."""
+    home = tmp_path / "home"
+    home.mkdir()
+    store = TaskStore(home)
+    with monkeypatch.context() as cut:
+        cut.setattr(Transactions, "finish", lambda _, connection, *__: connection.execute("COMMIT"))
+        for _ in range(3):
+            store.add("refresh", "papers", {})
+    store.close()
+    assert len(everything(home)) == 3
 
 
 def test_the_service_goes_on_without_tasks(
@@ -193,3 +233,19 @@ def test_each_change_is_marked_and_synced_before_it_is_acknowledged(
         assert len(synced) == before + 1
     store.close()
     assert watermark.read_watermark(tmp_path, TASKS).newest.sequence == len(synced)
+
+
+def test_the_folder_of_a_new_file_and_its_mark_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the file has any content: without its mark, later, it would be taken for a damaged one."""
+    synced: list[int] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    TaskStore(tmp_path).close()
+    assert synced[-1:] == [tmp_path.stat().st_ino]

@@ -169,6 +169,20 @@ def test_each_kind_of_job_has_its_options(
     assert opened.closed
 
 
+@pytest.mark.parametrize("live", ["v2", None])
+def test_a_verdict_names_the_version_that_it_compares_with(quiet: None, live: str | None) -> None:
+    """Only in its place is the judged one promoted."""
+    scores = {"before": [0.1, 0.2, 0.3], "after": [0.1, 0.2, 0.3]}
+    judged = jobs.judge_job(lambda _: None, {**scores, **({"live": live} if live else {})})
+    assert judged["record"]["compared_with"] == live
+    assert judged["passed"] is False
+
+
+def test_a_model_is_read_from_where_this_release_or_an_earlier_one_kept_it(tmp_path: Path) -> None:
+    assert jobs._uploaded({"place": "/home/model", "content": "eA=="}, tmp_path) == Path("/home/model")
+    assert jobs._uploaded({"content": "dGVuc29ycw=="}, tmp_path).read_bytes() == b"tensors"
+
+
 def test_a_migration_reports_as_it_goes(quiet: None) -> None:
     reported: list[Any] = []
     engine: Any = _Engine

@@ -99,6 +99,16 @@ def test_what_a_task_is_given_reaches_what_does_its_work(outside: MagicMock, way
     assert not missing, f"{missing} of {calls}"
 
 
+def test_a_move_that_is_repeated_tells_of_all_that_was_encoded(outside: MagicMock) -> None:
+    outside.finish_migration.side_effect = [None, MagicMock()]
+    given: Any = {"open_engine": "given-opener", "uploads": MagicMock(), "catalogue": _Catalogue(outside)}
+    task = StoredTask("t", "migrate", "papers", "running", "", None, None, 1, None, None, None)
+    run: Any = {"folder": Path("given-folder"), "tell": None, "cancelled": None}
+    TaskWork(**given, memory_bytes=None, device="cpu").result(Job(task, {}, **run))
+    prepared = [call.args[1].encoded for call in outside.finish_migration.call_args_list]
+    assert prepared == [OUTCOME["encoded"], 2 * OUTCOME["encoded"]]
+
+
 def test_what_tasks_are_made_with_reaches_their_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = MagicMock()
     monkeypatch.setattr(manager, "TaskWork", made.work)

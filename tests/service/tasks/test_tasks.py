@@ -327,12 +327,16 @@ def test_a_server_that_died_tries_once_more_and_then_says_so(
     left.requeue(twice, begun=True)
     assert left.next() is not None
     left.close()  # both running, as a killed server leaves them
+    folders = [engine.home.path / manager.FOLDER_NAME / task.id for task in (once, twice)]
+    for folder in folders:
+        folder.mkdir(parents=True)
     with TestClient(app_of(engine), base_url=ORIGIN) as client:
         task = ended(client, once.id)
         assert (task["state"], task["attempts"]) == ("done", 2)
         task = ended(client, twice.id)
         assert (task["state"], task["problem"]["code"]) == ("interrupted", "interrupted")
         assert "send the same request to POST /v1/collections/papers/evaluate" in task["problem"]["detail"]
+    assert not any(folder.exists() for folder in folders)
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,18 @@ def test_a_file_goes_with_its_task(engine: SearchEngine, stalled: list[Any]) -> 
     assert files_of(engine) == []  # the thread of tasks has ended: it deletes after it has told the end
 
 
+def test_what_cannot_be_taken_on_is_refused_before_it_is_received(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = body_of(engine)
+    with TestClient(patient_app(engine, model_upload_bytes=len(body) - 1), base_url=ORIGIN) as client:
+        large = client.post(URL, content=body, headers=TENSORS)
+        assert (large.status_code, large.json()["code"]) == (413, "body_too_large")
+        monkeypatch.setattr(manager, "QUEUED", 0)
+        full = client.post(URL, content=body, headers=TENSORS)
+        assert (full.status_code, full.json()["code"]) == (503, "overloaded")
+
+
 def test_a_refused_model_leaves_no_file(client: TestClient, engine: SearchEngine) -> None:
     bad = save({}, {"request": json.dumps({"parent": "v9"})})
     assert client.post(URL, content=bad, headers=TENSORS).status_code in (404, 422)

@@ -14,6 +14,7 @@ from support.service.tasks import JUDGED, ask, ended, events
 from dsearch.engine import Collection
 from dsearch.errors import Conflict
 from dsearch.service.routes.tasks import WATCHERS
+from dsearch.service.schemas.tasks import MAX_FULL_EPOCHS
 from dsearch.service.state import Service
 from dsearch.service.tasks import manager
 from dsearch.service.tasks.store import StoredTask, TaskStore
@@ -80,6 +81,24 @@ def test_of_progress_the_beginning_and_the_end_of_each_stage_are_told(service: S
     told = [(event.data["stage"], event.data["done"]) for event in service.tasks.store.events(task, 0)]
     for stage in ("read", "train"):
         assert {(stage, 1), (stage, 5)} <= set(told)
+
+
+def test_the_most_epochs_of_a_full_training_are_taken_on(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager.TaskWork, "result", lambda *_: {})
+    body = {**JUDGED, "scope": "full"}
+    for epochs, status in ((MAX_FULL_EPOCHS, 202), (MAX_FULL_EPOCHS + 1, 422)):
+        answer = client.post("/v1/collections/papers/train", json={**body, "epochs": epochs})
+        assert answer.status_code == status, answer.text
+
+
+def test_a_server_without_a_next_encoder_moves_to_none_that_is_named(
+    client: TestClient, papers: Collection
+) -> None:
+    answer = client.post("/v1/collections/papers/migrate", json={"encoder": "other"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    assert client.get("/v1/tasks").json()["tasks"] == []
 
 
 @pytest.mark.parametrize("raised", [None, Conflict("no"), ValueError("what nobody expects")])

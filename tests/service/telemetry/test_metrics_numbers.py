@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 from support.locks import WatchedLock, waiting
+from support.service.service_fakes import DIMENSION
 
+from dsearch.engine import Collection, SearchEngine
+from dsearch.service.collections import Catalogue
+from dsearch.service.overload.admission import Admission, EventLoopLag
+from dsearch.service.state import readings_of
 from dsearch.service.telemetry.metrics import Metrics
 
 
@@ -110,3 +116,48 @@ def test_readings_are_taken_for_one_that_asks_at_a_time(monkeypatch: pytest.Monk
     with waiting(reading, metrics.text):
         assert taken == []
     assert taken == [1]
+
+
+def test_a_collection_that_is_gone_hides_no_number_of_the_others(engine: SearchEngine) -> None:
+    catalogue = Catalogue(engine)
+    for name in ("papers", "zebras"):
+        catalogue.create(name)
+
+    class _Leaving(Catalogue):
+        def opened(self) -> list[str]:
+            return ["gone", "papers", "zebras"]
+
+    read = readings_of(
+        _Leaving(engine), engine.query_cache, (), EventLoopLag(), Admission(float, EventLoopLag())
+    )
+    damaged = [labels["collection"] for name, _, labels, _ in read if name == "dsearch_collection_damaged"]
+    assert damaged == ["papers", "zebras"]
+
+
+HERE = "/v1/collections/papers"
+VECTOR = [1.0, *[0.0] * (DIMENSION - 1)]
+CALL = {"name": "search", "arguments": {"query": "cat"}}
+MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "count"),
+    [
+        (f"{HERE}/search", {"query": "cat"}, 1),
+        (f"{HERE}/search", {"vector": VECTOR}, 1),
+        (f"{HERE}/search/batch", {"queries": ["cat", "dog"]}, 2),
+        (f"{HERE}/search/batch", {"vectors": [VECTOR] * 3}, 3),
+        (f"{HERE}/similar", {"like": ["d001"]}, 1),
+        ("/retrieve", {"queries": ["cat", "dog"]}, 2),
+        ("/v1/vector_stores/papers/search", {"query": ["cat", "dog"]}, 2),
+        ("/mcp", MESSAGE, 1),
+    ],
+    ids=["query", "vector", "queries", "vectors", "similar", "retrieve", "store", "agent"],
+)
+def test_each_way_to_search_is_counted(
+    client: TestClient, papers: Collection, path: str, body: Any, count: int
+) -> None:
+    accepts = {"Accept": "application/json, text/event-stream"}
+    assert client.post(path, json=body, headers=accepts).status_code == 200
+    counted = samples(client.app.state.service.metrics)  # type: ignore[attr-defined]
+    assert counted["dsearch_attention_entropy_nats_count papers"] == count

@@ -15,6 +15,7 @@ from dsearch.engine import SearchEngine
 from dsearch.service import create_app
 from dsearch.service.schemas import field_texts
 from dsearch.service.wire.requests import RequestModel
+from dsearch.types import Hit
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,15 @@ def test_every_example_fits_its_field(document: dict[str, Any]) -> None:
         validator = jsonschema.Draft202012Validator(whole)
         wrong += [f"{name}: {one}" for one in schema.get("examples", ()) if not validator.is_valid(one)]
     assert wrong == []
+
+
+def test_what_every_answer_has_is_required_and_nothing_else(document: dict[str, Any]) -> None:
+    """Clients are generated from it: they would fail on what is left out, or allow for what never is."""
+    schemas = document["components"]["schemas"]
+    plain = Hit(1, "a", 0.5, 0.9, "T", "text", {}).to_dict()
+    assert {*schemas["Hit"]["required"]} == {*plain}
+    assert schemas["DeleteResult"]["required"] == ["sequence", "deleted"]
+    assert {*schemas["Document"]["required"]} == {"id", "text", "title", "metadata", "value"}
 
 
 def bodies(model: type[RequestModel] = RequestModel) -> Iterator[type[RequestModel]]:
