@@ -98,9 +98,11 @@ def test_another_file_is_named_by_a_variable(bare: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("DSEARCH_CONFIG", "other.toml")
     assert load_settings().port == 2
     assert {one.key: one.source for one in settings_in_use()}["port"] == "other.toml"
-    monkeypatch.setenv("DSEARCH_CONFIG", "none.toml")
-    with pytest.raises(InvalidRequest, match=r"DSEARCH_CONFIG=none\.toml: no such file"):
-        load_settings()
+    (bare / "folder.toml").mkdir()
+    for name in ("none.toml", "folder.toml"):
+        monkeypatch.setenv("DSEARCH_CONFIG", name)
+        with pytest.raises(InvalidRequest, match=f"DSEARCH_CONFIG={name}: no such file"):
+            load_settings()
 
 
 def test_a_file_may_begin_with_the_mark_of_its_encoding(bare: Path) -> None:

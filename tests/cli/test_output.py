@@ -82,6 +82,11 @@ def test_nothing_is_explained_by_what_is_missing(capsys: pytest.CaptureFixture[s
         attention=AttentionSummary(0, 0.0),
         waiting=PendingDocuments(5, Command("index", ("-c", "papers"))),
     )
+    found_nothing = replace(waiting, attention=AttentionSummary(20, 1.5))  # among the others
+    _, err = shown(capsys, found_nothing)
+    first, *_, last = err.splitlines()
+    assert first.startswith("nothing was found; leave out a filter")
+    assert last == "5 documents cannot be found yet; go on with: dsearch index -c papers"
     _, err = shown(capsys, waiting)
     assert err == "5 documents cannot be found yet; go on with: dsearch index -c papers\n"
 
@@ -147,14 +152,14 @@ def test_the_parts_of_a_score_are_shown(capsys: pytest.CaptureFixture[str]) -> N
     more = replace(
         one,
         memory=0.25,
-        second_stage=0.5,
+        second_stage=-0.5,
         reranker=-0.125,
         terms={},
         past_queries=[PastQuery("q", 0.25), PastQuery(None, -0.5), PastQuery("small", 4e-5)],
     )
     assert parts(capsys, more) == [
         (
-            "score 0.9000 = dense 0.6000 + keyword 0.3000 + past queries 0.2500 + second stage 0.5000"
+            "score 0.9000 = dense 0.6000 + keyword 0.3000 + past queries 0.2500 + second stage -0.5000"
             " + reranker -0.1250"
         ),
         '  +0.2500 by "q", judged before',

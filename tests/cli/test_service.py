@@ -85,9 +85,14 @@ def test_keys_are_made_listed_and_revoked(dsearch: Terminal, tmp_path: Path) -> 
     assert (holder.name, holder.scope) == ("web shop", "write")
     code, out, err = dsearch("keys", "create", "--name", "other")
     assert "from now on" not in err
+    made = json.loads(dsearch("keys", "create", "--name", "web shop", "--scope", "write", "--json")[1])
+    again = ApiKeys(tmp_path / "home").holder(made["key"])
+    assert again is not None
+    assert (again.id, again.scope) == (made["id"], "write")
+    assert dsearch("keys", "revoke", again.id)[0] == 0
     listed = json.loads(dsearch("keys", "list", "--json")[1])
-    assert [one["scope"] for one in listed] == ["write", "read"]
-    assert [set(one) for one in listed] == [{"id", "name", "scope", "created", "revoked"}] * 2
+    assert [one["scope"] for one in listed] == ["write", "read", "write"]
+    assert [set(one) for one in listed] == [{"id", "name", "scope", "created", "revoked"}] * 3
     assert holder.sha256 not in dsearch("keys", "list", "--json")[1]
     assert key not in dsearch("keys", "list")[1]
     assert dsearch("keys", "revoke", holder.id)[0] == 0

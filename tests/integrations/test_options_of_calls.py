@@ -98,6 +98,15 @@ def test_no_deletion_is_larger_than_a_server_takes() -> None:
             assert all(1 <= len(part) <= MAX_DELETED_IDS for part in parts), name
 
 
+def test_some_that_were_not_stored_are_told_though_others_were() -> None:
+    engine = Recorder()
+    refused = SimpleNamespace(inserted=1, refused=2, problems=[SimpleNamespace(detail="an id is too long")])
+    engine.upsert = lambda *_: refused
+    store = langchain.DSearchVectorStore(engine, "papers")
+    with pytest.raises(InvalidRequest, match="2 documents were not stored; the first: an id is too long"):
+        store.add_texts(["one", "two", "three"])
+
+
 @pytest.mark.parametrize("given", ["metadatas", "ids"])
 def test_one_of_each_is_given_for_a_text(given: str) -> None:
     store = langchain.DSearchVectorStore(Recorder(), "papers")

@@ -240,3 +240,12 @@ def test_types_can_be_declared(dsearch: Terminal, tmp_path: Path) -> None:
     assert ids(dsearch, "desk", "--filter", '{"zip": {"eq": "04109"}}') == ["3"]  # a leading zero: text
     code, _, err = dsearch("index", source, "--type", "price=money")
     assert (code, "type 'price=money'; use COLUMN=TYPE with one of text, number, boolean" in err) == (1, True)
+
+
+def test_a_record_that_cannot_be_stored_is_left_out_alone(dsearch: Terminal, tmp_path: Path) -> None:
+    rows = [{"id": "x" * 2000, "text": "river"}, {"id": "good", "text": "river"}]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    code, out, err = dsearch("index", source)
+    assert (code, "1 new, 0 changed, 0 unchanged, 1 skipped" in out) == (0, True), err
+    assert f"skipped {source}:1: " in err

@@ -240,6 +240,12 @@ def test_aliases(indexed: Terminal, beir: Path) -> None:
     assert out == "live: newer\n"
     code, out, _ = indexed("collections")
     assert "live: another name of newer\n" in out
+    of_each = [
+        json.loads(indexed("stats", "-c", name, "--json")[1])["aliases"] for name in ("papers", "newer")
+    ]
+    assert of_each == [[], ["live"]]
+    code, _, err = indexed("alias", "live", "papers", "--remove")
+    assert (code, "use: dsearch alias" in err) == (1, True)
     code, out, _ = indexed("alias", "live", "--remove", "--json")
     assert json.loads(out) == {}
     code, _, err = indexed("alias", "live")

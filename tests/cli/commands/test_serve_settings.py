@@ -11,7 +11,8 @@ from support.cli.recorder import Recorder, holds
 from support.cli.terminal import Terminal
 
 from dsearch.cli.commands import serve as serve_module
-from dsearch.config import Settings
+from dsearch.config import Settings, load_settings
+from dsearch.engine.indexing.ingest import Ingestion
 
 EVERYWHERE = {
     "host": ("127.0.0.2", "127.0.0.2"),
@@ -143,3 +144,54 @@ def _pair(record: Any, required: bool) -> bool:
     if not isinstance(record, list):
         return False
     return record == ["require_key", required] or any(_pair(item, required) for item in record)
+
+
+def test_a_server_writes_to_its_home_and_keeps_the_index_current(recorder: Recorder) -> None:
+    ((_, _, options),) = [call for call in recorder.calls("serve") if call[0] == "opened_engine"]
+    assert ["readonly", False] in options
+    assert ["rebuild", True] in options
+
+
+@pytest.mark.parametrize("following", [None, "given-next"])
+def test_collections_move_to_the_next_encoder_and_without_one_to_the_present(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, following: str | None
+) -> None:
+    monkeypatch.setenv("DSEARCH_ENCODER", "given-encoder")
+    if following is not None:
+        monkeypatch.setenv("DSEARCH_NEXT_ENCODER", following)
+    ((_, _, options),) = [call for call in recorder.calls("serve") if call[0] == "create_app"]
+    assert ["migrates_to", following or "given-encoder"] in options
+
+
+def test_a_release_is_that_of_its_number_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is split once."""
+    split: list[int] = []
+
+    def splitting(store: Any, generation: Any, folder: Path, shards: int) -> str:
+        folder.mkdir(parents=True)
+        split.append(shards)
+        return f"{shards} shards"
+
+    monkeypatch.setattr("dsearch.cluster.release.split.split", splitting)
+    monkeypatch.setattr("dsearch.cluster.release.release.Release.read", lambda folder: folder.name)
+    collection = MagicMock(stale=False)
+    collection.store.path = tmp_path
+    collection.snapshot.generation.number = 3
+    collection.snapshot.generation.manifest.digest = "0123456789abcdef"
+    made = {shards: serve_module._split(collection, shards) for shards in (2, 4)}
+    assert [made[shards][0] for shards in (2, 4)] == ["2 shards", "4 shards"]
+    assert serve_module._split(collection, 2) == (made[2][1].name, made[2][1])
+    assert split == [2, 4]
+
+
+@pytest.mark.parametrize("gone", [["a", "b"], []])
+def test_documents_whose_files_are_gone_go_when_a_cluster_encodes(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, gone: list[str]
+) -> None:
+    collection = MagicMock()
+    collection.delete.side_effect = lambda ids: MagicMock(deleted=len(ids))
+    collection.ingest.return_value = Ingestion(0, 0, 0, 0, 0.0)
+    recorder.outside.encode_on_cluster.return_value = 5
+    report = serve_module.ingest_on_ray(collection, [], "auto", load_settings(), 1, MagicMock(), lambda: gone)
+    assert (report.deleted, report.encoded) == (len(gone), 5)
+    assert [call.args for call in collection.delete.call_args_list] == ([(gone,)] if gone else [])

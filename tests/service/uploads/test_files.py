@@ -106,6 +106,16 @@ def test_damage_is_named(tmp_path: Path) -> None:
         Uploads(tmp_path / "files").list()
 
 
+def test_a_record_is_that_of_its_name(tmp_path: Path) -> None:
+    """One that was copied or renamed by hand would give a file under an id that is not its own."""
+    folder = tmp_path / "files"
+    id = add(Uploads(folder))
+    other = f"file-{int(id[5:], 16) + 1:024x}"
+    (folder / f"{id}.json").rename(folder / f"{other}.json")
+    with pytest.raises(CorruptData, match=f"{other}.json, is damaged"):
+        Uploads(folder).get(other)
+
+
 def test_a_damaged_record_hides_no_other_file(tmp_path: Path) -> None:
     """As long as it is there, every call names it; before, the second one did without the files behind it."""
     ids = [add(Uploads(tmp_path / "files")) for _ in range(2)]

@@ -6,6 +6,7 @@ import gzip
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,18 @@ def test_formats_of_libraries_are_read_in_a_process_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[str] = []
-    monkeypatch.setattr(reading, "run_spawned", lambda target, place, name, **_: names.append(name) or [])
+    bounds: list[Any] = []
+
+    def spawned(target: object, place: Path, name: str, *, memory_bytes: int, **_: object) -> list[Document]:
+        names.append(name)
+        bounds.append(memory_bytes)
+        return []
+
+    monkeypatch.setattr(reading, "run_spawned", spawned)
     for name in ("a.html", "b.pdf", "c.docx", "d.pptx", "e.epub", "f.parquet", "g.mbox", "h.eml", "i.pdf.gz"):
         assert read(tmp_path, name, b"x") == []
     assert len(names) == 9
+    assert {*bounds} == {reading.MAX_MEMORY_BYTES}
     assert read(tmp_path, "plain.txt", b"river") != []
     assert len(names) == 9
 
