@@ -42,6 +42,8 @@ def test_a_hit_has_its_rank_share_name_and_beginning(capsys: pytest.CaptureFixtu
     assert first == f"  1.  50.0% {'█' * 10:<20} a  Title"
     assert second == f"     {('word ' * 40)[:160]}…"
     assert err == "1 of 20 candidates; entropy 1.50 nats; generation 3, model v2; 8 ms\n"
+    out, _ = shown(capsys, replace(RESULT, hits=[replace(HIT, text="x" * 160)]))
+    assert out.splitlines()[1] == f"     {'x' * 160}"  # nothing of it is left out
     bare = replace(HIT, title="a", text="short", weight=0.0, duplicates=2)
     out, _ = shown(capsys, replace(RESULT, hits=[bare]))
     assert out == f"  1.   0.0% {'':<20} a  (and 2 of the same text)\n     short\n"

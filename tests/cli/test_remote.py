@@ -294,6 +294,7 @@ def test_migrating_by_the_server(dsearch: Terminal, served: str, tmp_path: Path)
     code, out, err = dsearch("migrate", "-c", "papers", "--encoder", "newer")
     assert code == 0, err
     assert "papers: 20 documents, 20 encoded by newer in " in out
+    assert "not used" not in err  # the encoder is what it was asked for
     assert "The server answers with it; when all collections are moved, set encoder to newer" in out
     with Client(served) as client:
         assert client.collection("papers").encoder["name"] == "newer"

@@ -57,6 +57,8 @@ def test_config_shows_every_key_with_its_source(
     assert (shown["port"]["value"], shown["port"]["source"]) == (9001, "DSEARCH_PORT")
     assert (shown["host"]["value"], shown["host"]["source"]) == ("127.0.0.2", "dsearch.toml")
     assert (shown["device"]["value"], shown["device"]["source"]) == ("cpu", "default")
+    kinds = [shown[name]["value"] for name in ("rebuild_share", "query_timeout_ms", "home", "cache")]
+    assert kinds == [0.05, 2000, str(tmp_path / "home"), None]  # numbers are numbers
     assert all(one["meaning"] for one in shown.values())
     code, out, _ = dsearch("config")
     assert code == 0

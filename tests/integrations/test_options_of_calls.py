@@ -12,6 +12,7 @@ import pytest
 
 from dsearch.client.options import FindOptions
 from dsearch.errors import InvalidRequest
+from dsearch.integrations.stored import every_document
 from dsearch.service.schemas.documents import MAX_DELETED_IDS
 from dsearch.types import Hit
 
@@ -96,6 +97,22 @@ def test_no_deletion_is_larger_than_a_server_takes() -> None:
             parts = [options["ids"] for call, _, options in engine.calls if call == "delete_many"]
             assert [id for part in parts for id in part] == some, name
             assert all(1 <= len(part) <= MAX_DELETED_IDS for part in parts), name
+
+
+def test_every_page_of_documents_is_read() -> None:
+    """What is deleted or shown as all of them is all of them."""
+    pages = {None: (["a", "b"], "second"), "second": (["c"], "third"), "third": ([], None)}
+    asked: list[dict[str, Any]] = []
+
+    def documents(collection: str, **options: Any) -> Any:
+        asked.append({"collection": collection, **options})
+        ids, following = pages[options["cursor"]]
+        return SimpleNamespace(documents=ids, next=following)
+
+    engine: Any = SimpleNamespace(documents=documents)
+    assert [*every_document(engine, "papers", {"year": 7})] == ["a", "b", "c"]
+    assert [one["cursor"] for one in asked] == [None, "second", "third"]
+    assert all((one["collection"], one["filter"]) == ("papers", {"year": 7}) for one in asked)
 
 
 def test_some_that_were_not_stored_are_told_though_others_were() -> None:

@@ -7,11 +7,14 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cli.terminal import Terminal
+
+from dsearch.cli.commands.index import _kinds, _Warner
 
 
 @pytest.fixture
@@ -249,3 +252,23 @@ def test_a_record_that_cannot_be_stored_is_left_out_alone(dsearch: Terminal, tmp
     code, out, err = dsearch("index", source)
     assert (code, "1 new, 0 changed, 0 unchanged, 1 skipped" in out) == (0, True), err
     assert f"skipped {source}:1: " in err
+
+
+@pytest.mark.parametrize(("count", "named", "more"), [(20, 20, 0), (21, 20, 1), (30, 20, 1)])
+def test_the_first_problems_are_named_and_then_it_is_said_once_that_there_are_more(
+    capsys: pytest.CaptureFixture[str], count: int, named: int, more: int
+) -> None:
+    warn = _Warner()
+    for number in range(count):
+        warn(f"rows.csv:{number}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:named] == [f"skipped rows.csv:{number}" for number in range(named)]
+    assert lines[named:] == ["more records were skipped; only their number follows"] * more
+
+
+def test_kinds_that_were_passed_over_are_counted_the_most_frequent_first() -> None:
+    assert _kinds(Counter({"": 2, ".png": 3})) == "3 .png, 2 without suffix"
+    many = Counter({f".{letter}": 9 - number for number, letter in enumerate("abcdefghi")})
+    assert _kinds(many).endswith("2 .h, …")
+    del many[".i"]
+    assert _kinds(many).endswith("2 .h")

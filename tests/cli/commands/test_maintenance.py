@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.cli.terminal import Terminal
@@ -11,6 +12,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
+from dsearch.errors import CorruptData
 
 
 @pytest.fixture
@@ -276,3 +278,23 @@ def test_stats_and_keys(indexed: Terminal, beir: Path) -> None:
     code, _, err = indexed("refresh", "-c", "papers", "--kind", "Fast")
     assert code == 1
     assert "dense kind 'Fast'; use one of Flat" in err
+
+
+@pytest.mark.parametrize(("findings", "shown", "more"), [(20, 20, None), (21, 20, "  and 1 more")])
+def test_of_many_findings_the_first_are_shown_and_all_are_counted(
+    indexed: Terminal, monkeypatch: pytest.MonkeyPatch, findings: int, shown: int, more: str | None
+) -> None:
+    problems = [CorruptData(f"file {number} is damaged") for number in range(findings)]
+
+    def verify(engine: SearchEngine, name: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            name=name, ok=False, documents=1, embeddings=1, generations=[1], models=[], problems=problems
+        )
+
+    monkeypatch.setattr(SearchEngine, "verify", verify)
+    code, out, _ = indexed("verify", "papers")
+    lines = out.splitlines()
+    assert code == 1
+    assert lines[0] == "papers: damaged: 1 document, 1 embedding, 1 generation, 0 models"
+    assert lines[1 : 1 + shown] == [f"  file {number} is damaged" for number in range(shown)]
+    assert lines[1 + shown :] == ([] if more is None else [more])
