@@ -174,6 +174,10 @@ class TestRefusals:
             save({"embeddings": rows}, {"documents": "{"}),
             save({"embeddings": rows}, {"documents": '{"id": "x"}'}),
             save({"embeddings": rows}, {"documents": json.dumps([{"id": 1}, {}])}),
+            save(
+                {"embeddings": rows},
+                {"documents": json.dumps([{**bare[0], "embedding": vector(3)}, bare[1]])},
+            ),
             b"",
             b"\xff" * 100,
         ]

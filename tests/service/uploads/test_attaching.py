@@ -16,6 +16,8 @@ from dsearch.service.compat import files as file_routes
 from dsearch.service.compat import store_parts
 from dsearch.service.middleware import deadline
 from dsearch.service.uploads import attaching
+from dsearch.service.uploads.reading import MAX_DOCUMENTS
+from dsearch.types import Document
 
 FILES = "/v1/vector_stores/papers/files"
 BATCHES = "/v1/vector_stores/papers/file_batches"
@@ -135,9 +137,13 @@ def test_a_stopped_service_stores_what_is_begun_or_nothing(
     client: TestClient, engine: SearchEngine, papers: Collection, blocked: Callable[[], None]
 ) -> None:
     ids = [upload(client) for _ in range(2)]
-    client.post(BATCHES, json={"file_ids": ids})
+    id = client.post(BATCHES, json={"file_ids": ids}).json()["id"]
+    attachments = client.app.state.service.attachments  # type: ignore[attr-defined]
     blocked()
-    client.portal.call(client.app.state.service.attachments.stop)  # type: ignore[union-attr]
+    client.portal.call(attachments.stop)  # type: ignore[union-attr]
+    batch = attachments.batch("papers", id)
+    assert batch.work.done()  # the engine may be closed now
+    assert batch.status != "in_progress"
     answer = client.post(FILES, json={"file_id": ids[0]})
     assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
 
@@ -186,6 +192,29 @@ def test_files_that_failed_wait_no_more(
     for _ in range(3):
         answer = client.post(FILES, json={"file_id": upload(client, b" ")})
         assert (answer.status_code, answer.json()["status"]) == (200, "failed")
+    assert client.put("/v1/collections/other", json={}).is_success
+    of_each = [
+        client.get(f"/v1/vector_stores/{name}/files?filter=failed").json() for name in ("papers", "other")
+    ]
+    assert [len(listed["data"]) for listed in of_each] == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("own", "count"),
+    [
+        ({"file": "a", "parts": 3}, 3),
+        ({"file": "a", "parts": 10**9}, MAX_DOCUMENTS),
+        ({"file": "a", "parts": "3"}, 1),
+        ({}, 1),
+        ("text", 1),
+        (None, 1),
+    ],
+)
+def test_metadata_that_anybody_may_write_are_not_believed(papers: Collection, own: Any, count: int) -> None:
+    papers.upsert([Document("a", "river", metadata={} if own is None else {"_upload": own})])
+    ids = attaching.ids_of(papers, "a")
+    assert (len(ids), ids[0]) == (count, "a")
+    assert attaching.ids_of(papers, "nobody") == []
 
 
 def test_a_batch_in_progress_is_kept_however_many_follow(

@@ -26,7 +26,11 @@ def read(folder: Path, name: str, content: bytes, **attributes: str) -> list[Doc
 
 def test_a_text_is_one_document_with_the_files_id(tmp_path: Path) -> None:
     (document,) = read(
-        tmp_path, "river.md", b"---\nkind: note\n---\n# River\n\nmusic", kind="letter", year="7"
+        tmp_path,
+        "river.md",
+        "---\nkind: note\n---\n# River\n\nmusique d'été".encode(),
+        kind="letter",
+        year="7",
     )
     file = document.metadata["_upload"]["file"]
     assert (document.id, document.title) == (file, "River")
@@ -36,7 +40,7 @@ def test_a_text_is_one_document_with_the_files_id(tmp_path: Path) -> None:
         "file": file,
         "part": 1,
         "parts": 1,
-        "bytes": len(document.text),
+        "bytes": len(document.text.encode()),
         "created_at": own["created_at"],
     }
 
