@@ -21,6 +21,7 @@ from dsearch.errors import (
     KeyMissing,
     Unavailable,
 )
+from dsearch.types import Progress
 
 
 @pytest.mark.parametrize("error", [AccessDenied("no key"), KeyMissing("no key"), Unavailable("starting")])
@@ -70,3 +71,22 @@ def test_a_task_that_failed_says_why_and_what_to_run() -> None:
     assert str(told.value) == (
         "the server's refresh of papers has failed: two are there with: dsearch drop papers"
     )
+
+
+@pytest.mark.parametrize("eta_s", [30.0, 0.0])
+def test_the_time_left_is_the_servers_though_it_is_none(
+    monkeypatch: pytest.MonkeyPatch, eta_s: float
+) -> None:
+    """Units may differ in cost: three of four may be all of the work."""
+    shown: list[Progress] = []
+    monkeypatch.setattr(remote, "ProgressBars", lambda unit: nullcontext(shown.append))
+    progress = {"stage": "train", "done": 3, "total": 4, "elapsed_s": 10.0, "eta_s": eta_s}
+
+    def wait_for_task(id: str, *, on_progress: Any, **_: object) -> Any:
+        on_progress(SimpleNamespace(progress=progress))
+        return SimpleNamespace(state="done", result={}, problem=None)
+
+    client: Any = SimpleNamespace(wait_for_task=wait_for_task)
+    task: Any = SimpleNamespace(id="t")
+    assert ended_task(client, task, "training") == {}
+    assert [each.seconds_left for each in shown] == [pytest.approx(eta_s)]

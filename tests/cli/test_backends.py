@@ -59,7 +59,7 @@ def test_what_is_found_once_runs_later_commands(
         assert dsearch("search", "apple", "-c", name, "--backend", "torch")[0] == 0
 
 
-@pytest.mark.parametrize("options", [(), ("--measure",)])
+@pytest.mark.parametrize("options", [("--measure",), ()])
 def test_it_is_measured_again_where_that_is_asked_for(
     dsearch: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:

@@ -68,6 +68,13 @@ def test_what_is_known_of_the_whole_is_said(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+def test_a_share_of_0_is_said_where_it_was_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = shown(capsys, replace(RESULT, attention=AttentionSummary(20, 1.5, 0.0, 0.0)))
+    assert err.startswith("1 of 20 candidates, 0.0% of the exact attention, 0.0% for nothing fits; entropy ")
+    unlikely = Confidence("unlikely", 0.0, "judgements", 50, floor=0.0)
+    assert in_words(unlikely) == "the first hit is right with a probability of 0%, by 50 judged queries"
+
+
 def test_nothing_is_explained_by_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     nothing = replace(RESULT, hits=[])
     out, err = shown(capsys, nothing)
@@ -176,11 +183,19 @@ def test_the_parts_of_a_score_are_shown(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_what_training_did_to_a_hit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    lessons = [TrainingInfluence("q", 2.0, 0.3), TrainingInfluence(None, None, -0.25)]
+    lessons = [
+        TrainingInfluence("q", 2.0, 0.3),
+        TrainingInfluence(None, None, -0.25),
+        TrainingInfluence("", 0.0, -0.125),
+    ]
     learned = LearnedEffect("v1", 0.8, 0.4, 7, 0.125, -0.5, lessons)
     shown_parts = parts(capsys, Explanation([0.6], [0.3], [0.5], learned=learned))
     assert shown_parts[1].startswith("v1 had it at rank 7 with 0.8000; since then dense ")
-    assert shown_parts[2:] == ['  +30% by "q", judged 2', "  -25% by a query whose words are not kept"]
+    assert shown_parts[2:] == [
+        '  +30% by "q", judged 2',
+        "  -25% by a query whose words are not kept",
+        '  -12% by "", judged 0',
+    ]
 
 
 @pytest.mark.parametrize(
@@ -252,6 +267,9 @@ def test_fields_and_sort_show_the_metadata_that_they_name(capsys: pytest.Capture
     assert lines[1:] == ['     by: {"age":7}', '     tags: ["a"]']  # and no empty line for the text
     show(result, None, {"sort": "-by.age"})
     assert capsys.readouterr().out.splitlines()[1:] == ["     by.age: 7"]
+    none = replace(result, hits=[replace(hit, metadata={"by": {"age": 0}})])
+    show(none, None, {"sort": "by.age"})
+    assert capsys.readouterr().out.splitlines()[1:] == ["     by.age: 0"]
     show(result, None, {"fields": None, "sort": None})
     assert len(capsys.readouterr().out.splitlines()) == 1
 

@@ -196,6 +196,7 @@ def test_modes_leave_a_leg_out(store: adapter.DSearchVectorStore) -> None:
 
     assert scores(mode=stores.VectorStoreQueryMode.TEXT_SEARCH) == expected("keyword")
     assert scores(mode=stores.VectorStoreQueryMode.HYBRID, alpha=1.0) == expected("dense")
+    assert scores(mode=stores.VectorStoreQueryMode.HYBRID, alpha=0.0) == expected("keyword")
     assert scores(mode=stores.VectorStoreQueryMode.HYBRID, alpha=0.5) == expected("hybrid") == scores()
     apart = [round(hit.score, 5) for hit in engine.search(name, "river", limit=4, diversity=0.75).hits]
     assert scores(mode=stores.VectorStoreQueryMode.MMR, mmr_threshold=0.25) == apart
