@@ -15,6 +15,7 @@ import pytest
 from support.cli.terminal import Terminal
 
 from dsearch.cli.commands.index import _kinds, _Warner
+from dsearch.errors import Conflict
 
 
 @pytest.fixture
@@ -272,3 +273,16 @@ def test_kinds_that_were_passed_over_are_counted_the_most_frequent_first() -> No
     assert _kinds(many).endswith("2 .h, …")
     del many[".i"]
     assert _kinds(many).endswith("2 .h")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "the disk is full"), Conflict("it is readonly")])
+def test_what_is_indexed_stays_though_it_could_not_be_calibrated(
+    dsearch: Terminal, notes: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dsearch.training.confidence.calibrate_by_documents", fail)
+    code, out, err = dsearch("index", notes)
+    assert (code, "20 new" in out) == (0, True), err
+    assert f"answers do not say how likely they are right: {error}" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -137,6 +138,25 @@ def test_an_address_of_ipv6_stands_in_brackets(recorder: Recorder, options: tupl
             (name, of) for name, *of in recorder.calls("serve", "--host", host) if name.endswith("announce")
         ]
         assert address.startswith(f"http://{here}:"), address
+
+
+@pytest.mark.parametrize(
+    ("host", "family"),
+    [("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET), ("::1", socket.AF_INET6)],
+)
+def test_a_server_listens_at_addresses_of_both_kinds(host: str, family: int) -> None:
+    if family == socket.AF_INET6 and not _has_ipv6():
+        pytest.skip("this machine has no address of IPv6")
+    with serve_module.bound(host, 0) as listening:
+        assert listening.family == family
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def _pair(record: Any, required: bool) -> bool:
