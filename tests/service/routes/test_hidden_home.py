@@ -62,6 +62,7 @@ def test_a_file_that_cannot_be_attached_names_no_place_of_the_machine(
         "failed",
         "papers/documents.db is damaged",
     )
+    assert answer["last_error"]["code"] == "server_error"  # no fault of the file
 
 
 def test_a_training_that_cannot_begin_names_no_place_of_the_machine(
