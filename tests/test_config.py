@@ -92,6 +92,12 @@ def test_the_command_line_counts_before_variables_and_these_before_the_file(
     )
 
 
+def test_a_variable_counts_in_any_case_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("dsearch_port", "9001")
+    (port,) = (one for one in settings_in_use() if one.key == "port")
+    assert (port.value, port.source) == (9001, "DSEARCH_PORT")
+
+
 def test_another_file_is_named_by_a_variable(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "dsearch.toml").write_text("port = 1\n")
     (bare / "other.toml").write_text("port = 2\n")

@@ -42,18 +42,27 @@ def test_files_are_read_where_the_server_answers_this_key_nothing(
 
 
 @pytest.mark.parametrize("key", [None, "ds_given"])
-def test_a_command_sends_the_key_of_the_settings(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+def test_a_command_sends_the_key_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
     if key is not None:
         monkeypatch.setenv("DSEARCH_API_KEY", key)
     sent: list[Any] = []
-    monkeypatch.setattr(
-        "dsearch.client.Client", lambda url, *, api_key: sent.append((url, api_key)) or nullcontext()
-    )
+    server: Any = SimpleNamespace(ready=lambda: None, collections=list)
+
+    def client(url: str, *, api_key: str | None, retries: int = 3) -> Any:
+        sent.append((url, api_key))
+        return nullcontext(server)
+
+    monkeypatch.setattr("dsearch.client.Client", client)
     locked = HomeLocked("a server runs here")
     locked.url = "http://127.0.0.1:9"
     with server_of(locked):
         pass
-    assert sent == [(locked.url, key)]
+    monkeypatch.setattr(remote, "serving_url", lambda _: locked.url)
+    with reader_of(tmp_path) as reader:
+        assert reader is server
+    assert sent == [(locked.url, key)] * 2
 
 
 def test_a_task_that_failed_says_why_and_what_to_run() -> None:

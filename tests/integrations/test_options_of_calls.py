@@ -190,6 +190,23 @@ def test_each_option_reaches_each_search_of_each_adapter(search: Callable[..., N
                 assert (collection, options["limit"]) == ("c", 7), name
 
 
+@pytest.mark.parametrize(
+    ("address", "remote"),
+    [("http://127.0.0.1:8080", True), ("https://search.example", True), ("index", False), ("httpd", False)],
+)
+def test_a_store_of_haystack_is_of_a_server_or_of_a_folder(
+    monkeypatch: pytest.MonkeyPatch, address: str, remote: bool
+) -> None:
+    haystack = pytest.importorskip("dsearch.integrations.haystack")
+    opened: list[tuple[str, str]] = []
+    for way in ("Client", "open"):
+        monkeypatch.setattr(
+            haystack.dsearch, way, lambda place, way=way: opened.append((way, place)) or Recorder()
+        )
+    haystack.DSearchDocumentStore(address)
+    assert opened == [("Client" if remote else "open", address)]
+
+
 def test_a_retriever_of_haystack_is_serialized_with_all_that_it_was_made_of() -> None:
     haystack = pytest.importorskip("dsearch.integrations.haystack")
     store = haystack.DSearchDocumentStore(engine=Recorder(), collection="c")
