@@ -188,6 +188,28 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
         assert about["task"] == "t1"
 
 
+@pytest.mark.parametrize("promote", [True, False])
+def test_outcomes_answer_only_where_a_training_may(
+    papers: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promote: bool
+) -> None:
+    write_rows(tmp_path, [MemoryRow("", np.eye(1, 8, dtype=np.float32)[0], {7: 1.0}, "clicks", "web")])
+    registered: list[Any] = []
+    monkeypatch.setattr(
+        "dsearch.training.register_outcomes",
+        lambda _, rows, outcomes, before: registered.append((len(rows), outcomes)) or before,
+    )
+    outcome = {
+        "made": write_made(tmp_path, SimpleNamespace(head=head_of(0))),  # type: ignore[arg-type]
+        "record": {"scope": "head"},
+        "passed": False,
+        "reason": "too few",
+        "parent": "v0",
+        "outcomes": {"verdict": "passed"},
+    }
+    register_made(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
+    assert registered == ([(1, outcome["outcomes"])] if promote else [])
+
+
 def test_a_second_stage_that_may_not_go_live_is_not_written(tmp_path: Path) -> None:
     trained: Any = SimpleNamespace(passed=False, stage=None, record={"gate": {"verdict": "refused"}})
     assert write_stage(tmp_path, trained) == trained.record
