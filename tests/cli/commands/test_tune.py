@@ -81,9 +81,10 @@ def test_what_passed_is_live_only_where_it_answers(
     )
     monkeypatch.setattr(command, "opened_engine", lambda *_, **__: nullcontext((MagicMock(), None)))
     monkeypatch.setattr(command, "judged_job", lambda _, job, folder: job)
-    monkeypatch.setattr("dsearch.training.run_tuning", lambda *_: learned)
-    folder = JudgedFolder(Path("judged"), "train")
-    assert command._tune_here("papers", TuningJob(), folder, None, {}) == {
+    tuned: list[TuningJob] = []
+    monkeypatch.setattr("dsearch.training.run_tuning", lambda _, job, __: tuned.append(job) or learned)
+    folder, job = JudgedFolder(Path("judged"), "train"), TuningJob(seed=4, margin=0.5)
+    assert command._tune_here("papers", job, folder, None, {}) == {
         "version": "v2",
         "live": live,
         "reason": registered.reason,
@@ -92,3 +93,4 @@ def test_what_passed_is_live_only_where_it_answers(
         "second_stage": None,
         "text": text,
     }
+    assert tuned == [job]
