@@ -177,10 +177,12 @@ def test_collections_move_to_the_next_encoder_and_without_one_to_the_present(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, following: str | None
 ) -> None:
     monkeypatch.setenv("DSEARCH_ENCODER", "given-encoder")
+    monkeypatch.setenv("DSEARCH_DEVICE", "cuda:1")
     if following is not None:
         monkeypatch.setenv("DSEARCH_NEXT_ENCODER", following)
     ((_, _, options),) = [call for call in recorder.calls("serve") if call[0] == "create_app"]
     assert ["migrates_to", following or "given-encoder"] in options
+    assert ["device", "cuda:1"] in options  # of the tasks: that of the encoder is no proof of it
 
 
 def test_a_release_is_that_of_its_number_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
