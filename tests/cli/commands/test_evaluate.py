@@ -130,6 +130,26 @@ def test_judgements_of_which_some_are_left_out_calibrate_nothing(
     assert (json.loads(out)["left_out"], calibrated) == (0, ["v0"])
 
 
+@pytest.mark.parametrize("version", ["v0", "v1"])
+def test_the_version_that_was_named_is_evaluated_in_each_respect(
+    ranked: Terminal, beir: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    respects: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        "dsearch.engine.evaluate.judged_answerability",
+        lambda *_, model: respects.append(("answerability", model)),
+    )
+    monkeypatch.setattr(
+        "dsearch.training.confidence.calibrate_by_judgements",
+        lambda _, model, *__: respects.append(("confidence", model)),
+    )
+    named = ("evaluate", "-c", "t", "--data", beir, "--split", "train", "--model", version)
+    systems = json.loads(ranked(*named, "--json")[1])["systems"]
+    trained = [] if version == "v0" else [f"trained {version}"]
+    assert systems == ["dense", "keyword", "hybrid", *trained]
+    assert respects == [("answerability", version), ("confidence", version)]
+
+
 def test_each_fold_is_ranked_by_what_was_trained_on_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,17 @@ def test_a_server_writes_to_its_home_and_keeps_the_index_current(recorder: Recor
     assert ["rebuild", True] in options
 
 
+@pytest.mark.parametrize("options", [(), ("--ray", "auto")])
+def test_a_server_listens_where_it_was_told(recorder: Recorder, options: tuple[str, ...]) -> None:
+    """Not only are requests for that host answered."""
+    calls = recorder.calls("serve", "--host", "127.0.0.2", "--port", "12345", *options)
+    (at,) = [places for name, places, _ in calls if name == "bound"]
+    assert at == ["127.0.0.2", 12345]
+    if options:
+        ((_, _, deployed),) = [call for call in calls if call[0] == "deploy"]
+        assert ["host", "127.0.0.2"] in deployed
+
+
 @pytest.mark.parametrize("following", [None, "given-next"])
 def test_collections_move_to_the_next_encoder_and_without_one_to_the_present(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, following: str | None
