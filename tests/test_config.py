@@ -92,15 +92,23 @@ def test_the_command_line_counts_before_variables_and_these_before_the_file(
     )
 
 
+def test_a_variable_counts_in_any_case_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("dsearch_port", "9001")
+    (port,) = (one for one in settings_in_use() if one.key == "port")
+    assert (port.value, port.source) == (9001, "DSEARCH_PORT")
+
+
 def test_another_file_is_named_by_a_variable(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "dsearch.toml").write_text("port = 1\n")
     (bare / "other.toml").write_text("port = 2\n")
     monkeypatch.setenv("DSEARCH_CONFIG", "other.toml")
     assert load_settings().port == 2
     assert {one.key: one.source for one in settings_in_use()}["port"] == "other.toml"
-    monkeypatch.setenv("DSEARCH_CONFIG", "none.toml")
-    with pytest.raises(InvalidRequest, match=r"DSEARCH_CONFIG=none\.toml: no such file"):
-        load_settings()
+    (bare / "folder.toml").mkdir()
+    for name in ("none.toml", "folder.toml"):
+        monkeypatch.setenv("DSEARCH_CONFIG", name)
+        with pytest.raises(InvalidRequest, match=f"DSEARCH_CONFIG={name}: no such file"):
+            load_settings()
 
 
 def test_a_file_may_begin_with_the_mark_of_its_encoding(bare: Path) -> None:

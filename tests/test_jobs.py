@@ -221,6 +221,12 @@ def test_each_score_of_both_versions_is_finite(bad: float, place: int) -> None:
         SavingJob(before=scores[:2], after=scores[2:]).check()
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (0, 1)])
+def test_each_example_has_a_score_by_both_versions(before: int, after: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{before} scores before and {after} after; give one each"):
+        SavingJob(before=[0.5] * before, after=[0.5] * after).check()
+
+
 def test_a_task_of_an_earlier_version_is_still_understood() -> None:
     from dsearch.service.tasks.jobs import job_from_request
 

@@ -114,12 +114,40 @@ def test_what_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.parametrize(
+    ("variable", "asked", "given"),
+    [
+        ("3", None, 3),
+        ("3", 1, 1),
+        ("4,2", None, 4),
+        ("0", None, None),
+        ("many", None, None),
+        ("", None, None),
+    ],
+)
+def test_its_threads_are_those_that_were_asked_for_or_this_processs_own(
+    monkeypatch: pytest.MonkeyPatch, variable: str, asked: int | None, given: int | None
+) -> None:
+    started: list[int | None] = []
+
+    def start(payload: bytes, memory_bytes: int | None, threads: int | None) -> None:
+        started.append(threads)
+        raise InterruptedError
+
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr(processes, "_started", start)
+    with pytest.raises(InterruptedError):
+        run_spawned(targets.refuse, threads=asked)
+    assert started == [given]
+
+
 def test_an_error_of_the_listener_ends_the_process(tmp_path: Path) -> None:
     def listener(step: Progress) -> None:
         raise OSError("nobody listens")
 
     with pytest.raises(OSError, match="nobody listens"):
         run_spawned(targets.wait, tmp_path, on_progress=listener)
+    assert (tmp_path / "cleaned").exists()
     assert gone(int((tmp_path / "pid").read_text()))
 
 

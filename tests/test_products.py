@@ -92,6 +92,22 @@ def test_a_quickened_model_is_the_same_model() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+class Twice(nn.Linear):
+    """A layer of somebody's own."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+def test_layers_of_another_class_keep_their_product() -> None:
+    model, inputs = nn.Sequential(Twice(8, 4), nn.Linear(4, 2)), torch.randn(3, 8)
+    with torch.inference_mode():
+        before = model(inputs)
+        quicken(model)
+        torch.testing.assert_close(model(inputs), before)
+    assert [type(module) for module in model] == [Twice, QuickLinear]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
 def test_what_is_written_down_for_other_machines_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = Layers().eval(), torch.randn(2, 8)

@@ -38,6 +38,7 @@ def test_a_hit_has_what_was_asked_for_though_it_is_empty() -> None:
         "duplicates": 3,
     }
     assert replace(HIT, highlights=[]).to_dict() == PLAIN | {"highlights": []}
+    assert replace(HIT, duplicates=1).to_dict() == PLAIN | {"duplicates": 1}
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,7 @@ def stays_here(locked: HomeLocked, why: str) -> HomeLocked:
     """The error of a command that no server does, with the reason and what to do; for others as it was."""
     if locked.url is None:
         return locked
-    problem = HomeLocked(f"the server at {locked.url} runs on this home; {why}")
-    problem.url = locked.url
-    return problem
+    return HomeLocked(f"the server at {locked.url} runs on this home; {why}")
 
 
 def is_there(client: Client, name: str) -> bool:

@@ -105,9 +105,9 @@ class DSearchDocumentStore:
         if not isinstance(documents, Iterable) or isinstance(documents, str):
             raise ValueError("documents must be a list of haystack.Document")
         batch = list(documents)
-        if wrong := next((item for item in batch if not isinstance(item, Document)), None):
+        if wrong := [item for item in batch if not isinstance(item, Document)]:
             raise ValueError(
-                f"documents must be a list of haystack.Document; one is a {type(wrong).__name__}"
+                f"documents must be a list of haystack.Document; one is a {type(wrong[0]).__name__}"
             )
         if empty := next((item for item in batch if not item.content), None):
             raise ValueError(f"document {empty.id} has no text; only texts are stored")

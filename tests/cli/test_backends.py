@@ -9,7 +9,7 @@ import pytest
 from support.cli.terminal import Terminal
 from support.tiny_encoder import write_tiny_encoder
 
-from dsearch.encoder import Backend, load
+from dsearch.encoder import Backend, BackendChoice, load
 from dsearch.engine import SearchEngine
 
 
@@ -57,6 +57,31 @@ def test_what_is_found_once_runs_later_commands(
         with SearchEngine(tmp_path / "home", readonly=True) as engine:
             assert engine.collection(name).store.encoder["backend"] == backend
         assert dsearch("search", "apple", "-c", name, "--backend", "torch")[0] == 0
+
+
+@pytest.mark.parametrize("options", [("--measure",), ()])
+def test_it_is_measured_again_where_that_is_asked_for(
+    dsearch: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    measured: list[bool] = []
+    caches: list[Path] = []
+
+    def choice_of(name: str, cache: Path, *, measure: bool = False, **_: object) -> BackendChoice:
+        measured.append(measure)
+        caches.append(cache)
+        return BackendChoice(Backend("torch", "float32"), ())
+
+    monkeypatch.setattr("dsearch.encoder.choice_of", choice_of)
+    assert dsearch("backends", *options)[0] == 0
+    assert measured == [bool(options)]
+
+    def no_folder() -> Path:
+        raise RuntimeError("a user without one")
+
+    monkeypatch.delenv("DSEARCH_CACHE")
+    monkeypatch.setattr("dsearch.encoder.automatic.source.machine_cache", no_folder)
+    assert dsearch("backends", "--home", tmp_path / "other", *options)[0] == 0
+    assert [cache.parent for cache in caches] == [tmp_path, tmp_path / "other"]
 
 
 def test_an_unknown_one_is_refused(dsearch: Terminal, tmp_path: Path) -> None:

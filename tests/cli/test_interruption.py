@@ -17,7 +17,7 @@ from support.cli.terminal import Terminal
 from support.patience import LATEST_S
 from support.warm.processes import warm_start
 
-from dsearch.cli.interruption import READING, STANDS
+from dsearch.cli.interruption import READING, STANDS, go_on_with, interruption_line
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
 from dsearch.training.judging import write_opinions
@@ -133,6 +133,16 @@ def test_ctrl_c_tells_what_stands_and_the_command_can_be_run_again(
     if command in WRITES and name != "demo":
         code, _, err = dsearch(*again)
         assert code in (0, 3), err
+
+
+@pytest.mark.parametrize("given", [(), ("--resume",)])
+def test_an_option_that_goes_on_stands_in_the_command_once(given: tuple[str, ...]) -> None:
+    try:
+        go_on_with("--resume")
+        line = interruption_line(["train", "-c", "t", *given])
+    finally:
+        go_on_with()
+    assert line.endswith("run it again: dsearch train -c t --resume")
 
 
 def test_what_has_no_end_of_its_own_ends_by_it(interrupt: Interrupt, dsearch: Terminal, beir: Path) -> None:

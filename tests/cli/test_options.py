@@ -19,6 +19,7 @@ def test_vectors_are_json_or_a_file(tmp_path: Path) -> None:
     assert vector_of(None) is None
     assert vectors_of(" [[1, 2], [3, 4]]") == [[1.0, 2.0], [3.0, 4.0]]
     assert vectors_of("[1, 2]") == [[1.0, 2.0]]
+    assert vector_of("[0.1]") == [0.1]  # with all of its digits
     (tmp_path / "a.json").write_text("[[0.25]]")
     np.save(tmp_path / "a.npy", np.array([0.5, 0.125], np.float32))
     assert vectors_of(str(tmp_path / "a.json")) == [[0.25]]
@@ -26,7 +27,7 @@ def test_vectors_are_json_or_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[1, x]", "[[1], [1, 2]]", '["a"]', "nowhere.json", "nowhere.npy", "[null]", "[]x"]
+    "text", ["[1, x]", "[[1], [1, 2]]", '["a"]', "nowhere.json", "nowhere.npy", "[null]", "[]x", '[{"a": 1}]']
 )
 def test_what_is_no_vector_is_named(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -39,10 +40,21 @@ def test_several_vectors_are_not_one() -> None:
         vector_of("[[1], [2]]")
 
 
+class Opens:
+    """What runs code where it is unpickled."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._path,)
+
+
 def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    np.save(tmp_path / "a.npy", np.array([Opens(tmp_path / "ran")], object), allow_pickle=True)
     with pytest.raises(InvalidRequest, match="is no vector"):
         vectors_of(str(tmp_path / "a.npy"))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_filter_is_json() -> None:

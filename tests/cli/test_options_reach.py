@@ -305,3 +305,49 @@ def test_no_command_is_forgotten() -> None:
 
     alone = {"demo", "collections", "config", "backends", "doctor", "guide"}  # of this installation
     assert {*COMMANDS} | alone == {*names(typer.main.get_command(app))}
+
+
+@pytest.mark.parametrize(
+    ("recorder", "command", "said"),
+    [
+        ("here", "index SOURCE -c papers --second-stage --ray auto", "whose workers give no token states"),
+        ("by server", "index SOURCE -c papers --second-stage", "it keeps tokens only of collections that"),
+        (
+            "by server",
+            "index SOURCE -c papers --ray auto",
+            "it encodes the documents itself: leave out --ray",
+        ),
+        ("by server", "index -c papers", "it indexes what commands send it: name a file or a folder"),
+        (
+            "by server",
+            "migrate --encoder new -c papers --language german",
+            "a running server keeps the language",
+        ),
+        ("by server", "restore folder", "no request may name a folder of its machine"),
+    ],
+    indirect=["recorder"],
+)
+def test_what_cannot_be_done_as_it_was_asked_is_refused_and_not_begun(
+    recorder: Recorder, command: str, said: str
+) -> None:
+    calls = recorder.calls(*shlex.split(command))
+    assert said in recorder.refusal
+    asked = {name for name, *_ in calls if name.startswith("client.")}
+    assert asked.isdisjoint({"client.upsert", "client.migrate", "client.create_collection"})
+    assert not any("ingest" in name or "encode_on_cluster" in name for name, *_ in calls)
+
+
+def test_each_command_works_in_the_home_that_it_was_given(recorder: Recorder, tmp_path: Path) -> None:
+    """In each part of it: the variable names another one, as do the settings of a folder."""
+    given, other = str(tmp_path / "given"), str(tmp_path / "home")
+    wrong, looked_at = [], 0
+    for name, arguments in COMMANDS.items():
+        if not any("--home" in parameter.opts for parameter in _command(name).params):
+            continue
+        calls = recorder.calls(*name.split(), *shlex.split(arguments), "--home", given)
+        homes = {str(of[0]) for called, of, _ in calls if called in ("opened_engine", "reader_of")}
+        looked_at += bool(homes)
+        if homes - {given} or holds(calls, other):
+            wrong.append(f"{name}: {homes} {calls}")
+    assert not wrong, "\n".join(wrong)
+    assert looked_at > 30

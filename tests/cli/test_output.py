@@ -42,6 +42,8 @@ def test_a_hit_has_its_rank_share_name_and_beginning(capsys: pytest.CaptureFixtu
     assert first == f"  1.  50.0% {'█' * 10:<20} a  Title"
     assert second == f"     {('word ' * 40)[:160]}…"
     assert err == "1 of 20 candidates; entropy 1.50 nats; generation 3, model v2; 8 ms\n"
+    out, _ = shown(capsys, replace(RESULT, hits=[replace(HIT, text="x" * 160)]))
+    assert out.splitlines()[1] == f"     {'x' * 160}"  # nothing of it is left out
     bare = replace(HIT, title="a", text="short", weight=0.0, duplicates=2)
     out, _ = shown(capsys, replace(RESULT, hits=[bare]))
     assert out == f"  1.   0.0% {'':<20} a  (and 2 of the same text)\n     short\n"
@@ -66,6 +68,13 @@ def test_what_is_known_of_the_whole_is_said(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+def test_a_share_of_0_is_said_where_it_was_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = shown(capsys, replace(RESULT, attention=AttentionSummary(20, 1.5, 0.0, 0.0)))
+    assert err.startswith("1 of 20 candidates, 0.0% of the exact attention, 0.0% for nothing fits; entropy ")
+    unlikely = Confidence("unlikely", 0.0, "judgements", 50, floor=0.0)
+    assert in_words(unlikely) == "the first hit is right with a probability of 0%, by 50 judged queries"
+
+
 def test_nothing_is_explained_by_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     nothing = replace(RESULT, hits=[])
     out, err = shown(capsys, nothing)
@@ -82,6 +91,11 @@ def test_nothing_is_explained_by_what_is_missing(capsys: pytest.CaptureFixture[s
         attention=AttentionSummary(0, 0.0),
         waiting=PendingDocuments(5, Command("index", ("-c", "papers"))),
     )
+    found_nothing = replace(waiting, attention=AttentionSummary(20, 1.5))  # among the others
+    _, err = shown(capsys, found_nothing)
+    first, *_, last = err.splitlines()
+    assert first.startswith("nothing was found; leave out a filter")
+    assert last == "5 documents cannot be found yet; go on with: dsearch index -c papers"
     _, err = shown(capsys, waiting)
     assert err == "5 documents cannot be found yet; go on with: dsearch index -c papers\n"
 
@@ -147,14 +161,14 @@ def test_the_parts_of_a_score_are_shown(capsys: pytest.CaptureFixture[str]) -> N
     more = replace(
         one,
         memory=0.25,
-        second_stage=0.5,
+        second_stage=-0.5,
         reranker=-0.125,
         terms={},
         past_queries=[PastQuery("q", 0.25), PastQuery(None, -0.5), PastQuery("small", 4e-5)],
     )
     assert parts(capsys, more) == [
         (
-            "score 0.9000 = dense 0.6000 + keyword 0.3000 + past queries 0.2500 + second stage 0.5000"
+            "score 0.9000 = dense 0.6000 + keyword 0.3000 + past queries 0.2500 + second stage -0.5000"
             " + reranker -0.1250"
         ),
         '  +0.2500 by "q", judged before',
@@ -169,11 +183,19 @@ def test_the_parts_of_a_score_are_shown(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_what_training_did_to_a_hit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    lessons = [TrainingInfluence("q", 2.0, 0.3), TrainingInfluence(None, None, -0.25)]
+    lessons = [
+        TrainingInfluence("q", 2.0, 0.3),
+        TrainingInfluence(None, None, -0.25),
+        TrainingInfluence("", 0.0, -0.125),
+    ]
     learned = LearnedEffect("v1", 0.8, 0.4, 7, 0.125, -0.5, lessons)
     shown_parts = parts(capsys, Explanation([0.6], [0.3], [0.5], learned=learned))
     assert shown_parts[1].startswith("v1 had it at rank 7 with 0.8000; since then dense ")
-    assert shown_parts[2:] == ['  +30% by "q", judged 2', "  -25% by a query whose words are not kept"]
+    assert shown_parts[2:] == [
+        '  +30% by "q", judged 2',
+        "  -25% by a query whose words are not kept",
+        '  -12% by "", judged 0',
+    ]
 
 
 @pytest.mark.parametrize(
@@ -245,6 +267,9 @@ def test_fields_and_sort_show_the_metadata_that_they_name(capsys: pytest.Capture
     assert lines[1:] == ['     by: {"age":7}', '     tags: ["a"]']  # and no empty line for the text
     show(result, None, {"sort": "-by.age"})
     assert capsys.readouterr().out.splitlines()[1:] == ["     by.age: 7"]
+    none = replace(result, hits=[replace(hit, metadata={"by": {"age": 0}})])
+    show(none, None, {"sort": "by.age"})
+    assert capsys.readouterr().out.splitlines()[1:] == ["     by.age: 0"]
     show(result, None, {"fields": None, "sort": None})
     assert len(capsys.readouterr().out.splitlines()) == 1
 

@@ -179,6 +179,15 @@ def test_an_alias_is_no_new_collection_through_the_server(
     code, _, err = dsearch("drop", "things", "--yes")
     assert (code, "'things' is an alias of 'items', which stays" in err) == (1, True), err
 
+    given = ("--embedding-column", "vec")
+    code, out, err = dsearch("index", source, "-c", "fresh", *given)  # takes the dimension of the first
+    assert (code, out.startswith("fresh: 1 document,")) == (0, True), err
+    longer = tmp_path / "longer.jsonl"
+    longer.write_text(json.dumps({"id": "b", "text": "dog", "vec": [1.0, 0.0, 0.0]}) + "\n")
+    code, out, err = dsearch("index", longer, source, "-c", "fresh", *given)
+    assert (code, "1 unchanged, 1 skipped" in out) == (0, True), out
+    assert "refused document 1: " in err
+
     def new(*_: object, **__: object) -> None:
         raise AssertionError("it is there")
 
@@ -285,6 +294,7 @@ def test_migrating_by_the_server(dsearch: Terminal, served: str, tmp_path: Path)
     code, out, err = dsearch("migrate", "-c", "papers", "--encoder", "newer")
     assert code == 0, err
     assert "papers: 20 documents, 20 encoded by newer in " in out
+    assert "not used" not in err  # the encoder is what it was asked for
     assert "The server answers with it; when all collections are moved, set encoder to newer" in out
     with Client(served) as client:
         assert client.collection("papers").encoder["name"] == "newer"

@@ -57,6 +57,8 @@ def test_config_shows_every_key_with_its_source(
     assert (shown["port"]["value"], shown["port"]["source"]) == (9001, "DSEARCH_PORT")
     assert (shown["host"]["value"], shown["host"]["source"]) == ("127.0.0.2", "dsearch.toml")
     assert (shown["device"]["value"], shown["device"]["source"]) == ("cpu", "default")
+    kinds = [shown[name]["value"] for name in ("rebuild_share", "query_timeout_ms", "home", "cache")]
+    assert kinds == [0.05, 2000, str(tmp_path / "home"), None]  # numbers are numbers
     assert all(one["meaning"] for one in shown.values())
     code, out, _ = dsearch("config")
     assert code == 0
@@ -85,9 +87,14 @@ def test_keys_are_made_listed_and_revoked(dsearch: Terminal, tmp_path: Path) -> 
     assert (holder.name, holder.scope) == ("web shop", "write")
     code, out, err = dsearch("keys", "create", "--name", "other")
     assert "from now on" not in err
+    made = json.loads(dsearch("keys", "create", "--name", "web shop", "--scope", "write", "--json")[1])
+    again = ApiKeys(tmp_path / "home").holder(made["key"])
+    assert again is not None
+    assert (again.id, again.scope) == (made["id"], "write")
+    assert dsearch("keys", "revoke", again.id)[0] == 0
     listed = json.loads(dsearch("keys", "list", "--json")[1])
-    assert [one["scope"] for one in listed] == ["write", "read"]
-    assert [set(one) for one in listed] == [{"id", "name", "scope", "created", "revoked"}] * 2
+    assert [one["scope"] for one in listed] == ["write", "read", "write"]
+    assert [set(one) for one in listed] == [{"id", "name", "scope", "created", "revoked"}] * 3
     assert holder.sha256 not in dsearch("keys", "list", "--json")[1]
     assert key not in dsearch("keys", "list")[1]
     assert dsearch("keys", "revoke", holder.id)[0] == 0

@@ -60,6 +60,7 @@ def test_the_command_searches_or_prints(
         return capsys.readouterr()
 
     assert "finding: " in said("group_by", "diversity")[0]
+    assert not said("finding", "diversity")[0].startswith("# ")  # words, though the first is a topic
     sections = json.loads(said("diversity", "--json")[0])
     assert {"topic", "heading", "text"} == set(sections[0])
     assert json.loads(said("--json")[0])[0]["topic"] == "concepts"

@@ -106,6 +106,18 @@ def test_a_run_is_one_episode_and_copies_share_the_engine(
         assert ends[-1][1]["success"] is succeeds, value
 
 
+def test_every_search_of_a_run_counts(
+    engine: Client | LocalEngine, papers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever: Any = adapter.DSearchRetriever(engine, papers, k=1)
+    monkeypatch.setattr(engine, "report_outcome", lambda *_, **__: None)
+    read: list[tuple[str, ...]] = []
+    judge = retriever.learning(lambda *_: True, useful=lambda *of: read.append(tuple(of[2])) or ())
+    ids = retriever("music cat").ids + retriever("attention").ids
+    judge(None, None)
+    assert read == [("d1", "d2")] == [tuple(ids)]
+
+
 def test_options_of_a_call_take_the_place_of_the_retrievers(
     engine: Client | LocalEngine, papers: str
 ) -> None:

@@ -89,6 +89,12 @@ def test_filters_narrow_a_filter_among_the_options(engine: Engine, empty: str) -
     found = retriever.run("river music", filters=below)["documents"]
     assert sorted(item.meta["i"] for item in found) == [5, 6, 7, 8, 9]
     assert len(retriever.run("river music")["documents"]) == 15
+    own = DSearchRetriever(store, top_k=20, filters=below)
+    assert len(own.run("river music")["documents"]) == 10
+    above = {"field": "meta.i", "operator": ">=", "value": 17}  # a run's filters and number go first
+    assert sorted(item.meta["i"] for item in own.run("river music", above)["documents"]) == [17, 18, 19]
+    assert len(own.run("river music", filters={})["documents"]) == 20
+    assert len(own.run("river music", top_k=2)["documents"]) == 2
     assert store.delete_by_filter(below) == 10
     with pytest.raises(FilterError, match="to delete every document, call delete_all_documents"):
         store.delete_by_filter({})
@@ -112,6 +118,15 @@ def test_what_cannot_be_stored_or_asked_for_is_named(engine: Engine, empty: str)
     store = DSearchDocumentStore(engine=engine, collection=empty)
     with pytest.raises(ValueError, match="has no text; only texts are stored"):
         store.write_documents([Document(blob=ByteStream(b"x"))])
+    for wrong, kind in ((None, "NoneType"), ("", "str"), ({}, "dict")):  # what is empty is none, too
+        with pytest.raises(ValueError, match=f"a list of haystack.Document; one is a {kind}"):
+            store.write_documents([Document(content="river"), wrong])  # type: ignore[list-item]
+    one, two = ({"field": "meta.a", "operator": "==", "value": value} for value in (1, 2))
+    equal = [{"a": {"eq": value}} for value in (1, 2)]
+    assert filter_of({"operator": "NOT", "conditions": [one, two]}) == {"not": {"and": equal}}
+    nothing = {"or": [{"a": {"exists": False}}, {"a": {"eq": None}}]}
+    listed = {"field": "meta.a", "operator": "in", "value": [None, 1]}
+    assert filter_of(listed) == {"or": [nothing, equal[0]]}
     for filters, told in (
         ({"field": "meta.a", "operator": "~", "value": 1}, "operator='~'; use ==, !="),
         ({"operator": "XOR", "conditions": []}, "operator='XOR'; use"),

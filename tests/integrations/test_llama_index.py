@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from support.late import late
@@ -173,6 +174,16 @@ def test_a_node_has_the_metadata_of_its_document_as_it_stands(store: adapter.DSe
     assert node.metadata == {"doc_id": "the user's", "i": 1}
 
 
+class Recorder:
+    """An engine that notes how diverse the hits of a search are to be."""
+
+    diversity: float
+
+    def search(self, *_: object, diversity: float, **__: object) -> SimpleNamespace:
+        self.diversity = diversity
+        return SimpleNamespace(hits=[])
+
+
 def test_modes_leave_a_leg_out(store: adapter.DSearchVectorStore) -> None:
     def scores(**query: object) -> list[float]:
         asked = stores.VectorStoreQuery(query_str="river", similarity_top_k=4, **query)  # pyright: ignore
@@ -185,9 +196,17 @@ def test_modes_leave_a_leg_out(store: adapter.DSearchVectorStore) -> None:
 
     assert scores(mode=stores.VectorStoreQueryMode.TEXT_SEARCH) == expected("keyword")
     assert scores(mode=stores.VectorStoreQueryMode.HYBRID, alpha=1.0) == expected("dense")
+    assert scores(mode=stores.VectorStoreQueryMode.HYBRID, alpha=0.0) == expected("keyword")
     assert scores(mode=stores.VectorStoreQueryMode.HYBRID, alpha=0.5) == expected("hybrid") == scores()
     apart = [round(hit.score, 5) for hit in engine.search(name, "river", limit=4, diversity=0.75).hits]
     assert scores(mode=stores.VectorStoreQueryMode.MMR, mmr_threshold=0.25) == apart
+    for threshold, diversity in ((0.0, 1.0), (1.0, 0.0), (None, 0.5)):
+        asked = stores.VectorStoreQuery(
+            query_str="river", mode=stores.VectorStoreQueryMode.MMR, mmr_threshold=threshold
+        )
+        recorder = Recorder()
+        adapter.DSearchVectorStore(engine=recorder, collection=name).query(asked)
+        assert recorder.diversity == diversity, threshold
     store.options = {"mode": "keyword"}
     assert scores() == expected("keyword")  # what a query does not say, the store's options do
     assert scores(mode=stores.VectorStoreQueryMode.HYBRID) == expected("hybrid") != expected("keyword")

@@ -143,6 +143,9 @@ def test_options_reach_each_block_of_queries(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("dsearch.integrations.mteb._QUERIES_AT_A_TIME", 2)
     engine: Any = Engine()
+    most = adapter.DSearchModel(engine)
+    most.search([{"id": "q", "text": "text"}], top_k=5000)
+    assert asked.pop()[2]["limit"] == 1000  # the most that a search gives
     rows = [{"id": f"q{number}", "text": f"text {number}"} for number in range(3)]
     for given in ({"mode": "dense"}, {"operators": True, "limit": 3}):
         model = adapter.DSearchModel(engine, options=given)
@@ -160,3 +163,24 @@ def test_a_name_that_is_as_long_as_it_may_be_stays() -> None:
     assert name_of("a" * 64) == "a" * 64
     assert len(name_of("a" * 65)) == 64
     assert name_of("a" * 65).startswith("a" * 55 + "-")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
+def test_a_corpus_is_stored_in_parts_and_whole(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    stored: list[list[str]] = []
+
+    class Engine:
+        def create_collection(self, name: str) -> None:
+            pass
+
+        def upsert(self, name: str, documents: list[Any]) -> Any:
+            stored.append([document.id for document in documents])
+            return SimpleNamespace(problems=[])
+
+    monkeypatch.setattr("dsearch.integrations.mteb._BATCH_DOCUMENTS", 2)
+    engine: Any = Engine()
+    corpus = [{"id": number, "text": "river"} for number in range(count)]
+    metadata = SimpleNamespace(name="task")
+    adapter.DSearchModel(engine).index(corpus, task_metadata=metadata, hf_split="test", hf_subset="default")
+    ids = [str(number) for number in range(count)]
+    assert stored == [ids[start : start + 2] for start in range(0, count, 2)]

@@ -12,6 +12,7 @@ import pytest
 
 from dsearch.client.options import FindOptions
 from dsearch.errors import InvalidRequest
+from dsearch.integrations.stored import every_document
 from dsearch.service.schemas.documents import MAX_DELETED_IDS
 from dsearch.types import Hit
 
@@ -98,6 +99,31 @@ def test_no_deletion_is_larger_than_a_server_takes() -> None:
             assert all(1 <= len(part) <= MAX_DELETED_IDS for part in parts), name
 
 
+def test_every_page_of_documents_is_read() -> None:
+    """What is deleted or shown as all of them is all of them."""
+    pages = {None: (["a", "b"], "second"), "second": (["c"], "third"), "third": ([], None)}
+    asked: list[dict[str, Any]] = []
+
+    def documents(collection: str, **options: Any) -> Any:
+        asked.append({"collection": collection, **options})
+        ids, following = pages[options["cursor"]]
+        return SimpleNamespace(documents=ids, next=following)
+
+    engine: Any = SimpleNamespace(documents=documents)
+    assert [*every_document(engine, "papers", {"year": 7})] == ["a", "b", "c"]
+    assert [one["cursor"] for one in asked] == [None, "second", "third"]
+    assert all((one["collection"], one["filter"]) == ("papers", {"year": 7}) for one in asked)
+
+
+def test_some_that_were_not_stored_are_told_though_others_were() -> None:
+    engine = Recorder()
+    refused = SimpleNamespace(inserted=1, refused=2, problems=[SimpleNamespace(detail="an id is too long")])
+    engine.upsert = lambda *_: refused
+    store = langchain.DSearchVectorStore(engine, "papers")
+    with pytest.raises(InvalidRequest, match="2 documents were not stored; the first: an id is too long"):
+        store.add_texts(["one", "two", "three"])
+
+
 @pytest.mark.parametrize("given", ["metadatas", "ids"])
 def test_one_of_each_is_given_for_a_text(given: str) -> None:
     store = langchain.DSearchVectorStore(Recorder(), "papers")
@@ -162,6 +188,23 @@ def test_each_option_reaches_each_search_of_each_adapter(search: Callable[..., N
                 given = options.get(name)
                 assert given in (value, {"and": [value]}), f"{name} of {of_object or of_call}: {options}"
                 assert (collection, options["limit"]) == ("c", 7), name
+
+
+@pytest.mark.parametrize(
+    ("address", "remote"),
+    [("http://127.0.0.1:8080", True), ("https://search.example", True), ("index", False), ("httpd", False)],
+)
+def test_a_store_of_haystack_is_of_a_server_or_of_a_folder(
+    monkeypatch: pytest.MonkeyPatch, address: str, remote: bool
+) -> None:
+    haystack = pytest.importorskip("dsearch.integrations.haystack")
+    opened: list[tuple[str, str]] = []
+    for way in ("Client", "open"):
+        monkeypatch.setattr(
+            haystack.dsearch, way, lambda place, way=way: opened.append((way, place)) or Recorder()
+        )
+    haystack.DSearchDocumentStore(address)
+    assert opened == [("Client" if remote else "open", address)]
 
 
 def test_a_retriever_of_haystack_is_serialized_with_all_that_it_was_made_of() -> None:

@@ -158,7 +158,9 @@ def config(json: options.AsJson = False) -> None:
             [
                 {
                     "key": setting.key,
-                    "value": setting.value if isinstance(setting.value, int | None) else str(setting.value),
+                    "value": setting.value
+                    if isinstance(setting.value, int | float | None)
+                    else str(setting.value),
                     "source": setting.source,
                     "meaning": setting.meaning,
                 }

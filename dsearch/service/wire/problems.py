@@ -31,7 +31,6 @@ from dsearch.service.wire.requests import repr_of
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN_ERRORS = 100
-_NOT_SERVED = ("dsearch.client", "dsearch.cli", "dsearch.cluster")  # errors on the other side of the wire
 _SHAPES = {"model_attributes_type": "a JSON object", "model_type": "a JSON object", "list_type": "an array"}
 
 
@@ -254,7 +253,7 @@ def _tree(root: type[DsearchError]) -> Iterator[type[DsearchError]]:
     if root is not DsearchError:
         yield root
     for kind in root.__subclasses__():
-        if kind.__module__.startswith("dsearch.") and not kind.__module__.startswith(_NOT_SERVED):
+        if kind.__module__.startswith("dsearch."):
             yield from _tree(kind)
 
 

@@ -65,10 +65,14 @@ def test_a_created_collection_is_described(dsearch: Terminal) -> None:
 
 
 def test_drop_all_or_none(dsearch: Terminal) -> None:
-    dsearch("create", "one")
+    for name in ("one", "two", "three"):
+        dsearch("create", name)
     code, _, err = dsearch("drop", "one", "nowhere", "--yes")
     assert (code, "nowhere" in err) == (1, True)
-    assert json.loads(dsearch("drop", "one", "--yes", "--json")[1]) == {"dropped": {"one": 0}}
+    assert json.loads(dsearch("drop", "one", "three", "--yes", "--json")[1]) == {
+        "dropped": {"one": 0, "three": 0}
+    }
+    assert [one["name"] for one in json.loads(dsearch("collections", "--json")[1])] == ["two"]
 
 
 def test_show_a_document(dsearch: Terminal, tmp_path: Path) -> None:
@@ -83,6 +87,10 @@ def test_show_a_document(dsearch: Terminal, tmp_path: Path) -> None:
     assert (shown["id"], shown["text"], shown["metadata"]["tags"]) == ("a.md", "They flow.", ["x"])
     code, _, err = dsearch("show", "b.md")
     assert (code, "no document 'b.md' in collection 'default'; ids are exact\n" in err) == (1, True)
+    (tmp_path / "rows.jsonl").write_text('{"id": "none", "text": "x"}\n{"id": "zero", "text": "x", "n": 0}\n')
+    dsearch("index", tmp_path / "rows.jsonl", "-c", "rows", "--value-column", "n")
+    assert "  value: 0" in dsearch("show", "zero", "-c", "rows")[1]
+    assert "value" not in dsearch("show", "none", "-c", "rows")[1]
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "100%.md").write_text("tea")
     dsearch("index", tmp_path, "-c", "all")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,6 +97,22 @@ def test_no_sentence_is_shown_that_training_has_learned(collection: Collection) 
     assert len(pairs) > 20  # though training learns two sentences of each document
     assert not learned & {text for text, _ in pairs}
     assert pairs == demo.held_out_sentences(collection)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_what_was_trained_on_this_very_corpus_is_used_again(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    digest = sentences_of_corpus(collection).digest if same else "0" * 64
+    head = deepcopy(collection.head("v0"))
+    assert collection.add_model(head, {"data_sha256": digest}, parent="v0") == "v1"
+    registered = SimpleNamespace(live=None, model="v2", version="v2", sentence="It stays.")
+    learned = SimpleNamespace(
+        register=lambda *_: registered,
+        result=SimpleNamespace(seconds=1.0, gate=SimpleNamespace(reason="no gain")),
+    )
+    monkeypatch.setattr("dsearch.training.run_training", lambda *_: learned)
+    assert demo._train_once(collection) == ("v1" if same else "v2")
 
 
 def test_what_is_served_trains_in_the_home_that_was_named(

@@ -241,6 +241,7 @@ def test_what_is_older_is_counted_in_days(home: Path, dsearch: Run) -> None:
     assert "t: 1 event deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "2")[1]
     assert "t: 1 event deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "1")[1]
     assert FeedbackStore(home / "t").stats()["events"] == 2
+    assert "t: 2 events deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "0")[1]
 
 
 def test_an_alias_names_the_feedback_of_its_collection(home: Path, dsearch: Run) -> None:

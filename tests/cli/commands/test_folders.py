@@ -7,11 +7,15 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cli.terminal import Terminal
+
+from dsearch.cli.commands.index import _kinds, _Warner
+from dsearch.errors import Conflict
 
 
 @pytest.fixture
@@ -240,3 +244,45 @@ def test_types_can_be_declared(dsearch: Terminal, tmp_path: Path) -> None:
     assert ids(dsearch, "desk", "--filter", '{"zip": {"eq": "04109"}}') == ["3"]  # a leading zero: text
     code, _, err = dsearch("index", source, "--type", "price=money")
     assert (code, "type 'price=money'; use COLUMN=TYPE with one of text, number, boolean" in err) == (1, True)
+
+
+def test_a_record_that_cannot_be_stored_is_left_out_alone(dsearch: Terminal, tmp_path: Path) -> None:
+    rows = [{"id": "x" * 2000, "text": "river"}, {"id": "good", "text": "river"}]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    code, out, err = dsearch("index", source)
+    assert (code, "1 new, 0 changed, 0 unchanged, 1 skipped" in out) == (0, True), err
+    assert f"skipped {source}:1: " in err
+
+
+@pytest.mark.parametrize(("count", "named", "more"), [(20, 20, 0), (21, 20, 1), (30, 20, 1)])
+def test_the_first_problems_are_named_and_then_it_is_said_once_that_there_are_more(
+    capsys: pytest.CaptureFixture[str], count: int, named: int, more: int
+) -> None:
+    warn = _Warner()
+    for number in range(count):
+        warn(f"rows.csv:{number}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:named] == [f"skipped rows.csv:{number}" for number in range(named)]
+    assert lines[named:] == ["more records were skipped; only their number follows"] * more
+
+
+def test_kinds_that_were_passed_over_are_counted_the_most_frequent_first() -> None:
+    assert _kinds(Counter({"": 2, ".png": 3})) == "3 .png, 2 without suffix"
+    many = Counter({f".{letter}": 9 - number for number, letter in enumerate("abcdefghi")})
+    assert _kinds(many).endswith("2 .h, …")
+    del many[".i"]
+    assert _kinds(many).endswith("2 .h")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "the disk is full"), Conflict("it is readonly")])
+def test_what_is_indexed_stays_though_it_could_not_be_calibrated(
+    dsearch: Terminal, notes: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dsearch.training.confidence.calibrate_by_documents", fail)
+    code, out, err = dsearch("index", notes)
+    assert (code, "20 new" in out) == (0, True), err
+    assert f"answers do not say how likely they are right: {error}" in err

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.cli.terminal import Terminal
 from support.fakes import HashingEncoder
+from support.patience import LATEST_S
 
+from dsearch.cli.commands.maintenance import _writing_to
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
+from dsearch.errors import CorruptData, InvalidRequest
 
 
 @pytest.fixture
@@ -240,6 +247,12 @@ def test_aliases(indexed: Terminal, beir: Path) -> None:
     assert out == "live: newer\n"
     code, out, _ = indexed("collections")
     assert "live: another name of newer\n" in out
+    of_each = [
+        json.loads(indexed("stats", "-c", name, "--json")[1])["aliases"] for name in ("papers", "newer")
+    ]
+    assert of_each == [[], ["live"]]
+    code, _, err = indexed("alias", "live", "papers", "--remove")
+    assert (code, "use: dsearch alias" in err) == (1, True)
     code, out, _ = indexed("alias", "live", "--remove", "--json")
     assert json.loads(out) == {}
     code, _, err = indexed("alias", "live")
@@ -270,3 +283,68 @@ def test_stats_and_keys(indexed: Terminal, beir: Path) -> None:
     code, _, err = indexed("refresh", "-c", "papers", "--kind", "Fast")
     assert code == 1
     assert "dense kind 'Fast'; use one of Flat" in err
+
+
+REPORT: dict[str, Any] = {"held": [], "models": [], "kept": 0}
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        ({"held": [3, 4]}, "generation 3, 4 is read by another process; end that, and run this again"),
+        ({"models": ["v2"]}, "model v2 has an index of its own with some of them; delete it, or train again"),
+        ({"kept": 7}, "7 are needed by a generation; run this again"),
+        ({}, "the database's log is read by another process; end that, and run this again"),
+    ],
+)
+def test_what_a_purge_could_not_reach_has_its_own_way_out(
+    dsearch: Terminal, monkeypatch: pytest.MonkeyPatch, report: dict[str, Any], told: str
+) -> None:
+    report = {**REPORT, "rows": 2, "complete": False, **report}
+    monkeypatch.setattr("dsearch.cli.commands.maintenance._compacted", lambda *_: report)
+    code, out, err = dsearch("purge", "-c", "papers")
+    assert (code, out, err) == (1, "", f"papers: 2 deleted rows are gone, but {told}\n")
+
+
+def test_an_export_into_a_pipe_leaves_it_a_pipe(indexed: Terminal, tmp_path: Path) -> None:
+    """So does one to a device, such as /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    code, _, err = indexed("export", "-c", "papers", "-o", pipe)
+    assert (code, err) == (0, "60 documents\n")
+    assert pipe.is_fifo()
+    reader.join(LATEST_S)
+    assert len(read[0].splitlines()) == 60
+
+
+def test_a_reader_of_an_export_that_has_seen_enough_is_no_error() -> None:
+    with pytest.raises(BrokenPipeError), _writing_to("standard output"):
+        raise BrokenPipeError
+    with (
+        pytest.raises(InvalidRequest, match=r"^file cannot be written .*give another place$"),
+        _writing_to("file"),
+    ):
+        raise OSError("disk")
+
+
+@pytest.mark.parametrize(("findings", "shown", "more"), [(20, 20, None), (21, 20, "  and 1 more")])
+def test_of_many_findings_the_first_are_shown_and_all_are_counted(
+    indexed: Terminal, monkeypatch: pytest.MonkeyPatch, findings: int, shown: int, more: str | None
+) -> None:
+    problems = [CorruptData(f"file {number} is damaged") for number in range(findings)]
+
+    def verify(engine: SearchEngine, name: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            name=name, ok=False, documents=1, embeddings=1, generations=[1], models=[], problems=problems
+        )
+
+    monkeypatch.setattr(SearchEngine, "verify", verify)
+    code, out, _ = indexed("verify", "papers")
+    lines = out.splitlines()
+    assert code == 1
+    assert lines[0] == "papers: damaged: 1 document, 1 embedding, 1 generation, 0 models"
+    assert lines[1 : 1 + shown] == [f"  file {number} is damaged" for number in range(shown)]
+    assert lines[1 + shown :] == ([] if more is None else [more])

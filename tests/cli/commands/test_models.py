@@ -64,6 +64,10 @@ GATE = {"gate": {"verdict": "passed"}, "verdict": "better"}
             ),
         ),
         (
+            {"scope": "tune", "keyword_weight": 0, "hop_strength": 0, "seed": 0, "k1": 0.0, "b": 0.0},
+            "tuned from v0, ? queries, keyword weight 0, k1 0, b 0, hop strength 0, seed 0; gate: none",
+        ),
+        (
             {"scope": "second stage", "examples": 9, **GATE},
             "second stage behind v0, from 9 queries; gate: passed, better",
         ),

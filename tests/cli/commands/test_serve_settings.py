@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -11,7 +12,8 @@ from support.cli.recorder import Recorder, holds
 from support.cli.terminal import Terminal
 
 from dsearch.cli.commands import serve as serve_module
-from dsearch.config import Settings
+from dsearch.config import Settings, load_settings
+from dsearch.engine.indexing.ingest import Ingestion
 
 EVERYWHERE = {
     "host": ("127.0.0.2", "127.0.0.2"),
@@ -138,8 +140,91 @@ def test_an_address_of_ipv6_stands_in_brackets(recorder: Recorder, options: tupl
         assert address.startswith(f"http://{here}:"), address
 
 
+@pytest.mark.parametrize(
+    ("host", "family"),
+    [("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET), ("::1", socket.AF_INET6)],
+)
+def test_a_server_listens_at_addresses_of_both_kinds(host: str, family: int) -> None:
+    if family == socket.AF_INET6 and not _has_ipv6():
+        pytest.skip("this machine has no address of IPv6")
+    with serve_module.bound(host, 0) as listening:
+        assert listening.family == family
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
 def _pair(record: Any, required: bool) -> bool:
     """`["require_key", …]` is somewhere in the record."""
     if not isinstance(record, list):
         return False
     return record == ["require_key", required] or any(_pair(item, required) for item in record)
+
+
+def test_a_server_writes_to_its_home_and_keeps_the_index_current(recorder: Recorder) -> None:
+    ((_, _, options),) = [call for call in recorder.calls("serve") if call[0] == "opened_engine"]
+    assert ["readonly", False] in options
+    assert ["rebuild", True] in options
+
+
+@pytest.mark.parametrize("options", [(), ("--ray", "auto")])
+def test_a_server_listens_where_it_was_told(recorder: Recorder, options: tuple[str, ...]) -> None:
+    """Not only are requests for that host answered."""
+    calls = recorder.calls("serve", "--host", "127.0.0.2", "--port", "12345", *options)
+    (at,) = [places for name, places, _ in calls if name == "bound"]
+    assert at == ["127.0.0.2", 12345]
+    if options:
+        ((_, _, deployed),) = [call for call in calls if call[0] == "deploy"]
+        assert ["host", "127.0.0.2"] in deployed
+
+
+@pytest.mark.parametrize("following", [None, "given-next"])
+def test_collections_move_to_the_next_encoder_and_without_one_to_the_present(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, following: str | None
+) -> None:
+    monkeypatch.setenv("DSEARCH_ENCODER", "given-encoder")
+    monkeypatch.setenv("DSEARCH_DEVICE", "cuda:1")
+    if following is not None:
+        monkeypatch.setenv("DSEARCH_NEXT_ENCODER", following)
+    ((_, _, options),) = [call for call in recorder.calls("serve") if call[0] == "create_app"]
+    assert ["migrates_to", following or "given-encoder"] in options
+    assert ["device", "cuda:1"] in options  # of the tasks: that of the encoder is no proof of it
+
+
+def test_a_release_is_that_of_its_number_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is split once."""
+    split: list[int] = []
+
+    def splitting(store: Any, generation: Any, folder: Path, shards: int) -> str:
+        folder.mkdir(parents=True)
+        split.append(shards)
+        return f"{shards} shards"
+
+    monkeypatch.setattr("dsearch.cluster.release.split.split", splitting)
+    monkeypatch.setattr("dsearch.cluster.release.release.Release.read", lambda folder: folder.name)
+    collection = MagicMock(stale=False)
+    collection.store.path = tmp_path
+    collection.snapshot.generation.number = 3
+    collection.snapshot.generation.manifest.digest = "0123456789abcdef"
+    made = {shards: serve_module._split(collection, shards) for shards in (2, 4)}
+    assert [made[shards][0] for shards in (2, 4)] == ["2 shards", "4 shards"]
+    assert serve_module._split(collection, 2) == (made[2][1].name, made[2][1])
+    assert split == [2, 4]
+
+
+@pytest.mark.parametrize("gone", [["a", "b"], []])
+def test_documents_whose_files_are_gone_go_when_a_cluster_encodes(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, gone: list[str]
+) -> None:
+    collection = MagicMock()
+    collection.delete.side_effect = lambda ids: MagicMock(deleted=len(ids))
+    collection.ingest.return_value = Ingestion(0, 0, 0, 0, 0.0)
+    recorder.outside.encode_on_cluster.return_value = 5
+    report = serve_module.ingest_on_ray(collection, [], "auto", load_settings(), 1, MagicMock(), lambda: gone)
+    assert (report.deleted, report.encoded) == (len(gone), 5)
+    assert [call.args for call in collection.delete.call_args_list] == ([(gone,)] if gone else [])

@@ -1,11 +1,15 @@
-"""A training over shards refuses at once what shards cannot learn or answer with."""
+"""What a training over shards refuses at once, and what each process of a training does."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from dsearch.cli.commands import train as command
 from dsearch.cli.commands.train import _require_trainable_over_shards
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
@@ -33,3 +37,32 @@ def test_what_cannot_be_learned_is_named_by_its_flags(chosen: dict[str, Any], fl
 @pytest.mark.parametrize("chosen", [{}, {"scope": "head", "precision": "float32", "seed": 3}])
 def test_a_head_is_learned(chosen: dict[str, Any]) -> None:
     _require_trainable_over_shards(TrainingJob(**chosen))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_process_writes_and_each_learns_as_it_was_asked_to(
+    monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """The others that torchrun started only compute: one of them would make a version of its own."""
+    opened: list[bool] = []
+    trained: list[tuple[TrainingJob, str, object]] = []
+    learned, processes = MagicMock(), SimpleNamespace(first=first)
+
+    def open_engine(_: object, *, readonly: bool, **__: object) -> Any:
+        opened.append(readonly)
+        return nullcontext((MagicMock(), SimpleNamespace(device="cuda:1")))
+
+    def run_training(_: object, job: TrainingJob, __: object, **options: Any) -> MagicMock:
+        trained.append((job, options["device"], options["processes"]))
+        return learned
+
+    monkeypatch.setattr(command, "training_processes", lambda *_: nullcontext(processes))
+    monkeypatch.setattr(command, "opened_engine", open_engine)
+    monkeypatch.setattr("dsearch.training.run_training", run_training)
+    monkeypatch.setattr(command, "outcome_of", lambda *_: "outcome")
+    own = {"encoder": None, "device": None, "backend": None, "threads": None}
+    job = TrainingJob(self_supervised=True, seed=4)
+    outcome = command._train_here("papers", job, None, None, own, run=None, resume=False, ray=None)
+    assert outcome == ("outcome" if first else None)
+    assert (opened, trained) == ([not first], [(job, "cuda:1", processes)])
+    assert learned.register.call_count == first

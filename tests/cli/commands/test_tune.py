@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from dsearch.cli.commands import tune as command
+from dsearch.cli.training.session import JudgedFolder
+from dsearch.jobs import TuningJob
+from dsearch.training import Registration
 
 RECORD: dict[str, Any] = {
     "version": "v2",
@@ -49,3 +56,41 @@ def test_the_record_is_json_without_the_text(
     code, out, _ = dsearch("tune", "--data", beir, "--json")
     assert code == 3
     assert json.loads(out) == {name: value for name, value in RECORD.items() if name != "text"}
+
+
+@pytest.mark.parametrize(
+    ("registered", "live", "text"),
+    [
+        (Registration("v2", "v2", "v1", "better", "It is live.", passed="v2"), True, "report"),
+        (Registration("v2", None, "v1", "as asked", "It stays.", passed="v2"), False, "report"),
+        (
+            Registration("v2", None, "v1", "v3 is live now", "It stays.", passed="v2", outdated_by="v3"),
+            False,
+            "report\nv3 is live now",
+        ),
+    ],
+    ids=["live", "not promoted", "outdated"],
+)
+def test_what_passed_is_live_only_where_it_answers(
+    monkeypatch: pytest.MonkeyPatch, registered: Registration, live: bool, text: str
+) -> None:
+    learned = SimpleNamespace(
+        register=lambda *_: registered,
+        summary=lambda _: {"second_stage": None},
+        result=SimpleNamespace(gate=SimpleNamespace(to_text=lambda: "report"), record={"seed": 4}),
+    )
+    monkeypatch.setattr(command, "opened_engine", lambda *_, **__: nullcontext((MagicMock(), None)))
+    monkeypatch.setattr(command, "judged_job", lambda _, job, folder: job)
+    tuned: list[TuningJob] = []
+    monkeypatch.setattr("dsearch.training.run_tuning", lambda _, job, __: tuned.append(job) or learned)
+    folder, job = JudgedFolder(Path("judged"), "train"), TuningJob(seed=4, margin=0.5)
+    assert command._tune_here("papers", job, folder, None, {}) == {
+        "version": "v2",
+        "live": live,
+        "reason": registered.reason,
+        "verdict": registered.sentence,
+        "seed": 4,
+        "second_stage": None,
+        "text": text,
+    }
+    assert tuned == [job]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.cli.terminal import Terminal
@@ -92,6 +94,33 @@ def test_a_folder_that_is_removed_and_made_again_is_watched_on(watched: Watched)
     (watched.folder / "c.md").write_text("meadow")
     assert watched.becomes(["b.md", "c.md"])  # and it watches again
     assert watched.told.count(gone) == 1
+
+
+def test_a_folder_that_took_the_place_of_another_is_watched_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells of it but another file in the folder of that name."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    watches: list[str] = []
+    updates: list[int] = []
+
+    def watch(*_: Any, **__: Any) -> Iterator[set[tuple[str, str]]]:
+        watches.append("")
+        yield set()
+        if len(watches) == 1:
+            folder.rename(tmp_path / "before")
+            folder.mkdir()
+            yield {("added", str(folder / "b.md"))}
+            watches.append("the one that is gone is watched on")
+            yield set()
+
+    fake = SimpleNamespace(watch=watch, Change=SimpleNamespace(deleted="deleted"))
+    monkeypatch.setattr("dsearch.corpus.formats.extras.optional", lambda *_, **__: fake)
+    monkeypatch.setattr(commands, "index", lambda *_, **__: updates.append(1))
+    commands.watch(folder, home=tmp_path / "home")
+    assert watches == ["", ""]
+    assert len(updates) == 2  # at the beginning of each
 
 
 def test_what_indexing_writes_is_no_change(tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ def test_a_judgement_is_kept_changed_and_counted(judging: Terminal) -> None:
     assert own["judgements"] == {"thing1, please": {"d1": 1.0, "d2": 1.0}, "thing4": {"d9": 0.0}}
     assert (own["answered"], own["missing"]) == (1, 99)
     assert judging("judgements", "-c", "t", "--client", "ann")[1] == "thing4\n  0  d9\n"
+    for id, grade in (("d1", "1"), ("d2", "3"), ("d3", "2")):
+        judging("judge", "thing9", id, "-g", grade, "--client", "bob", "-c", "t")
+    listed = judging("judgements", "-c", "t", "--client", "bob")[1]
+    assert listed == "thing9\n  3  d2\n  2  d3\n  1  d1\n"  # the best first
     code, _, err = judging("judge", "thing1", "nowhere", "-c", "t")
     assert code != 0
     assert "nowhere" in err

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from dsearch.cli.training import remote
+from dsearch.cli.training import output, remote
 from dsearch.cli.training.output import (
     Outcome,
     _served,
@@ -70,6 +70,20 @@ def test_a_version_that_came_too_late_is_named_with_the_reason() -> None:
     assert kept_lines("papers", kept) == [is_kept("papers", "v2")]
     late = replace(kept, reason="v4 became live meanwhile", passed="v3", outdated_by="v4")
     assert kept_lines("papers", late) == ["v4 became live meanwhile", is_kept("papers", "v3")]
+
+
+@pytest.mark.parametrize(("live", "answers"), [(None, "v2"), ("v2", "v2"), ("v1", "v1")])
+def test_json_names_what_was_trained_and_what_answers(
+    monkeypatch: pytest.MonkeyPatch, live: str | None, answers: str
+) -> None:
+    """The tuned search may have become live in place of the version that was trained."""
+    monkeypatch.setattr(output, "_lines_of_ranking", lambda *_: [])
+    learned: Any = SimpleNamespace(result=SimpleNamespace(record={"epochs": 3}))
+    job = TrainingJob(self_supervised=True)
+    outcome = output.outcome_of("papers", job, learned, Registration("v2", live, "v0", "r", "s"))
+    expected = {"version": answers, "trained": "v2", "live": live is not None, "reason": "r", "verdict": "s"}
+    assert outcome.record == {**expected, "epochs": 3}
+    assert outcome.live == (live is not None)
 
 
 @pytest.mark.parametrize(

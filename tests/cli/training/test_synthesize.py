@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support.cli.terminal import Terminal
 
+from dsearch.errors import InvalidRequest
+
 
 class FirstWords:
     """Asks for the first words of a passage."""
@@ -49,6 +51,18 @@ def test_questions_are_written_and_continued(
     assert (code, f"{scores}: 6 questions scored, 12 scores" in out) == (0, True), err
     assert f"dsearch train -c notes --data {path} --objective teacher --teacher {scores}" in err
     assert "where is n3 river3?\tn3.txt\t-1.0000\n" in scores.read_text()
+
+
+def test_questions_are_written_on_the_device_that_was_asked_for(
+    dsearch: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writer(folder: Path, *, device: str) -> None:
+        raise InvalidRequest(f"{folder} on {device}")
+
+    monkeypatch.setattr("dsearch.training.QuestionWriter", writer)
+    assert dsearch("create", "notes")[0] == 0
+    asked = ("synthesize", "out.jsonl", "-c", "notes", "--model", "mine", "--device", "cuda:1")
+    assert dsearch(*asked)[::2] == (1, "dsearch: mine on cuda:1\n")
 
 
 def test_a_list_of_languages_is_checked(dsearch: Terminal) -> None:

@@ -157,7 +157,7 @@ class TestRefusals:
         client.post(f"{PATH}/documents/delete", json={"ids": ["i30", "i36"]})
 
     def test_tensors_are_stored_whole_or_not_at_all(self, client: TestClient) -> None:
-        bare = [{"id": "x", "text": "x"}, {"id": "y", "text": "y"}]
+        bare = [{"id": "x", "text": "x", "value": 2.5}, {"id": "y", "text": "y"}]
         rows = np.array([vector(1), vector(2)], np.float32)
         listed = {"documents": json.dumps(bare)}
         bodies = [
@@ -167,11 +167,17 @@ class TestRefusals:
             save({"embeddings": rows[:, :3].copy()}, listed),
             save({"embeddings": rows[0]}, listed),
             save({"embeddings": rows.astype(np.int64)}, listed),
+            save({"embeddings": rows[:, None].copy()}, listed),
             save({"vectors": rows}, listed),
+            save({"embeddings": rows, "values": rows}, listed),
             save({"embeddings": rows}),
             save({"embeddings": rows}, {"documents": "{"}),
             save({"embeddings": rows}, {"documents": '{"id": "x"}'}),
             save({"embeddings": rows}, {"documents": json.dumps([{"id": 1}, {}])}),
+            save(
+                {"embeddings": rows},
+                {"documents": json.dumps([{**bare[0], "embedding": vector(3)}, bare[1]])},
+            ),
             b"",
             b"\xff" * 100,
         ]
@@ -182,6 +188,7 @@ class TestRefusals:
         assert client.get(f"{PATH}/documents/x").status_code == 404
         good = save({"embeddings": rows.astype(np.float64)}, listed)
         assert put(client, good, "application/x-safetensors").json()["inserted"] == 2
+        assert client.get(f"{PATH}/documents/x").json()["value"] == 2.5
         client.post(f"{PATH}/documents/delete", json={"ids": ["x", "y"]})
 
 

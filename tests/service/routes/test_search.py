@@ -247,6 +247,7 @@ def test_bad_requests_are_told_what_is_allowed(
         ("", "q is missing"),
         ("q=cat&limit=0", "limit='0'; use an integer from 1 to 1000"),
         ("q=cat&limit=ten", "limit='ten'; use an integer from 1 to 1000"),
+        ("q=cat&hop_strength=nan", "hop_strength='nan'; use a number from 0 to 10"),
         ("q=cat&query=dog", "unknown field 'query' (did you mean q?); use filter, limit, offset"),
     ],
 )

@@ -146,11 +146,15 @@ def test_an_older_copy_is_named(tmp_path: Path) -> None:
 
 def test_a_row_that_changes_while_the_service_runs_is_named(tmp_path: Path) -> None:
     store = TaskStore(filled(tmp_path / "home"))
+    (task,) = (task for task in store.list(10) if task.number == 2)
     changed(tmp_path / "home")
     with pytest.raises(CorruptData, match="the row of task 2 is not what was written"):
         store.list(10)
     with pytest.raises(CorruptData, match="the row of task 2 is not what was written"):
         store.requeue(StoredTask("x", "refresh", "papers", "done", "", None, None, 0, number=2), begun=True)
+    for read in (lambda: store.list(10), lambda: store.get(task.id), lambda: store.request(task)):
+        with pytest.raises(CorruptData, match="the row of task 2 is not what was written"):
+            read()
     store.close()
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from support.service.service_fakes import DIMENSION
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments
 from dsearch.engine.models.training_record import TrainingInfluences
@@ -31,7 +33,7 @@ from dsearch.store import MemoryRow, Passages
 from dsearch.types import Document
 
 
-def head_of(seed: int, *, memory: bool = False) -> Head:
+def head_of(seed: int, *, memory: bool = False, strength: float = 0.5) -> Head:
     head = Head(DIMENSION)
     with torch.no_grad():
         head.query_delta.copy_(torch.randn(1, DIMENSION, DIMENSION, generator=torch.manual_seed(seed)))
@@ -39,7 +41,7 @@ def head_of(seed: int, *, memory: bool = False) -> Head:
         return head
     rows = np.eye(2, DIMENSION, dtype=np.float32)
     two = np.arange(2)
-    return head.remembering(QueryMemory(rows, rows, two, two, two, np.ones(2, np.float32), strength=0.5))
+    return head.remembering(QueryMemory(rows, rows, two, two, two, np.ones(2, np.float32), strength=strength))
 
 
 def test_every_part_of_a_model_comes_back(papers: Collection, tmp_path: Path) -> None:
@@ -76,6 +78,17 @@ def test_every_part_of_a_model_comes_back(papers: Collection, tmp_path: Path) ->
     read = read_made(tmp_path, write_made(tmp_path, alone), papers)  # into the folder of the other one
     assert (read.encoder, read.documents, read.lessons, read.tuned_head) == (None,) * 4
     assert read.head.memory is None
+
+
+def test_each_head_has_the_memory_of_its_own(papers: Collection, tmp_path: Path) -> None:
+    """The tuned search may answer alone, without what the trained head has learned."""
+    trained: Any = SimpleNamespace(
+        head=head_of(0, memory=True), tuned=SimpleNamespace(head=head_of(1, memory=True, strength=0.25))
+    )
+    read = read_made(tmp_path, write_made(tmp_path, trained), papers)
+    assert read.tuned_head is not None
+    memories = read.head.memory, read.tuned_head.memory
+    assert [memory and memory.setting[0] for memory in memories] == [0.5, 0.25]
 
 
 def test_rows_of_a_memory_come_back_in_their_order(tmp_path: Path) -> None:
@@ -130,6 +143,17 @@ def test_documents_are_those_that_are_still_there(papers: Collection, tmp_path: 
     assert (read.further[place(long)].embeddings == 2).all()
 
 
+def test_what_was_deleted_is_not_written(papers: Collection, tmp_path: Path) -> None:
+    """A purge reaches the collection's files, not those of a run."""
+    papers.delete(["d001"])
+    state = papers.snapshot
+    embeddings = np.ones((state.positions, DIMENSION), np.float32)
+    write_encoded(tmp_path, EncodedDocuments(state, embeddings))
+    written = load_file(tmp_path / results.DOCUMENTS_NAME)
+    assert written["rows"].tolist() == state.rows(state.visible()).tolist()
+    assert len(written["embeddings"]) == len(written["rows"]) < state.positions
+
+
 @pytest.mark.parametrize("promote", [True, False])
 @pytest.mark.parametrize("verdict", ["passed", "refused"])
 def test_a_second_stage_goes_live_by_its_own_verdict(
@@ -138,8 +162,9 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
     from dsearch.attention.retrieval.second_stage import SecondStage
     from dsearch.training import registry
 
-    record = {"second_stage": {"base": "head", "scales": []}, "gate": {"verdict": verdict}}
-    stage = SecondStage(8, strength=0.5)
+    fields = (MonotoneField("year", 1, 1990.0, 2020.0),)
+    record = {"second_stage": {"base": "head", "scales": [[*fields[0]]]}, "gate": {"verdict": verdict}}
+    stage = SecondStage(8, strength=0.5, fields=fields)
     trained: Any = SimpleNamespace(passed=True, stage=stage, record=record)
     assert write_stage(tmp_path, trained) == record
     added: list[Any] = []
@@ -159,8 +184,30 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
     assert papers.store.model(registered.version).record["task"] == "t1"
     assert len(added) == (verdict == "passed" and promote)
     for of, about in added:
-        assert of.strength.item() == 0.5
+        assert (of.strength.item(), of.fields) == (0.5, fields)
         assert about["task"] == "t1"
+
+
+@pytest.mark.parametrize("promote", [True, False])
+def test_outcomes_answer_only_where_a_training_may(
+    papers: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promote: bool
+) -> None:
+    write_rows(tmp_path, [MemoryRow("", np.eye(1, 8, dtype=np.float32)[0], {7: 1.0}, "clicks", "web")])
+    registered: list[Any] = []
+    monkeypatch.setattr(
+        "dsearch.training.register_outcomes",
+        lambda _, rows, outcomes, before: registered.append((len(rows), outcomes)) or before,
+    )
+    outcome = {
+        "made": write_made(tmp_path, SimpleNamespace(head=head_of(0))),  # type: ignore[arg-type]
+        "record": {"scope": "head"},
+        "passed": False,
+        "reason": "too few",
+        "parent": "v0",
+        "outcomes": {"verdict": "passed"},
+    }
+    register_made(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
+    assert registered == ([(1, outcome["outcomes"])] if promote else [])
 
 
 def test_a_second_stage_that_may_not_go_live_is_not_written(tmp_path: Path) -> None:

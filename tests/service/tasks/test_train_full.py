@@ -134,7 +134,7 @@ def test_encoded_documents_travel_by_row(numbers: Collection, tmp_path: Path) ->
             np.array([[0, 5], [5, 9], [9, 12]], np.int64),
             generator.standard_normal((2, dimension)).astype(np.float32),
         )
-        for at in (3, 6, 9)
+        for at in (0, 3, 6, 9)
     }
     further[1] = Passages(np.array([[0, 4]], np.int64), np.zeros((0, dimension), np.float32))
     codec = TokenCodec.fit(generator.standard_normal((200, dimension)).astype(np.float32), dims=8, bits=4)
@@ -154,7 +154,7 @@ def test_encoded_documents_travel_by_row(numbers: Collection, tmp_path: Path) ->
     assert set(rows) == set(before) - {gone, changed}
     assert np.array_equal(read.embeddings[visible], embeddings[state.positions_of(rows)])
     by_row = {int(read.state.rows(np.array([at]))[0]): one for at, one in read.further.items()}
-    assert set(by_row) == {int(state.rows(np.array([at]))[0]) for at in (1, 3, 9)}
+    assert set(by_row) == {int(state.rows(np.array([at]))[0]) for at in (0, 1, 3, 9)}
     for row, one in by_row.items():
         was = further[int(state.positions_of(np.array([row]))[0])]
         assert np.array_equal(one.spans, was.spans)

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN, WordEncoder, documents
 from support.service.tasks import ended
+from support.syncs import recorded
 
 from dsearch.engine import SearchEngine, head_tensors
 from dsearch.engine.models import tensors as tensors_module
@@ -106,6 +107,14 @@ def test_a_body_is_on_disk_as_it_was_sent(tmp_path: Path) -> None:
     uploads.delete({})
     with pytest.raises(CorruptData, match="gone from the disk"):
         uploads.verified(upload)
+
+
+def test_a_body_is_on_the_medium_when_it_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened = recorded(monkeypatch)
+    name = received(ModelUploads(tmp_path), sent(b"x"))["file"]
+    assert happened == [f"sync {name}.safetensors", f"sync {module.FOLDER}"]
 
 
 @pytest.mark.parametrize(

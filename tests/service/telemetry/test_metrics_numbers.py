@@ -86,14 +86,14 @@ def test_refusals_are_told_from_drops() -> None:
 def test_covered_mass_is_shown_where_it_was_computed() -> None:
     results: list[Any] = [
         SimpleNamespace(attention=SimpleNamespace(entropy=entropy, covered_mass=mass))
-        for entropy, mass in ((1.5, None), (0.25, 0.75))
+        for entropy, mass in ((1.5, None), (0.25, 0.75), (0.5, 0.0))
     ]
     metrics = Metrics()
     metrics.searched("papers", results)
     assert samples(metrics) == {
-        "dsearch_attention_entropy_nats_count papers": 2,
-        "dsearch_attention_entropy_nats_sum papers": 1.75,
-        "dsearch_covered_mass_count papers": 1,
+        "dsearch_attention_entropy_nats_count papers": 3,
+        "dsearch_attention_entropy_nats_sum papers": 2.25,
+        "dsearch_covered_mass_count papers": 2,
         "dsearch_covered_mass_sum papers": 0.75,
     }
 

@@ -11,9 +11,13 @@ from starlette.testclient import TestClient
 from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import Cancelled
 from dsearch.service.compat import files as file_routes
 from dsearch.service.compat import store_parts
+from dsearch.service.middleware import deadline
 from dsearch.service.uploads import attaching
+from dsearch.service.uploads.reading import MAX_DOCUMENTS
+from dsearch.types import Document
 
 FILES = "/v1/vector_stores/papers/files"
 BATCHES = "/v1/vector_stores/papers/file_batches"
@@ -133,9 +137,13 @@ def test_a_stopped_service_stores_what_is_begun_or_nothing(
     client: TestClient, engine: SearchEngine, papers: Collection, blocked: Callable[[], None]
 ) -> None:
     ids = [upload(client) for _ in range(2)]
-    client.post(BATCHES, json={"file_ids": ids})
+    id = client.post(BATCHES, json={"file_ids": ids}).json()["id"]
+    attachments = client.app.state.service.attachments  # type: ignore[attr-defined]
     blocked()
-    client.portal.call(client.app.state.service.attachments.stop)  # type: ignore[union-attr]
+    client.portal.call(attachments.stop)  # type: ignore[union-attr]
+    batch = attachments.batch("papers", id)
+    assert batch.work.done()  # the engine may be closed now
+    assert batch.status != "in_progress"
     answer = client.post(FILES, json={"file_id": ids[0]})
     assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
 
@@ -175,6 +183,93 @@ def test_what_is_forgotten_is_the_oldest(
     assert len(failed) == 2
     assert failed[-1]["id"] == bad
     assert [client.get(f"{BATCHES}/{id}").status_code for id in batches] == [404, 404, 200, 200]
+
+
+def test_files_that_failed_wait_no_more(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attaching, "MAX_WAITING", 1)
+    for _ in range(3):
+        answer = client.post(FILES, json={"file_id": upload(client, b" ")})
+        assert (answer.status_code, answer.json()["status"]) == (200, "failed")
+    assert client.put("/v1/collections/other", json={}).is_success
+    of_each = [
+        client.get(f"/v1/vector_stores/{name}/files?filter=failed").json() for name in ("papers", "other")
+    ]
+    assert [len(listed["data"]) for listed in of_each] == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("own", "count"),
+    [
+        ({"file": "a", "parts": 3}, 3),
+        ({"file": "a", "parts": MAX_DOCUMENTS + 7}, MAX_DOCUMENTS),
+        ({"file": "a", "parts": "3"}, 1),
+        ({}, 1),
+        ("text", 1),
+        (None, 1),
+    ],
+)
+def test_metadata_that_anybody_may_write_are_not_believed(papers: Collection, own: Any, count: int) -> None:
+    papers.upsert([Document("a", "river", metadata={} if own is None else {"_upload": own})])
+    ids = attaching.ids_of(papers, "a")
+    assert (len(ids), ids[0]) == (count, "a")
+    assert attaching.ids_of(papers, "nobody") == []
+
+
+def test_a_batch_in_progress_is_kept_however_many_follow(
+    client: TestClient, papers: Collection, blocked: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attaching, "MAX_BATCHES", 1)
+    ids = [client.post(BATCHES, json={"file_ids": [upload(client)]}).json()["id"] for _ in range(2)]
+    assert [client.get(f"{BATCHES}/{id}").json()["status"] for id in ids] == ["in_progress"] * 2
+    blocked()
+
+
+def test_a_file_that_is_attached_twice_hinders_no_other(
+    client: TestClient, papers: Collection, blocked: Callable[[], None]
+) -> None:
+    twice, other = upload(client), upload(client)
+    client.post(FILES, json={"file_id": twice})
+    id = client.post(BATCHES, json={"file_ids": [twice, other]}).json()["id"]
+    attachments = client.app.state.service.attachments  # type: ignore[attr-defined]
+    blocked()
+    client.portal.call(attachments.settle, attachments.batch("papers", id), LATEST_S)  # type: ignore[union-attr]
+    assert client.get(f"{BATCHES}/{id}").json()["status"] == "completed"
+    assert client.get(f"{FILES}?filter=in_progress").json()["data"] == []
+
+
+def test_files_are_read_one_at_a_time_and_not_by_the_time_of_a_request(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that attaches them may have been answered long before; who waits for the end is told."""
+    attachments = client.app.state.service.attachments  # type: ignore[attr-defined]
+    original, seen, written = attaching.documents_of, list[Any](), list[str]()
+    monkeypatch.setattr(attachments, "_after", written.append)
+
+    def noting(*args: Any, **options: Any) -> Any:
+        seen.append((attachments._turn.locked(), deadline.present()))
+        return original(*args, **options)
+
+    monkeypatch.setattr(attaching, "documents_of", noting)
+    answer = client.post(FILES, json={"file_id": upload(client)}, headers={deadline.HEADER: "9000"})
+    assert answer.json()["status"] == "completed"
+    assert (seen, written) == ([(True, None)], ["papers"])
+    assert client.post(FILES, json={"file_id": upload(client, b" ")}).json()["status"] == "failed"
+    assert written == ["papers"]
+
+
+def test_what_a_stopping_service_left_out_was_cancelled(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did not fail: the same file can be attached again."""
+
+    def stops(*_: Any, **__: Any) -> Any:
+        raise Cancelled("read_apart was cancelled")
+
+    monkeypatch.setattr(attaching, "documents_of", stops)
+    answer = client.post(FILES, json={"file_id": upload(client)}).json()
+    assert (answer["status"], answer["last_error"]) == ("cancelled", None)
 
 
 def test_a_file_above_the_limit_is_refused(

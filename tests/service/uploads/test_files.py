@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_files_outlive_the_process_in_the_order_of_their_uploads(
     assert again.list(purpose="user_data") == []
     assert again.verify(ids[0]).read_bytes() == b"river"
     assert add(again) > ids[-1]
+
+
+@pytest.mark.parametrize("size", [0, 2, 3, 4, 7])
+def test_a_file_is_kept_whole_whatever_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(files, "_AT_A_TIME", 3)
+    uploads = Uploads(tmp_path / "files")
+    content = bytes(range(size))
+    id = add(uploads, content=content)
+    assert uploads.verify(id).read_bytes() == content
+    assert (uploads.get(id).bytes, uploads.get(id).digest) == (size, sha256(content).hexdigest())
 
 
 def test_an_interrupted_upload_leaves_nothing(tmp_path: Path) -> None:
@@ -104,6 +117,16 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (tmp_path / "files" / f"{id}.json").write_text("{}")
     with pytest.raises(CorruptData, match=f"{id}.json, is damaged"):
         Uploads(tmp_path / "files").list()
+
+
+def test_a_record_is_that_of_its_name(tmp_path: Path) -> None:
+    """One that was copied or renamed by hand would give a file under an id that is not its own."""
+    folder = tmp_path / "files"
+    id = add(Uploads(folder))
+    other = f"file-{int(id[5:], 16) + 1:024x}"
+    (folder / f"{id}.json").rename(folder / f"{other}.json")
+    with pytest.raises(CorruptData, match=f"{other}.json, is damaged"):
+        Uploads(folder).get(other)
 
 
 def test_a_damaged_record_hides_no_other_file(tmp_path: Path) -> None:

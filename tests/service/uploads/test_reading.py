@@ -6,6 +6,7 @@ import gzip
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,11 @@ def read(folder: Path, name: str, content: bytes, **attributes: str) -> list[Doc
 
 def test_a_text_is_one_document_with_the_files_id(tmp_path: Path) -> None:
     (document,) = read(
-        tmp_path, "river.md", b"---\nkind: note\n---\n# River\n\nmusic", kind="letter", year="7"
+        tmp_path,
+        "river.md",
+        "---\nkind: note\n---\n# River\n\nmusique d'été".encode(),
+        kind="letter",
+        year="7",
     )
     file = document.metadata["_upload"]["file"]
     assert (document.id, document.title) == (file, "River")
@@ -35,7 +40,7 @@ def test_a_text_is_one_document_with_the_files_id(tmp_path: Path) -> None:
         "file": file,
         "part": 1,
         "parts": 1,
-        "bytes": len(document.text),
+        "bytes": len(document.text.encode()),
         "created_at": own["created_at"],
     }
 
@@ -52,12 +57,22 @@ def test_formats_of_libraries_are_read_in_a_process_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[str] = []
-    monkeypatch.setattr(reading, "run_spawned", lambda target, place, name, **_: names.append(name) or [])
+    bounds: list[Any] = []
+
+    def spawned(target: object, place: Path, name: str, *, memory_bytes: int, **_: object) -> list[Document]:
+        names.append(name)
+        bounds.append(memory_bytes)
+        return []
+
+    monkeypatch.setattr(reading, "run_spawned", spawned)
     for name in ("a.html", "b.pdf", "c.docx", "d.pptx", "e.epub", "f.parquet", "g.mbox", "h.eml", "i.pdf.gz"):
         assert read(tmp_path, name, b"x") == []
-    assert len(names) == 9
+    for name in ("j.htm", "k.arrow", "L.PDF"):
+        assert read(tmp_path, name, b"x") == []
+    assert len(names) == 12
+    assert {*bounds} == {reading.MAX_MEMORY_BYTES}
     assert read(tmp_path, "plain.txt", b"river") != []
-    assert len(names) == 9
+    assert len(names) == 12
 
 
 def test_reading_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,13 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 from starlette.testclient import TestClient
 from support.sizes import by_size
 
 from dsearch.engine import Collection
 from dsearch.service.errors import InvalidJson
-from dsearch.service.wire.json import MAX_DEPTH, parse
+from dsearch.service.wire.json import MAX_DEPTH, parse, wants_tensors
 
 _VALUES = st.recursive(
     st.none()
@@ -85,6 +86,20 @@ def test_the_depth_limit_is_exact() -> None:
     parse(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
     with pytest.raises(InvalidJson, match="at most 64"):
         parse(b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1))
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("application/x-safetensors", True),
+        ("Application/X-Safetensors;q=0.9, */*", True),
+        ("*/*", False),
+        (None, False),
+    ],
+)
+def test_tensors_are_answered_where_they_are_named_in_any_case(accept: str | None, wanted: bool) -> None:
+    headers = [] if accept is None else [(b"accept", accept.encode())]
+    assert wants_tensors(Request({"type": "http", "headers": headers})) == wanted
 
 
 def test_brackets_in_strings_are_no_depth() -> None:

@@ -98,6 +98,9 @@ def test_a_compressed_body_is_refused() -> None:
     typed = {"content_type": "application/json"}
     with pytest.raises(UnsupportedMediaType, match=r"^Content-Encoding: gzip; send the body uncompressed$"):
         require_type(request(**typed, content_encoding="gzip"), JSON_TYPES)
+    for encoding in ("br", "deflate", "gzip, identity"):
+        with pytest.raises(UnsupportedMediaType, match=f"^Content-Encoding: {encoding}; send the body"):
+            require_type(request(**typed, content_encoding=encoding), JSON_TYPES)
     assert require_type(request(**typed, content_encoding="Identity"), JSON_TYPES) == "application/json"
 
 
