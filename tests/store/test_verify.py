@@ -181,6 +181,19 @@ def test_a_table_that_is_gone_is_damage(filled: Path) -> None:
     assert report.embeddings == 0
 
 
+def test_an_index_without_one_of_its_rows_is_damage(filled: Path) -> None:
+    """What is looked up by it would not be found, though the row is whole."""
+    sql = "SELECT sql FROM sqlite_master WHERE name = 'document_live'"
+    with closing(sqlite3.connect(filled / "documents.db", isolation_level=None)) as connection:
+        (whole,) = connection.execute(sql).fetchone()
+        connection.execute("DROP INDEX document_live")
+        connection.execute(f"{whole} AND row != 1")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'document_live'", (whole,))
+    damage = report_of(filled).damage
+    assert any("row 1 missing from index document_live" in found for found in damage), damage
+
+
 def test_findings_are_bounded(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_DAMAGES", 2)
     report = report_of(filled, "UPDATE document SET text = 'x'")

@@ -119,6 +119,7 @@ def test_an_export_takes_over_and_is_found_again(home: TinyHome, tmp_path: Path)
         raise AssertionError("torch is not needed")
 
     again = load_trained(base, trained, refuse)
+    assert again.identity == trained.identity
     for served in (encoder, again):
         near = (exact.encode_queries(TEXTS) * served.encode_queries(TEXTS)).sum(1)
         assert near.min() >= 0.9999

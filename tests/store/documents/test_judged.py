@@ -35,6 +35,7 @@ def test_rows_are_read_back_in_the_order_of_operations(store: Store, folder: Pat
     second = store.add_judged([row("three", store)])
     assert second == first + 1 == store.sequence
     assert store.add_judged([]) == second
+    assert store.judged_state() == (second, 0)
     rows = store.judged()
     assert [one.text for one in rows] == ["one", "two", "three"]
     assert [one.written for one in rows] == [first, first, second]

@@ -6,6 +6,8 @@ import gc
 import sqlite3
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,3 +151,20 @@ def test_damage_leaves_no_cursor_open(filled: Store, monkeypatch: pytest.MonkeyP
     del raised  # with the frames in which a cursor would be
     gc.collect()
     assert complaints == []
+
+
+def test_what_a_collection_says_of_itself_is_a_copy(folder: Path) -> None:
+    cut = {"tokens": 256}
+    with Store.create(folder, name="papers", encoder={"name": "test"}, dimension=8, passages=cut) as store:
+        for given in (store.encoder, store.cutting or {}):
+            given["name"] = "another"
+        assert (store.encoder, store.cutting) == ({"name": "test"}, cut)
+
+
+@pytest.mark.parametrize("call", ["list", "count", "facets", "export", "rows_matching_ever"])
+def test_an_empty_filter_is_refused_and_none_is_no_filter(filled: Store, call: str) -> None:
+    ask = partial(getattr(filled, call), *(("year",) if call == "facets" else ()))
+    with pytest.raises(InvalidRequest, match="filter: an empty object; leave the filter out"):
+        ask(filter={})
+    if call != "rows_matching_ever":
+        ask(filter=None)

@@ -63,6 +63,25 @@ def test_damage_is_noticed_and_the_rest_can_be_kept(tmp_path: Path, statement: s
     assert events_of(store) == ["e2"]
 
 
+@pytest.mark.parametrize(
+    ("statement", "rows"),
+    [
+        ("DELETE FROM impression WHERE query_id = 'q1'", 2),  # both events of it
+        ("UPDATE impression SET digest = x'00' WHERE query_id = 'q1'", 3),
+        ("UPDATE event SET digest = x'00' WHERE event_id = 'e1'", 1),
+    ],
+)
+def test_damaged_rows_are_counted_with_the_events_of_a_lost_page(
+    tmp_path: Path, statement: str, rows: int
+) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE, Impression("q2", "other", 0.0)], [click(), click("e2"), click("e3", "q2")])
+    store.close()
+    store = damaged(tmp_path, statement)
+    assert store.clear(damaged=True) == rows
+    assert events_of(store) == ["e1", "e2", "e3"][-(3 - min(rows, 2)) :]
+
+
 def test_a_count_that_damage_made_none_is_noticed(tmp_path: Path) -> None:
     """SQLite reads as NULL what a flipped bit or a cut end left of a number, whatever the table allows."""
     store = FeedbackStore(tmp_path)
