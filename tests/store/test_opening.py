@@ -105,6 +105,11 @@ def test_what_is_no_database_is_refused(folder, content):
 
 def test_a_damaged_description_is_refused(folder):
     create(folder).close()
+    change(folder, "UPDATE meta SET value = CAST(value AS BLOB) WHERE key = 'name'")
+    with pytest.raises(CorruptData, match=r"identity cannot be read .*name is no text"):
+        Store.open(folder)
+    change(folder, "UPDATE meta SET value = 'papers' WHERE key = 'name'")
+    Store.open(folder).close()
     change(folder, "UPDATE meta SET value = '{' WHERE key = 'encoder'")
     with pytest.raises(CorruptData, match="identity cannot be read"):
         Store.open(folder)

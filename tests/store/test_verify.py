@@ -118,6 +118,13 @@ CHANGED: list[tuple[str, list[str]]] = [
         (f"UPDATE judged SET {name} = 'x'", ["row 1 of the query memory: it is not what was written"])
         for name in ("text", "state", "grades", "source", "key")
     ),
+    *(
+        (
+            f"UPDATE judged SET {name} = CAST({name} AS BLOB)",
+            ["row 1 of the query memory: it is not what was"],
+        )
+        for name in ("text", "grades", "source", "key")
+    ),
     (
         "UPDATE judged SET digest = 'x'",
         ["row 1 of the query memory: its digest is not what was written", WHOLE],

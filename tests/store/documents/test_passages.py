@@ -123,6 +123,21 @@ def test_a_changed_byte_is_noticed(store, folder, embed, parts, column):
             again.passages([row])
 
 
+@pytest.mark.parametrize("change", ["spans = CAST(spans AS TEXT)", "vectors = 'x'"])
+def test_passages_that_have_become_text_are_noticed(store, folder, embed, parts, change):
+    """One flipped bit tells a text from a blob, and the bytes of small places are text."""
+    (row,) = store.upsert([LONG], embed("one"), passages={0: parts}).rows
+    store.close()
+    with closing(sqlite3.connect(folder / "documents.db")) as connection:
+        connection.execute(f"UPDATE passages SET {change}")
+        connection.commit()
+    with (
+        Store.open(folder, readonly=True) as again,
+        pytest.raises(CorruptData, match="its passages are not what was written"),
+    ):
+        again.passages([row])
+
+
 def test_lost_passages_are_noticed(store, folder, embed, parts):
     """No row tells that another one is missing: the sum of all facts does."""
     store.upsert([LONG], embed("one"), passages={0: parts})

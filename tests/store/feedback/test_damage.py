@@ -41,6 +41,7 @@ def damaged(folder: Path, statement: str, *values: object) -> FeedbackStore:
     [
         "UPDATE event SET content = replace(content, '\"b\"', '\"a\"') WHERE event_id = 'e1'",
         "UPDATE event SET received_s = 0 WHERE event_id = 'e1'",
+        "UPDATE event SET received_s = 'x' WHERE event_id = 'e1'",
         "UPDATE event SET key = 'x' WHERE event_id = 'e1'",
         "UPDATE event SET client_id = 'x' WHERE event_id = 'e1'",
         "UPDATE event SET content = CAST(x'ff' AS TEXT) WHERE event_id = 'e1'",
