@@ -37,7 +37,7 @@ def preparations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         def start(self, *, again: bool) -> None:
             self.started.append(again)
 
-        def wait(self, timeout_s: float | None) -> bool:
+        def wait(self, timeout_s: float | None = None) -> bool:
             self.waited.append(timeout_s)
             return False
 
