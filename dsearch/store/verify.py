@@ -197,14 +197,17 @@ def _judged(audit: _Audit) -> None:
     # Formats before 3 have no such table; if it is missing in format 3, the sum of all facts differs.
     if not list(audit.rows("SELECT 1 FROM sqlite_master WHERE name = 'judged'", "tables")):
         return
-    blobs = ", ".join(f"CAST({name} AS BLOB)" for name in ("text", "state", "grades", "source", "key"))
-    query = f"SELECT number, written, digest, {blobs} FROM judged NOT INDEXED"
-    for number, written, digest, *parts in audit.rows(query, "rows of the query memory"):
+    names = ("text", "state", "grades", "source", "key")
+    blobs = ", ".join(f"CAST({name} AS BLOB)" for name in names)
+    # A flipped bit may turn one into the other, of the same bytes, which readers reject.
+    types = " AND ".join(f"typeof({name}) = '{'blob' if name == 'state' else 'text'}'" for name in names)
+    query = f"SELECT number, written, digest, {types}, {blobs} FROM judged NOT INDEXED"
+    for number, written, digest, typed, *parts in audit.rows(query, "rows of the query memory"):
         named = f"row {number} of the query memory"
         if not isinstance(digest, bytes):
             audit.note(f"{named}: its digest is not what was written")
             continue
-        if judged_digest([part if isinstance(part, bytes) else b"" for part in parts]) != digest:
+        if not typed or judged_digest([part if isinstance(part, bytes) else b"" for part in parts]) != digest:
             audit.note(f"{named}: it is not what was written")
         try:
             audit.facts += judged_fact(int(str(number)), int(str(written)), digest)

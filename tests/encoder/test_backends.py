@@ -35,7 +35,7 @@ from dsearch.encoder import (
     tuned_identity,
 )
 from dsearch.encoder.automatic.agreement import agrees
-from dsearch.encoder.backends import installed
+from dsearch.encoder.backends import best_dtype, installed
 from dsearch.encoder.exported import cache as exports
 from dsearch.encoder.exported import export, making
 from dsearch.encoder.exported.compiled import CompiledEncoder
@@ -424,6 +424,24 @@ def test_a_library_counts_as_installed_if_it_can_export(monkeypatch: pytest.Monk
     assert installed() == ["openvino"]
     present |= {"onnx", "onnxscript"}
     assert installed() == ["onnx", "openvino"]
+
+
+def test_what_quantises_is_needed_for_an_export_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    _hide(monkeypatch, "openvino", "nncf")
+    eight = Backend("openvino", "int8")
+    assert (eight.missing(), eight.missing(exporting=True)) == (["openvino"], ["openvino", "nncf"])
+    assert Backend("openvino", "float32").missing(exporting=True) == ["openvino"]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_bfloat16_is_for_processors_that_compute_in_it(monkeypatch: pytest.MonkeyPatch, knows: bool) -> None:
+    needs("openvino")
+    capable = lambda capability: knows or capability != "BF16"  # noqa: E731
+    monkeypatch.setattr("dsearch.encoder.exported.runtimes.openvino_knows", capable)
+    assert best_dtype("openvino") == ("bfloat16" if knows else "float32")
+    assert best_dtype("onnx") == best_dtype("torch") == "float32"
+    assert (Backend("torch", "bfloat16") in load.candidates()) == knows
+    assert Backend("torch", "bfloat16") in load.candidates("bfloat16")
 
 
 def _refuse(*arguments: object, **options: object) -> None:

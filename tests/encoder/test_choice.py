@@ -54,6 +54,8 @@ def chosen(cache: Path, rates: dict[Backend, tuple[float, float]], told: list[st
     [
         ((200.0, 200.0), (150.0, 150.0), ONNX),
         ((400.0, 50.0), (150.0, 150.0), VINO),  # by the geometric mean of both rates
+        ((400.0, 100.0), (150.0, 150.0), ONNX),
+        ((100.0, 400.0), (150.0, 150.0), ONNX),
         ((100.0 * GAIN**2, 100.0), None, ONNX),
         ((100.0 * GAIN**2 - 1, 100.0), None, TORCH),  # too little is gained
         ((90.0, 90.0), None, TORCH),
@@ -135,3 +137,11 @@ def test_a_choice_is_of_all_that_decides_how_fast_a_back_end_is(
         with monkeypatch.context() as patch:
             patch.setitem(machine, name, other)
             assert load._file(tmp_path, "weights", "float32") != before, name
+
+
+def test_rates_are_of_the_best_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process slows one down now and then, and nothing speeds one up."""
+    took = iter([*[0.5] * 16, 8.0, *[0.25] * 16, 4.0, *[1.0] * 16, 2.0])
+    monkeypatch.setattr(load, "_seconds", lambda encoder, texts: next(took))
+    rates: Any = load._rates({TORCH: Encoder()})  # type: ignore[dict-item]
+    assert rates == {TORCH: (4.0, 16.0)}

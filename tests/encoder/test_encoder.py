@@ -56,6 +56,16 @@ def test_a_shorter_window_is_that_of_the_identity(encoder: Encoder) -> None:
     np.testing.assert_allclose(one, beyond, atol=1e-6)
 
 
+def test_a_longer_window_than_usual_is_used(encoder: Encoder) -> None:
+    """The model takes up to 512 tokens; 256 is its authors' setting."""
+    long = Encoder.load(max_tokens=300)
+    texts = [f"{'a cat ' * 140}{end}" for end in ("on a mat", "of stone")]
+    one, other = encoder.encode_documents(texts)
+    np.testing.assert_allclose(one, other, atol=1e-6)
+    one, other = long.encode_documents(texts)
+    assert not np.allclose(one, other, atol=1e-4)
+
+
 def test_embed_keeps_float64(encoder: Encoder) -> None:
     expected = encoder.embed(["a cat"], "query")
     assert expected.dtype == torch.float32
@@ -204,6 +214,8 @@ def test_a_gpu_encodes_more_texts_at_a_time(encoder: Encoder) -> None:
 
     assert (on("cpu"), on("mps"), on("meta"), on("cuda:1")) == (32, 32, 32, 256)
     assert on("cuda", batch_size=8) == 8
+    own = Encoder(SimpleNamespace(device=torch.device("cpu")), encoder.identity, batch_size=8)
+    assert (copy.deepcopy(own).batch_size, copy.deepcopy(own.train()).training) == (8, True)
     moved = Encoder(SimpleNamespace(device=torch.device("cpu")), encoder.identity)
     moved.model.device = torch.device("cuda")
     assert moved.batch_size == copy.deepcopy(moved).batch_size == 256

@@ -69,3 +69,19 @@ def test_a_trained_encoder_is_of_the_weights_that_it_started_from_and_of_its_cha
     assert own.weights_sha256 not in (OWN.weights_sha256, "1" * 64)
     assert tuned_identity(OWN, "2" * 64).weights_sha256 != own.weights_sha256
     assert tuned_identity(replace(OWN, weights_sha256="abd"), "1" * 64).weights_sha256 != own.weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "trained"),
+    [
+        ("onnx", "float32", ("torch", "float32")),
+        ("openvino", "bfloat16", ("torch", "bfloat16")),
+        ("onnx", "int8", ("torch", "float32")),
+        ("remote", "float32", ("remote", "float32")),
+    ],
+)
+def test_a_trained_encoder_runs_by_torch_and_never_in_int8(
+    backend: str, dtype: str, trained: tuple[str, str]
+) -> None:
+    own = tuned_identity(replace(OWN, backend=backend, dtype=dtype), "1" * 64)
+    assert (own.backend, own.dtype) == trained

@@ -41,7 +41,7 @@ def learned(encoder: TextEncoder, training: EncoderTraining) -> LearningEncoder:
     return copied
 
 
-@pytest.mark.parametrize("training", [EncoderTraining(rank=4, alpha=12), ALL], ids=["lora", "all"])
+@pytest.mark.parametrize("training", [EncoderTraining(rank=4, alpha=10), ALL], ids=["lora", "all"])
 def test_a_change_put_back_gives_what_was_learned(tiny: Encoder, training: EncoderTraining) -> None:
     before = tiny.encode_queries(TEXTS)
     start = LearningEncoder(tiny, training)
@@ -83,6 +83,19 @@ def test_lora_keeps_only_its_factors(tiny: Encoder) -> None:
     again = LearningEncoder(tiny, EncoderTraining()).change().tensors
     assert all(torch.equal(same[name], again[name]) for name in same)
     assert any(not torch.equal(same[name], other[name]) for name in same)
+
+
+@pytest.mark.parametrize("training", [EncoderTraining(rank=4), ALL], ids=["lora", "all"])
+def test_a_change_stays_as_it_is_while_learning_goes_on(tiny: Encoder, training: EncoderTraining) -> None:
+    """The best one so far is kept."""
+    copied = LearningEncoder(tiny, training)
+    change = copied.change().tensors
+    before = {name: tensor.clone() for name, tensor in change.items()}
+    with torch.no_grad():
+        for parameter in copied.learning():
+            parameter.add_(1.0)
+    assert all(torch.equal(change[name], before[name]) for name in before)
+    assert not any(torch.equal(tensor, before[name]) for name, tensor in copied.change().tensors.items())
 
 
 def test_drawing_the_factors_leaves_the_generator_of_others_alone(tiny: Encoder) -> None:

@@ -111,6 +111,7 @@ def test_texts_are_cut_at_the_window_and_padding_has_no_part(packed: PackedFile)
     assert tokens["input_ids"].tolist() == [[0, 4, 2, 1, 1], [0, 4, 5, 4, 2]]  # begin … end, padded
     assert tokens["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
     assert model.preprocess(["a  c\tzc"])["input_ids"].tolist()[0][1] == 4
+    assert model.preprocess(["a\tb", "a\u200bb"])["input_ids"].tolist() == [[0, 4, 5, 2]] * 2
     with torch.inference_mode():
         together = model(model.preprocess(["a", "a b a b"]))["sentence_embedding"]
         alone = model(model.preprocess(["a"]))["sentence_embedding"]
@@ -135,6 +136,7 @@ def test_blocks_of_four_bits_are_expanded(tmp_path: Path) -> None:
         (written(tensors(), version=2), "version 2"),
         (written(tensors(), block=64), "blocks of 64 weights"),
         (written(tensors(), numbers=1), "emb.word has 224 of 225 numbers"),
+        (written(tensors(), numbers=-1), "emb.word has 224 of 223 numbers"),
         (written(tensors())[:-4], "numbers"),
         (b"", "not a packed model"),
         (b"E5S1", "not a packed model"),

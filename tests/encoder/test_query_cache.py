@@ -60,6 +60,20 @@ def test_a_text_is_encoded_once_and_the_oldest_goes_first() -> None:
     assert (cache.hits, cache.misses) == (3, 5)
 
 
+def test_texts_are_told_apart_by_each_character() -> None:
+    asked: list[str] = []
+    cache = QueryCache(10_000)
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        asked.extend(texts)
+        return np.array([[len(asked) - len(texts) + n] for n in range(len(texts))], np.float32)
+
+    texts = ["us", "US", " us", "us ", ""]
+    assert cache.states("a", texts, encode).tolist() == [[0], [1], [2], [3], [4]]
+    assert cache.states("a", texts[::-1], encode).tolist() == [[4], [3], [2], [1], [0]]
+    assert asked == texts
+
+
 def test_encoders_do_not_share() -> None:
     cache = QueryCache(10_000)
     one, other = HashingEncoder(4), HashingEncoder(4)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dsearch.encoder.token_batch import states_of, token_batch
+from dsearch.encoder.token_states import inside_text
 from dsearch.errors import EncoderUnavailable
 
 PROMPT = "q: "
@@ -49,6 +50,13 @@ def test_tokens_of_the_text_itself_are_given_with_their_places() -> None:
 def test_without_a_prompt_every_token_with_characters_counts() -> None:
     batch = token_batch(lambda features: output_of(states()), FEATURES, MARKED, "")
     assert [spans.tolist() for spans in batch.spans] == [[[0, 1], [1, 2], [3, 5], [6, 7]], [[0, 2], [3, 4]]]
+
+
+def test_what_is_of_the_prompt_in_part_or_without_characters_is_not_of_the_text() -> None:
+    spans = np.array([(0, 3), (2, 4), (3, 3), (3, 5), (5, 5), (5, 6), (6, 7)])
+    special = np.array([False] * 6 + [True])
+    assert inside_text(spans, special, PROMPT).tolist() == [False, False, False, True, False, True, False]
+    assert inside_text(spans, special, "").tolist() == [True, True, False, True, False, True, False]
 
 
 def test_half_precision_is_given_in_single() -> None:

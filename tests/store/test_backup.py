@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -144,14 +146,16 @@ def test_nothing_is_overwritten_and_what_is_no_backup_says_so(store, folder, tmp
     assert not (tmp_path / "d").exists()
 
 
-@pytest.mark.parametrize("damage", ["text", "watermark", "older database"])
+@pytest.mark.parametrize("damage", ["text", "text of a deleted document", "watermark", "older database"])
 def test_a_damaged_backup_is_not_restored(store, tmp_path, damage):
     store.upsert([Document("a", "text of a")])
     store.backup(tmp_path / "older")
     store.upsert([Document("b", "text of b")])
+    if "deleted" in damage:
+        store.delete(["b"])
     store.backup(tmp_path / "b")
     database = tmp_path / "b" / "documents.db"
-    if damage == "text":
+    if damage.startswith("text"):
         content = database.read_bytes()
         database.write_bytes(content.replace(b"text of b", b"text or b"))
     elif damage == "watermark":
@@ -196,6 +200,19 @@ def test_a_copied_folder_with_its_log_is_a_backup_too(store, folder, tmp_path):
     Store.restore(tmp_path / "restored", tmp_path / "copied")
     with Store.open(tmp_path / "restored") as restored:
         assert restored.get("a").text == "a"
+
+
+def test_a_database_is_copied_whatever_its_folder_is_called(tmp_path):
+    """As feedback is that cannot be read otherwise any more."""
+    folder = tmp_path / "a?b#c%20d e"
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "some.db")) as connection:
+        connection.execute("CREATE TABLE kept (number)")
+        connection.execute("INSERT INTO kept VALUES (7)")
+        connection.commit()
+    backup.copy_database(folder / "some.db", tmp_path / "copy.db")
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as connection:
+        assert connection.execute("SELECT number FROM kept").fetchall() == [(7,)]
 
 
 def test_an_export_is_of_one_state_and_may_be_left(store):

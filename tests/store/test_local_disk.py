@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,10 @@ def test_a_disk_of_this_machine_is_taken(folder, mounted_as, kind):
 def test_without_the_kernels_table_nothing_is_refused(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(folders, "MOUNTS", tmp_path / "none")
     Store.create(folder, name="papers", encoder={}, dimension=8).close()
+
+
+def test_a_folder_that_is_itself_a_mount_is_refused(monkeypatch):
+    """Its parents are on a disk of this machine."""
+    monkeypatch.setattr(folders, "NETWORK", frozenset({"proc"}))
+    with pytest.raises(InvalidRequest, match=r"network file system \(proc\)"):
+        folders.require_local_disk(Path("/proc"))

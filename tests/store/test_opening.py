@@ -105,6 +105,11 @@ def test_what_is_no_database_is_refused(folder, content):
 
 def test_a_damaged_description_is_refused(folder):
     create(folder).close()
+    change(folder, "UPDATE meta SET value = CAST(value AS BLOB) WHERE key = 'name'")
+    with pytest.raises(CorruptData, match=r"identity cannot be read .*name is no text"):
+        Store.open(folder)
+    change(folder, "UPDATE meta SET value = 'papers' WHERE key = 'name'")
+    Store.open(folder).close()
     change(folder, "UPDATE meta SET value = '{' WHERE key = 'encoder'")
     with pytest.raises(CorruptData, match="identity cannot be read"):
         Store.open(folder)
@@ -182,7 +187,9 @@ def test_collections_are_listed_and_deleted_whole(folder):
     (home / "models.bak").mkdir()
     (home / "empty").mkdir()
     (home / "LOCK").touch()
+    shutil.copytree(home / "notes", home / ".aside-0")  # as a deletion that is at work leaves it
     assert collection_names(home) == ["notes", "papers"]
+    shutil.rmtree(home / ".aside-0")
     with Store.open(folder), pytest.raises(HomeLocked):
         delete_collection(folder)
     (home / "notes" / "watermark").unlink()

@@ -220,6 +220,7 @@ def test_a_file_that_cannot_be_read_just_now_is_not_called_damaged(filled, monke
         assert len(store.list()) == ROWS - 2
         assert store.proof is not None
         assert (store.proof.problem, store.proof.proven_at) == (None, None)
+        assert store.proof._clear  # no answer waits any more
     assert "could not be verified" in caplog.text
 
 
@@ -388,6 +389,7 @@ def test_after_a_write_damage_is_looked_for_again_before_anything_is_answered(fi
         return verify(*given, **named)
 
     monkeypatch.setattr(proof, "verify", waiting)
+    known._begun_s -= 10 * proof.WAITS_S  # it was opened long ago
     known.again()
     answered = threading.Event()
     failures: list[Exception] = []

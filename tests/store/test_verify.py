@@ -118,6 +118,13 @@ CHANGED: list[tuple[str, list[str]]] = [
         (f"UPDATE judged SET {name} = 'x'", ["row 1 of the query memory: it is not what was written"])
         for name in ("text", "state", "grades", "source", "key")
     ),
+    *(
+        (
+            f"UPDATE judged SET {name} = CAST({name} AS BLOB)",
+            ["row 1 of the query memory: it is not what was"],
+        )
+        for name in ("text", "grades", "source", "key")
+    ),
     (
         "UPDATE judged SET digest = 'x'",
         ["row 1 of the query memory: its digest is not what was written", WHOLE],
@@ -179,6 +186,19 @@ def test_a_table_that_is_gone_is_damage(filled: Path) -> None:
     report = report_of(filled, "DROP TABLE embedding")
     assert "embeddings: cannot be read to the end (no such table: embedding)" in report.damage
     assert report.embeddings == 0
+
+
+def test_an_index_without_one_of_its_rows_is_damage(filled: Path) -> None:
+    """What is looked up by it would not be found, though the row is whole."""
+    sql = "SELECT sql FROM sqlite_master WHERE name = 'document_live'"
+    with closing(sqlite3.connect(filled / "documents.db", isolation_level=None)) as connection:
+        (whole,) = connection.execute(sql).fetchone()
+        connection.execute("DROP INDEX document_live")
+        connection.execute(f"{whole} AND row != 1")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'document_live'", (whole,))
+    damage = report_of(filled).damage
+    assert any("row 1 missing from index document_live" in found for found in damage), damage
 
 
 def test_findings_are_bounded(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:

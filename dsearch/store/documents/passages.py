@@ -94,7 +94,9 @@ def read(connection: sqlite3.Connection, rows: Sequence[int], dimension: int) ->
             " WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
             (chunk,),
         ):
-            fits = len(spans) % 8 == 0 and len(vectors) == 4 * dimension * (len(spans) // 8 - 1)
+            # A flipped bit may turn a blob into a text of the same bytes.
+            blobs = isinstance(spans, bytes) and isinstance(vectors, bytes)
+            fits = blobs and len(spans) % 8 == 0 and len(vectors) == 4 * dimension * (len(spans) // 8 - 1)
             if not fits or passages_digest(spans, vectors) != digest:
                 raise CorruptData(
                     f"row {row}: its passages are not what was written; delete that document and upsert it "

@@ -93,7 +93,8 @@ def embeddings(
             lost = sorted(set(chunk).difference(row for _, _, row in records))
             raise NotFound(f"row {lost[0]} has no stored embedding; ask for rows of a snapshot")
         for vector, digest, row in records:
-            if len(vector) != 4 * dimension or (check and embedding_digest(vector) != digest):
+            fits = isinstance(vector, bytes) and len(vector) == 4 * dimension
+            if not fits or (check and embedding_digest(vector) != digest):
                 raise CorruptData(_damaged_embedding(row))
         joined = np.frombuffer(b"".join([vector for vector, _, _ in records]), dtype="<f4")
         result[start : start + len(chunk)] = joined.reshape(-1, dimension)
@@ -256,7 +257,7 @@ def _document(fields: tuple[Any, ...]) -> Document:
         whole = False
     if not whole:
         raise CorruptData(
-            f"row {row} (id {id[:80]!r}): its text or metadata are not what was written; {_REMEDY}"
+            f"row {row} (id {str(id)[:80]!r}): its text or metadata are not what was written; {_REMEDY}"
         )
     return Document(id, text, title, json.loads(metadata), None if value is None else json.loads(value))
 

@@ -178,8 +178,11 @@ def create_tables(connection: sqlite3.Connection, meta: CollectionMeta, digest: 
 
 
 def read_meta(connection: sqlite3.Connection) -> CollectionMeta:
-    """Read the collection's identity; raises UnsupportedFormat, and KeyError or sqlite3 errors."""
-    fields: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
+    """Read the collection's identity; raises UnsupportedFormat, KeyError, ValueError or sqlite3 errors."""
+    stored: dict[str, object] = dict(connection.execute("SELECT key, value FROM meta"))
+    fields = {key: value for key, value in stored.items() if isinstance(value, str)}
+    if damaged := stored.keys() - fields.keys():  # a flipped bit may turn text into a blob, or into nothing
+        raise ValueError(f"{min(damaged, key=str)} is no text")
     version = fields.get("format", "unknown")
     if not version.isascii() or not version.isdigit() or not OLDEST_FORMAT <= int(version) <= FORMAT:
         raise UnsupportedFormat(

@@ -15,6 +15,7 @@ import pytest
 from support.patience import LATEST_S
 
 from dsearch.encoder.automatic import preparation as module
+from dsearch.encoder.automatic import process
 from dsearch.encoder.automatic.outcome import ExportOutcome
 from dsearch.encoder.automatic.preparation import Preparation
 from dsearch.encoder.backends import Backend
@@ -192,3 +193,18 @@ def test_a_cache_that_cannot_be_written_starts_nothing(
     with pytest.raises(PermissionError, match="cannot be written"):
         prepared()
     assert heard.ready == heard.problems == []
+
+
+@pytest.mark.parametrize("change", [None, "a change"])
+def test_earlier_exports_are_removed_after_that_of_a_trained_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str | None
+) -> None:
+    steps: list[str] = []
+    request = SimpleNamespace()
+    monkeypatch.setattr(process, "find_weights", lambda name: Weights(tmp_path, "", "a" * 64))
+    monkeypatch.setattr(process, "ensure_exported", lambda *given: steps.append("exported"))
+    monkeypatch.setattr(process, "forget_earlier", lambda *given: steps.append("forgotten"))
+    monkeypatch.setattr(process, "TrainedChange", SimpleNamespace(from_json=lambda text: text))
+    monkeypatch.setattr(process, "trained_request", lambda *given: request)
+    process.prepare("own", str(tmp_path), "onnx", change)
+    assert steps == (["exported"] if change is None else ["exported", "forgotten"])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dsearch.config import Settings
-from dsearch.encoder import EncoderSource
+from dsearch.encoder import Backend, BackendChoice, EncoderSource
 from dsearch.encoder.automatic import source
+from dsearch.encoder.automatic.outcome import ExportOutcome
+from dsearch.encoder.automatic.source import encoder_cache
+from dsearch.encoder.weights import Weights
 
 
 def settings(tmp_path: Path, **own: Any) -> Settings:
@@ -54,3 +58,41 @@ def test_a_back_end_that_is_named_runs_it(
 ) -> None:
     in_use = EncoderSource("own", tmp_path, backend, dtype).in_use()
     assert (in_use.name, in_use.runs_by, in_use.note) == ("own", runs_by, None)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """What was measured on it by precision, and what was exported for `auto`."""
+    state = SimpleNamespace(choices={}, exported=ExportOutcome())
+    monkeypatch.setattr(source, "find_weights", lambda name: Weights(tmp_path, "", "a" * 64))
+    monkeypatch.setattr(source, "read_choice", lambda cache, sha256, dtype: state.choices.get(dtype))
+    monkeypatch.setattr(source, "preferred", lambda: "openvino")
+    monkeypatch.setattr(source, "outcome", lambda *given: state.exported)
+    monkeypatch.setattr(source, "states_problem_of", lambda *given: None)
+    return state
+
+
+@pytest.mark.parametrize(("backend", "device"), [(None, "cpu"), (None, "cuda"), ("auto", "cuda")])
+def test_nothing_is_prepared_for_a_card_nor_without_auto(
+    tmp_path: Path, machine: SimpleNamespace, backend: str | None, device: str
+) -> None:
+    own = EncoderSource("own", tmp_path, backend, None, device).in_use()
+    assert (own.runs_by, own.note) == ("torch float32", None)
+    machine.exported = ExportOutcome(Backend("openvino", "float32"))
+    assert EncoderSource("own", tmp_path, backend, None, device).in_use() == own
+    assert EncoderSource("own", tmp_path, "auto").in_use().runs_by == "openvino float32"
+
+
+def test_what_was_measured_holds_for_its_precision(tmp_path: Path, machine: SimpleNamespace) -> None:
+    machine.choices["int8"] = BackendChoice(Backend("onnx", "int8"), ())
+    eight, other = (EncoderSource("own", tmp_path, "auto", dtype).in_use() for dtype in ("int8", None))
+    assert (eight.runs_by, eight.note) == ("onnx int8", "measured by dsearch backends")
+    assert (other.runs_by, other.note) == (
+        "torch float32",
+        "its first use prepares openvino in the background",
+    )
+
+
+def test_a_cache_that_is_named_is_taken_as_it_is(tmp_path: Path) -> None:
+    for named in (Path("mine"), tmp_path / "mine"):
+        assert encoder_cache(tmp_path / "home", named) == named

@@ -42,6 +42,7 @@ from dsearch.encoder.exported.cache import export_folder
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.weights import Weights, digest_of_file
 from dsearch.engine import SearchEngine
+from dsearch.errors import CorruptData
 from dsearch.types import Document
 
 TEXTS = ["question 1 red", "answer 7", " ".join(WORDS * 4), "apple bread honey honey"]
@@ -119,6 +120,7 @@ def test_an_export_takes_over_and_is_found_again(home: TinyHome, tmp_path: Path)
         raise AssertionError("torch is not needed")
 
     again = load_trained(base, trained, refuse)
+    assert again.identity == trained.identity
     for served in (encoder, again):
         near = (exact.encode_queries(TEXTS) * served.encode_queries(TEXTS)).sum(1)
         assert near.min() >= 0.9999
@@ -133,6 +135,8 @@ def test_a_file_that_is_another_leaves_torch_and_says_why(home: TinyHome, tmp_pa
     trained = in_file(home, learned(home, 1), tmp_path)
     exact = Encoder.load(home.encoder)
     save_file(dict(learned(home, 2).tensors), trained.file)
+    with pytest.raises(CorruptData, match=r"is not the change of .* that was registered"):
+        trained.load()
     encoder = load_trained(base, trained, lambda: exact)
     assert isinstance(encoder, AutomaticEncoder)
     encoder.start()

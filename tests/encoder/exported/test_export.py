@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dsearch.encoder.automatic.agreement import documents, queries
 from dsearch.encoder.backends import Backend
 from dsearch.encoder.exported import export as module
+from dsearch.encoder.exported.cache import checked_record
 from dsearch.encoder.exported.export import export
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.weights import Weights
@@ -94,3 +99,42 @@ def test_one_export_serves_the_precisions_of_its_library(
 ) -> None:
     monkeypatch.setattr(module, "openvino_knows", lambda capability: knows and capability == "BF16")
     assert module._dtypes(backend) == dtypes
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_eight_bits_that_overflow_are_made_of_seven(
+    request_: Exporting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overflows: bool
+) -> None:
+    """On a processor that adds products in 16 bits; what is written down is of the file that stays."""
+    embeddings = np.eye(2, dtype=np.float32)[[0] * (len(queries()) + len(documents()))]
+    made, asked = list[bool](), list[Any]()
+
+    def quantise(exported: Path, model: Path, *, reduced: bool = False) -> None:
+        made.append(reduced)
+        model.write_bytes(b"seven" if reduced else b"eight")
+
+    def encode(texts: Any) -> np.ndarray:
+        asked.append(texts)
+        return -embeddings if overflows and not made[-1] else embeddings
+
+    tokenizer = SimpleNamespace(
+        backend_tokenizer=SimpleNamespace(to_str=lambda: "{}"), pad_token_id=7, eos_token_id=9
+    )
+    own = SimpleNamespace(
+        model=SimpleNamespace(tokenizer=tokenizer, prompts={"query": "q: ", "document": ""}),
+        identity=SimpleNamespace(to_dict=dict),
+        encode_documents=lambda texts: embeddings,
+    )
+    monkeypatch.setattr(module, "_WholeModel", lambda *_: SimpleNamespace(inputs=(), has_states=False))
+    monkeypatch.setattr(module, "position_limit", lambda model: 512)
+    monkeypatch.setattr(module, "_quantise", quantise)
+    monkeypatch.setattr(module, "open_export", lambda *_: SimpleNamespace(encode_documents=encode))
+    request = replace(request_, load=lambda: own)  # type: ignore[arg-type, return-value]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    record = module._write(request, Backend("onnx", "int8"), folder)
+    assert made == ([False, True] if overflows else [False])
+    assert checked_record(folder) == record
+    assert record["agreement"]["int8"]["agrees"]
+    assert (record["padding"], record["prompts"]) == (7, {"query": "q: "})
+    assert {len(texts) for texts in asked} == {80}  # short ones and long ones

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,6 +178,23 @@ def test_scores_that_are_not_numbers_are_refused(tmp_path: Path, unloaded: None)
         loaded._model.model.classifier.bias.fill_(float("nan"))  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(RerankerUnavailable, match="not one finite number a text"):
         loaded.scores(QUERY, TEXTS)
+
+
+@pytest.mark.parametrize("scores", [[0.5, np.nan], [np.inf, 0.5], [0.5], [[0.5], [0.25]]])
+def test_one_score_that_is_no_number_is_enough(tmp_path: Path, scores: list[Any]) -> None:
+    files = weights.RerankerFiles("own", tmp_path, "cross-encoder", "a" * 64)
+    held: list[bool] = []
+
+    def predict(pairs: Any, **options: Any) -> Any:
+        held.append(reranker._using.locked())  # pyright: ignore[reportPrivateUsage]
+        return given
+
+    reranker, given = model.TextReranker(files, SimpleNamespace(predict=predict)), scores
+    with pytest.raises(RerankerUnavailable, match="not one finite number a text"):
+        reranker.scores(QUERY, TEXTS[:2])
+    given = [0.5, 0.25]
+    assert reranker.scores(QUERY, TEXTS[:2]).tolist() == given
+    assert held == [True, True]  # its tokenizer serves one call at a time
 
 
 def test_a_model_is_named_by_the_names_and_the_contents_of_its_files(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ def test_rows_that_never_were_are_named(store, embed):
         store.ids([7])
     with pytest.raises(NotFound, match="row 9 was never given out; rows are 1 to 1"):
         store.set_embeddings([1, 9], embed("x", "y"))
+    with pytest.raises(NotFound, match="row 2 was never given out; rows are 1 to 1"):
+        store.set_embeddings([2], embed("x"))
     assert store.count().pending == 1  # all or nothing
 
 
@@ -212,6 +214,23 @@ def test_changes_since_tell_a_reader_what_to_add_and_to_drop(store, embed):
     after = np.union1d(np.setdiff1d(then.rows, changes.removed), changes.added)
     np.testing.assert_array_equal(now.rows, after)
     assert store.changes_since(now.sequence).added.size == 0
+
+
+def test_what_the_operation_of_a_snapshot_wrote_is_removed_by_a_later_deletion(store, embed):
+    store.upsert([ONE, TWO], embed("One hello", "world"))
+    then = store.snapshot()
+    assert then.rows.tolist() == [1, 2]
+    store.delete(["a"])
+    assert store.changes_since(then.sequence).removed.tolist() == [1]
+
+
+def test_other_embeddings_replace_where_that_is_asked(store, embed):
+    store.upsert([ONE, TWO], embed("One hello"), positions=[0])
+    receipt = store.upsert([ONE, TWO], embed("other", "world"), replaces=True)
+    assert (receipt.updated, receipt.unchanged, receipt.rows) == (1, 1, (3, 2))  # TWO had none to replace
+    np.testing.assert_array_equal(store.embeddings([3, 2]), embed("other", "world"))
+    assert store.upsert([ONE, TWO], embed("other", "world"), replaces=True).sequence == receipt.sequence
+    assert store.verify().ok
 
 
 def test_list_walks_all_ids_in_order(store):

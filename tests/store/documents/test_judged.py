@@ -35,6 +35,7 @@ def test_rows_are_read_back_in_the_order_of_operations(store: Store, folder: Pat
     second = store.add_judged([row("three", store)])
     assert second == first + 1 == store.sequence
     assert store.add_judged([]) == second
+    assert store.judged_state() == (second, 0)
     rows = store.judged()
     assert [one.text for one in rows] == ["one", "two", "three"]
     assert [one.written for one in rows] == [first, first, second]
@@ -89,8 +90,15 @@ def test_a_purge_removes_the_texts_of_dropped_rows_from_every_file(store: Store,
     assert b"secret question" not in content
 
 
-@pytest.mark.parametrize(("column", "value"), [("text", "other"), ("grades", '{"3":2.0}'), ("key", "k2")])
-def test_a_changed_row_is_damage(store: Store, folder: Path, column: str, value: str) -> None:
+CHANGES = [
+    *(("text", "other"), ("grades", '{"3":2.0}'), ("key", "k2")),
+    # Of the same bytes, but a blob where text was, or the other way round.
+    *(("text", b"one"), ("grades", b'{"3":1.0,"5":0.5}'), ("source", b"judgements"), ("state", "x" * 32)),
+]
+
+
+@pytest.mark.parametrize(("column", "value"), CHANGES)
+def test_a_changed_row_is_damage(store: Store, folder: Path, column: str, value: object) -> None:
     store.add_judged([row("one", store)])
     store.close()
     with sqlite3.connect(folder / "documents.db") as connection:

@@ -13,6 +13,7 @@ from support.paths import EXAMPLE
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest
 from dsearch.store import Passages, Store
+from dsearch.store.documents import passages
 from dsearch.types import Document
 
 GOLDEN = EXAMPLE / "golden"
@@ -56,6 +57,15 @@ def test_a_change_of_metadata_keeps_them_and_a_change_of_the_text_does_not(store
     assert store.verify().ok
 
 
+def test_passages_of_many_documents_are_read_in_blocks(store, embed, parts, monkeypatch):
+    documents = [Document(f"d{n}", LONG.text + "!" * n) for n in range(7)]
+    rows = store.upsert(documents, embed(*"abcdefg"), passages=dict.fromkeys(range(7), parts)).rows
+    monkeypatch.setattr(passages, "_CHUNK", 3)
+    found = store.passages(rows)
+    assert tuple(found) == rows
+    assert all(same(one, parts) for one in found.values())
+
+
 def test_an_embedding_that_came_first_keeps_its_passages(store, embed, parts):
     (row,) = store.upsert([LONG], embed("one"), passages={0: parts}).rows
     other = Passages(SPANS[:2], embed("other"))
@@ -70,6 +80,7 @@ def test_an_embedding_that_came_first_keeps_its_passages(store, embed, parts):
         ([[0, 7], [7, 9]], 2),
         ([[0, 7], [7, 7]], 1),
         ([[5, 7], [4, 9]], 1),
+        ([[0, 7], [5, 8], [4, 9]], 2),
         ([[-1, 7], [7, 9]], 1),
     ],
 )
@@ -88,9 +99,10 @@ def test_passages_without_the_first_embedding_are_refused(store, embed, parts):
 
 
 def test_purged_documents_take_theirs_along(store, folder, embed, parts):
-    store.upsert([LONG, Document("other", "o")], embed("one", "o"), passages={0: parts})
-    store.delete(["long"])
-    assert store.purge().rows == 1
+    several = [LONG, Document("other", "o"), Document("longer", f"{LONG.text} {LONG.text}")]
+    store.upsert(several, embed("one", "o", "longer"), passages={0: parts, 2: parts})
+    store.delete(["long", "longer"])
+    assert store.purge().rows == 2
     assert store.verify().ok
     store.close()
     with closing(sqlite3.connect(folder / "documents.db")) as connection:
@@ -109,6 +121,21 @@ def test_a_changed_byte_is_noticed(store, folder, embed, parts, column):
         assert f"row {row}: its passages are not what was written" in again.verify().damage
         with pytest.raises(CorruptData, match="its passages are not what was written"):
             again.passages([row])
+
+
+@pytest.mark.parametrize("change", ["spans = CAST(spans AS TEXT)", "vectors = 'x'"])
+def test_passages_that_have_become_text_are_noticed(store, folder, embed, parts, change):
+    """One flipped bit tells a text from a blob, and the bytes of small places are text."""
+    (row,) = store.upsert([LONG], embed("one"), passages={0: parts}).rows
+    store.close()
+    with closing(sqlite3.connect(folder / "documents.db")) as connection:
+        connection.execute(f"UPDATE passages SET {change}")
+        connection.commit()
+    with (
+        Store.open(folder, readonly=True) as again,
+        pytest.raises(CorruptData, match="its passages are not what was written"),
+    ):
+        again.passages([row])
 
 
 def test_lost_passages_are_noticed(store, folder, embed, parts):

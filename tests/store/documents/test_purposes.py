@@ -9,6 +9,7 @@ import pytest
 
 from dsearch.errors import Conflict, InvalidRequest, ModelNotFound
 from dsearch.store import Store
+from dsearch.store.documents import registry
 from dsearch.store.records import AS_SEARCH
 
 
@@ -94,6 +95,22 @@ def test_what_answers_is_not_deleted_and_children_get_the_parent_of_a_deleted_on
     assert versions.next_model_version() == "v6"
     assert [model.version for model in versions.models()] == ["v2", "v3", "v4", "v5"]
     assert versions.verify().ok
+
+
+def test_a_child_of_a_deleted_version_gets_its_parent(versions: Store) -> None:
+    versions.add_model("v6", "v4", {})
+    versions.delete_model("v4")
+    assert (versions.model("v6").parent, versions.purpose_of("v6")) == ("v3", "predict")
+
+
+def test_a_log_of_an_earlier_release_is_of_both_purposes(versions: Store) -> None:
+    """A version for predictions answered them until the next entry, whichever that was."""
+    for number in (1, 3, 2, 1):
+        with versions._operation() as operation:
+            registry.add_live(operation, "model", number)
+    assert versions.model_history() == ["v1", "v2", "v1"]
+    assert versions.model_history("predict") == [AS_SEARCH, "v3"]
+    assert live(versions) == ("v1", "v1")
 
 
 def test_the_live_versions_survive_an_opening(versions: Store, folder: Path) -> None:

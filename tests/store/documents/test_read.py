@@ -6,6 +6,9 @@ import gc
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,6 +139,31 @@ def test_the_bounds_of_a_limit_are_inclusive(filled: Store, call: str, most: int
             ask(*first, limit=limit)
 
 
+@pytest.mark.parametrize("value", ["CAST(id AS BLOB)", "NULL", "7"])
+def test_an_id_that_damage_made_no_text_is_damage(filled: Store, value: str) -> None:
+    with closing(sqlite3.connect(filled.path / "documents.db")) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'document'"
+        )
+        connection.commit()
+    with closing(sqlite3.connect(filled.path / "documents.db")) as connection:
+        connection.execute(f"UPDATE document SET id = {value} WHERE row = 3")
+        connection.commit()
+    with pytest.raises(CorruptData, match=r"row 3 .*: its text or metadata are not what was written"):
+        filled.documents([2, 3])
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_an_embedding_that_damage_made_a_text_is_damage(filled: Store, embed: Embed, check: bool) -> None:
+    filled.set_embeddings(np.array([1, 2]), embed(*IDS[:2]))
+    with closing(sqlite3.connect(filled.path / "documents.db")) as connection:
+        connection.execute("UPDATE embedding SET vector = ? WHERE row = 2", ("x" * 32,))
+        connection.commit()
+    with pytest.raises(CorruptData, match="row 2: its embedding is not what was written"):
+        filled.embeddings([1, 2], check=check)
+
+
 def test_damage_leaves_no_cursor_open(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = filled.rows_of(IDS)
     with sqlite3.connect(filled.path / "documents.db") as connection:
@@ -149,3 +177,20 @@ def test_damage_leaves_no_cursor_open(filled: Store, monkeypatch: pytest.MonkeyP
     del raised  # with the frames in which a cursor would be
     gc.collect()
     assert complaints == []
+
+
+def test_what_a_collection_says_of_itself_is_a_copy(folder: Path) -> None:
+    cut = {"tokens": 256}
+    with Store.create(folder, name="papers", encoder={"name": "test"}, dimension=8, passages=cut) as store:
+        for given in (store.encoder, store.cutting or {}):
+            given["name"] = "another"
+        assert (store.encoder, store.cutting) == ({"name": "test"}, cut)
+
+
+@pytest.mark.parametrize("call", ["list", "count", "facets", "export", "rows_matching_ever"])
+def test_an_empty_filter_is_refused_and_none_is_no_filter(filled: Store, call: str) -> None:
+    ask = partial(getattr(filled, call), *(("year",) if call == "facets" else ()))
+    with pytest.raises(InvalidRequest, match="filter: an empty object; leave the filter out"):
+        ask(filter={})
+    if call != "rows_matching_ever":
+        ask(filter=None)

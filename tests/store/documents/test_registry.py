@@ -76,6 +76,13 @@ def test_v0_is_live_until_another_is_promoted_and_can_be_again(store):
     assert store.verify().ok
 
 
+def test_what_is_added_to_a_record_replaces_what_is_there(store):
+    store.add_model("v1", "v0", {"note": "first", "gate": 0.5})
+    store.add_to_record("v1", {"note": "second", "kept": True})
+    assert store.model("v1").record == {"note": "second", "gate": 0.5, "kept": True}
+    assert store.verify().ok
+
+
 def test_what_is_live_is_read_once_for_each_operation(store, folder, monkeypatch):
     read = []
     look = purposes.histories
@@ -99,8 +106,9 @@ def test_models_that_cannot_be(store):
         store.promote("v1")
     with pytest.raises(ModelNotFound, match="no model 'v7'"):
         store.add_model("v1", "v7", {})
-    with pytest.raises(InvalidRequest, match="versions are v0, v1, v2"):
-        store.add_model("../x", "v0", {})
+    for name in ("../x", "v01", "v", "1", "v-1", "v1\n", "v٣"):
+        with pytest.raises(InvalidRequest, match="versions are v0, v1, v2"):
+            store.add_model(name, "v0", {})
     with pytest.raises(InvalidRequest, match="always there"):
         store.add_model("v0", "v0", {})
     with pytest.raises(InvalidRequest, match="not JSON"):

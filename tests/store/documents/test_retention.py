@@ -91,7 +91,8 @@ def test_what_was_purged_is_in_no_file_any_more(store, folder, embed):
     store.close()
     with Store.open(folder) as again:
         assert again.verify().ok
-        assert again.purge().rows == 0
+        report = again.purge()
+        assert (report.rows, report.sequence) == (0, again.sequence)
 
 
 def test_a_purge_keeps_what_a_generation_needs(store, embed):
@@ -125,6 +126,16 @@ def test_what_a_purge_forgot_is_not_taken_for_nothing(store, embed):
         store.add_generation(1, manifest_digest="ab" * 32, rows=2, snapshot=before.sequence)
     assert build(store) == 1
     assert store.changes_since(2).removed.tolist() == []
+
+
+def test_the_last_of_the_deletions_that_a_purge_forgot_counts(store, embed):
+    store.upsert([Document(id, id) for id in "abc"], embed("a", "b", "c"))
+    store.delete(["a"])
+    between = store.snapshot()
+    store.delete(["b"])
+    assert store.purge().rows == 2
+    with pytest.raises(Gone, match="deletions up to operation 3 were purged"):
+        store.changes_since(between.sequence)
 
 
 def test_a_reader_that_holds_an_old_state_keeps_it_and_the_report_says_so(store, folder, monkeypatch):

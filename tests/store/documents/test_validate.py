@@ -42,6 +42,7 @@ def nested(depth: int) -> dict:
         (Document("a", "x", metadata={"k": {1}}), "has a set at metadata.k"),
         (Document("a", "x", metadata={1: "k"}), "has the key 1 at metadata; JSON keys are strings"),
         (Document("a", "x", metadata={"k": 2**63}), "has an integer of more than 64 bits at metadata.k"),
+        (Document("a", "x", metadata=nested(32)), "nests deeper than 32 levels"),
         (Document("a", "x", metadata=nested(40)), "nests deeper than 32 levels"),
         (Document("a", "x", metadata={"k": "x" * 2**20}), "has 1048584 bytes of metadata"),
         (Document("a", "x", metadata=["k"]), "has metadata of type list"),
@@ -122,6 +123,17 @@ def test_a_bad_document_is_told_when_it_is_added_and_costs_only_itself(store):
         batch.add(Document(["a"], "x"))
     assert list(batch) == [GOOD]
     assert (store.upsert(batch).inserted, store.get("good")) == (1, GOOD)
+
+
+@pytest.mark.parametrize(("places", "left"), [((), "abc"), ((0,), "bc"), ((1,), "ac"), ((0, 2), "b")])
+def test_those_at_some_places_are_left_out(store, checks, places, left):
+    batch = CheckedDocuments()
+    for id in "abc":
+        batch.add(Document(id, f"text of {id}"))
+    rest = batch.without(places)
+    assert store.upsert(rest).inserted == len(rest) == len(left)
+    assert [document.id for document in store.list()] == [document.id for document in rest] == list(left)
+    assert checks == ["a", "b", "c"]
 
 
 def test_what_is_stored_is_what_was_checked(store):

@@ -41,6 +41,7 @@ def damaged(folder: Path, statement: str, *values: object) -> FeedbackStore:
     [
         "UPDATE event SET content = replace(content, '\"b\"', '\"a\"') WHERE event_id = 'e1'",
         "UPDATE event SET received_s = 0 WHERE event_id = 'e1'",
+        "UPDATE event SET received_s = 'x' WHERE event_id = 'e1'",
         "UPDATE event SET key = 'x' WHERE event_id = 'e1'",
         "UPDATE event SET client_id = 'x' WHERE event_id = 'e1'",
         "UPDATE event SET content = CAST(x'ff' AS TEXT) WHERE event_id = 'e1'",
@@ -61,6 +62,25 @@ def test_damage_is_noticed_and_the_rest_can_be_kept(tmp_path: Path, statement: s
     store.clear(damaged=True)
     assert [page.impression for page in store.pages()] == [other]
     assert events_of(store) == ["e2"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "rows"),
+    [
+        ("DELETE FROM impression WHERE query_id = 'q1'", 2),  # both events of it
+        ("UPDATE impression SET digest = x'00' WHERE query_id = 'q1'", 3),
+        ("UPDATE event SET digest = x'00' WHERE event_id = 'e1'", 1),
+    ],
+)
+def test_damaged_rows_are_counted_with_the_events_of_a_lost_page(
+    tmp_path: Path, statement: str, rows: int
+) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE, Impression("q2", "other", 0.0)], [click(), click("e2"), click("e3", "q2")])
+    store.close()
+    store = damaged(tmp_path, statement)
+    assert store.clear(damaged=True) == rows
+    assert events_of(store) == ["e1", "e2", "e3"][-(3 - min(rows, 2)) :]
 
 
 def test_a_count_that_damage_made_none_is_noticed(tmp_path: Path) -> None:

@@ -206,3 +206,43 @@ def test_clearing_names_events_by_all_that_is_given(tmp_path: Path) -> None:
     assert store.impression("q1") == PAGE
     assert store.clear(client_id="browser") == 1
     assert store.impression("q1") is None
+
+
+def test_an_empty_name_and_time_zero_are_conditions_too(tmp_path: Path) -> None:
+    """Events of nobody known are of the client ""."""
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click("e1"), click("e2", client_id=""), click("e3", key="")])
+    assert store.clear(before_s=0.0) == 0
+    assert store.clear(client_id="") == 1
+    assert events_of(store) == ["e1", "e3"]
+    assert store.clear(key="") == 1
+    assert events_of(store) == ["e1"]
+
+
+def test_events_are_in_the_order_of_their_arrival(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    for name in ("e2", "e3", "e1"):
+        store.record([PAGE], [click(name)])
+    assert [event.event_id for page in store.pages() for event in page.events] == ["e2", "e3", "e1"]
+
+
+def test_what_was_sent_before_is_taken_by_a_full_file(tmp_path: Path) -> None:
+    """Who got no answer sends it again."""
+    FeedbackStore(tmp_path).record([PAGE], [click()])
+    full = FeedbackStore(tmp_path, max_bytes=1)
+    assert full.record([PAGE], [click()]).repeated == 1
+    with pytest.raises(FeedbackFull, match="has reached 1 bytes"):
+        full.record([PAGE], [click(), click("e2")])
+
+
+def test_statistics_are_by_key_and_time(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    assert (store.stats()["largest_key"], store.stats()["first_s"], store.stats()["bytes"]) == (0, None, 0)
+    store.record(
+        [PAGE],
+        [click("e1", received_s=20.0), click("e2", received_s=10.0), click("e3", key="k", received_s=30.0)],
+    )
+    counts = store.stats()
+    assert (counts["events"], counts["keys"], counts["largest_key"]) == (3, 2, 2)
+    assert (counts["first_s"], counts["last_s"]) == (10.0, 30.0)
+    assert counts["bytes"] == (tmp_path / "feedback.db").stat().st_size > 0

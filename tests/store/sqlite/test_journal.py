@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from support.guarded import guarded
 
 from dsearch.errors import Unavailable
 from dsearch.store import Store
+from dsearch.store.sqlite import journal as module
 from dsearch.store.sqlite.journal import CommitGroup, Journal
 from dsearch.store.sqlite.schema import read_state
 
@@ -74,6 +76,31 @@ def test_a_state_names_the_one_before_its_group(journal: Journal) -> None:
     assert (after.sequence, after.previous_sequence) == (before.sequence + 2, before.sequence)
     assert after.previous_digest == before.digest
     journal.close()
+
+
+def test_an_operation_that_changes_nothing_reaches_the_one_before_it_in_its_group(journal: Journal) -> None:
+    group = open_group(journal)
+    first = group.operation()
+    first.add_fact(3)
+    group.add(first)
+    assert group.operation().reached == first.sequence == group.committed.sequence + 1
+    with journal._lock:
+        journal._finish(group)
+    journal.close()
+
+
+def test_an_opening_that_fails_releases_the_lock(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: object, **options: object) -> None:
+        raise sqlite3.OperationalError("too many open files")
+
+    store.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "connect", refused)
+        with pytest.raises(sqlite3.OperationalError):
+            Journal(folder)
+    Journal(folder).close()
 
 
 def test_only_an_operation_with_facts_is_written(journal: Journal) -> None:

@@ -17,6 +17,8 @@ from dsearch.store.sqlite.watermark import (
     SLOT_BYTES,
     Watermark,
     WatermarkEntry,
+    WatermarkSlots,
+    check_database,
     create_watermark,
     read_watermark,
     unwritable,
@@ -156,6 +158,34 @@ def test_accepting_the_loss_goes_on_without_using_a_number_twice(history, damage
         assert store.count().documents == 3
     with Store.open(folder, accept_loss=True) as store:
         assert store.sequence == (6 if damage == "behind" else 4)  # nothing to accept, nothing changed
+
+
+@pytest.mark.parametrize("damage", ["behind", "missing"])
+def test_what_was_accepted_is_whole_without_a_further_write(history, damage):
+    folder = history[2]
+    if damage == "behind":
+        put_watermark(folder, history[4])
+    else:
+        (folder / "watermark").unlink()
+    Store.open(folder, accept_loss=True).close()
+    marks = read_watermark(folder)
+    assert (marks.newest.sequence, marks.other_is_whole) == (5 if damage == "behind" else 3, True)
+    for readonly in (True, False):
+        with Store.open(folder, readonly=readonly) as store:
+            assert store.count().documents == 2
+
+
+def test_a_mark_that_is_written_while_the_database_is_read_is_looked_at_too(tmp_path):
+    """Two operations of one commit have one mark: one between them is of another history."""
+    entry = [WatermarkEntry(number, bytes([number]) * 32) for number in range(7)]
+    before = WatermarkSlots(entry[3], 0, other_is_whole=True)
+    for number in (3, 6):
+        after = WatermarkSlots(entry[number], 1, other_is_whole=True)
+        check_database(tmp_path, (entry[6], entry[3]), before=before, after=after)
+    for number in (4, 5):
+        after = WatermarkSlots(entry[number], 1, other_is_whole=True)
+        with pytest.raises(CorruptData, match="from operation 3 to 6 in one commit, but its watermark has"):
+            check_database(tmp_path, (entry[6], entry[3]), before=before, after=after)
 
 
 def test_flips_in_the_write_ahead_log_never_drop_a_write_unnoticed(history, tmp_path):
