@@ -20,6 +20,7 @@ from dsearch.types import Document
         ("broken\nline. Next\n\nBlock", ["broken line.", "Next", "Block"]),
         ("Items:\n- one\n- two\n1) three", ["Items:", "- one", "- two", "1) three"]),
         ("Wait... What? (Yes.) 42 is it.", ["Wait...", "What?", "(Yes.)", "42 is it."]),
+        ("It is in chapter 4. The rest follows.", ["It is in chapter 4.", "The rest follows."]),
         ("", []),
         (" \n\n ", []),
     ],
@@ -90,6 +91,11 @@ def test_shared_short_and_long_sentences_are_not_drawn():
     assert "Short one." not in drawn
     assert inverse_cloze([A], max_words=4) == []
     assert len(inverse_cloze([A], per_document=9)) == 3
+
+
+def test_a_sentence_that_a_text_repeats_is_drawn_once():
+    twice = article("t", "The first has five words.", "The next has five words.", "The first has five words.")
+    assert len(inverse_cloze([twice], per_document=9)) == 2
 
 
 def test_code_is_not_drawn():
