@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -162,3 +163,24 @@ def test_of_too_many_memories_the_one_unused_longest_is_forgotten(food: Collecti
 def test_rows_of_the_home_are_part_of_a_release(food: Collection, tmp_path: Path) -> None:
     with sharded(food, tmp_path / "two", 2):
         assert len(list((tmp_path / "two").rglob(ROWS_NAME))) == 4  # of the shards, and of their generations
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_memory_goes_to_every_shard_that_lacks_it_at_once(food: Collection) -> None:
+    head = food.stored_head("v1")
+    assert head.memory is not None
+    asked: list[tuple[str, int]] = []
+    known: set[int] = set()
+
+    class Forgetful:
+        def ask(self, method: str, requests: dict[int, Any]) -> dict[int, Any]:
+            asked.append((method, len(requests)))
+            if method == "learn":
+                known.update(requests)
+            return {shard: SimpleNamespace(lacks_memory=shard not in known) for shard in requests}
+
+    release: Any = None
+    searching = attention.ShardedAttention(release, Forgetful())
+    questions: Any = dict.fromkeys(range(7), "question")
+    assert {*searching._proposals(questions, head)} == {*range(7)}
+    assert asked == [("propose", 7), ("learn", 7), ("propose", 7)]

@@ -16,6 +16,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.search.search import ShardedSearch
+from dsearch.cluster.search.second_stage import RerankQuery, stage_over
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.errors import InvalidRequest, NotInCluster
@@ -115,3 +116,17 @@ def test_a_release_without_tokens_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequest, match="--second-stage"):
                 shards.search(["apple"], "v0", SearchOptions(highlight=True, highlight_by="meaning"))
             assert shards.search(["apple"], version, SearchOptions(stages=1))[0].hits
+            vector = [[1.0, *[0.0] * (plain.store.dimension - 1)]]  # which no stage follows
+            require_same(
+                shards.search(["apple"], version, SearchOptions(), vector)[0],
+                plain.answer(["apple"], SearchOptions(model=version), vector)[0],
+            )
+
+
+def test_tokens_of_another_length_than_the_stage_learned_are_none() -> None:
+    head = Head(32).reranking(SecondStage(32))
+    query = RerankQuery(None, 5, [])
+    assert stage_over(query, 32, head, "hybrid") is head.second_stage
+    for dims in (16, None):
+        with pytest.raises(NotInCluster, match="publish the collection again"):
+            stage_over(query, dims, head, "hybrid")
