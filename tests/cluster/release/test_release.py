@@ -183,3 +183,11 @@ def test_a_shard_of_another_number_of_documents_than_its_generation_is_refused(f
     replace(manifest, documents=manifest.documents + 1).write(folder / "001")
     with pytest.raises(CorruptData, match="do not fit each other; split it again"):
         Shard.open(folder / "001")
+
+
+def test_every_shard_of_a_release_is_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    close = Shard.close
+    monkeypatch.setattr(Shard, "close", lambda shard: closed.append(shard.manifest.number) or close(shard))
+    LocalShards(folder).close()
+    assert closed == [0, 1, 2]
