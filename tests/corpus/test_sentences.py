@@ -104,6 +104,8 @@ def test_code_is_not_drawn():
         ">>> counter = Counter(a) >>> print(counter.total())\n\nf(a_1, b_2, c_3, d_4)\n\n1 2 3 4 5 6 7",
     )
     assert inverse_cloze([code]) == []
+    few = "a sum of all x_1 + y_2 * z_3 / w_4 - v_5 == u_6"  # words of so many parts
+    assert inverse_cloze([Document("few", f"{few}\n\n{few} + t_7")]) == []
     assert inverse_cloze([Document("one", "f(a_1)\n\nThis is the only sentence here.")]) == []
     prose = Document("prose", "It's a well-known (if slow) way, isn't it?\n\nThe value `x_1` is 3.5 of all.")
     assert len(inverse_cloze([prose], min_words=3)) == 2
