@@ -151,11 +151,11 @@ def test_a_passage_never_begins_where_the_one_before_did():
 
 def test_what_has_no_tokens_is_not_repeated():
     """Marks that a tokenizer drops would stand at the end of a passage and in front of the next."""
-    text = " ".join([f"word{n:02d}{'x' * 24} {'-' * 30}" for n in range(200)])
+    text = " ".join([f"word{n:02d}{'x' * 24} {'-' * 30}" for n in range(160)])
 
     def without_marks(texts: Sequence[str]) -> list[int]:
         return [sum(word[0] != "-" for word in part.split()) for part in texts]
 
     passages = cut(text, 80, 0, without_marks)
-    assert len(passages) > 2
+    assert len(passages) > 1
     assert all(end <= start for (_, end), (start, _) in pairwise(passages))
