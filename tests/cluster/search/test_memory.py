@@ -24,6 +24,7 @@ from dsearch.cluster.wire.messages import MemoryContent, PastQueries
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.engine.models.memory import memory_bytes
+from dsearch.engine.search import hits as pages
 from dsearch.errors import NotInCluster
 from dsearch.search_options import SearchOptions
 from dsearch.training import remember
@@ -83,6 +84,19 @@ def test_shards_equal_one_machine(
             assert theirs.explain is not None
             assert ours.explain.memory == pytest.approx(theirs.explain.memory, abs=1e-5)
         assert query != "apple cheese" or any(hit.explain.memory > 0.1 for hit in found.hits if hit.explain)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense"])
+def test_past_queries_propose_beyond_the_candidates_too(
+    food: Collection, shards: ShardedSearch, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Of a large collection, where documents that borrow are proposed by no leg of theirs."""
+    monkeypatch.setattr(pages, "CANDIDATES", 1)
+    for module in (attention, ranking_memory):
+        monkeypatch.setattr(module, "COVERAGE_DOCUMENTS", 10)
+    for query in PAST.values():
+        options: dict[str, Any] = {"limit": 3, "mode": mode, "coverage": False}
+        require_same(shards.search([query], "v1", SearchOptions(**options))[0], food.search(query, **options))
 
 
 def test_in_a_large_collection_judged_documents_alone_are_proposed(

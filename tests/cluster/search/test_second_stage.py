@@ -19,6 +19,7 @@ from dsearch.cluster.search.search import ShardedSearch
 from dsearch.cluster.search.second_stage import RerankQuery, stage_over
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
+from dsearch.engine.search import hits as pages
 from dsearch.errors import InvalidRequest, NotInCluster
 from dsearch.search_options import SearchOptions
 from dsearch.types import Document
@@ -88,6 +89,21 @@ def test_shards_equal_one_machine(food: Collection, shards: ShardedSearch, optio
         if options.get("highlight") and query == QUERIES[0]:
             pieces = [piece for hit in result.hits for piece in hit.highlights or ()]
             assert {piece.by for piece in pieces} == {"meaning"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"stages": 2, "limit": 20}, {"model": "v1", "limit": 9, "offset": 12}],
+    ids=["plain", "learned"],
+)
+def test_what_is_listed_beyond_the_candidates_is_not_reranked(
+    food: Collection, shards: ShardedSearch, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(pages, "CANDIDATES", 7)
+    results = shards.search(QUERIES, "v0", SearchOptions(**options))
+    for query, result in zip(QUERIES, results, strict=True):
+        require_same(result, food.search(query, **options))
+    assert any(len(result.hits) == options["limit"] for result in results)
 
 
 def test_pages_over_shards_go_on_in_the_order_of_the_second_stage(shards: ShardedSearch) -> None:
