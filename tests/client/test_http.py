@@ -199,6 +199,23 @@ def test_an_answer_that_is_none_says_so(
         assert "no answer in 30 s; give a larger timeout_s" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("ready", httpx2.ReadTimeout("slow"), r"no answer in 1\.5 s; give a larger timeout_s$"),
+        ("delete_collection", httpx2.WriteTimeout("slow"), "no answer in 7 s; give a larger write_timeout_s"),
+        ("ready", httpx2.ConnectTimeout("silent"), "silent; is the server running.* dsearch serve"),
+    ],
+    ids=["read", "write", "connect"],
+)
+def test_who_waited_in_vain_is_told_what_to_change(
+    monkeypatch: pytest.MonkeyPatch, call: Call, name: str, error: Exception, said: str
+) -> None:
+    own = {"timeout_s": 1.5, "write_timeout_s": 7.0, "retries": 0}
+    with pytest.raises(Unavailable, match=said):
+        call(Replies(monkeypatch, error), name, *(["papers"] if name != "ready" else []), own=own)
+
+
 def task(state: str) -> httpx2.Response:
     content = {"id": "t1", "kind": "train", "collection": "papers", "created": "2026-01-31T12:00:00+00:00"}
     return httpx2.Response(202 if state == "queued" else 200, json={**content, "state": state})

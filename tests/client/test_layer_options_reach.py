@@ -16,7 +16,7 @@ from support.client.doors import HEAD, Door, arrays, made_up
 from dsearch.client import RemoteSearch, uploads
 from dsearch.client.options import WayToAttend
 from dsearch.errors import Gone, InvalidRequest
-from dsearch.results import Attention, DraftAdded, Gradients, Model, Models
+from dsearch.results import Attention, DraftAdded, Gradients, Model, ModelAdded, Models
 from dsearch.types import Stamp
 
 OPTIONS = {**get_type_hints(WayToAttend)}
@@ -134,11 +134,12 @@ def test_each_option_goes_with_each_request(way: str) -> None:
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way not in ("with_model", "as_version")])
 def test_what_a_call_gives_goes_with_each_request(way: str) -> None:
-    table = torch.full((2, 4), 0.25, requires_grad=True)
+    table = torch.full((2, 4), 1 / 3, dtype=torch.float64, requires_grad=True)
     ways: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"forward": {"texts": ["dog"]}}, {"queries": ["dog"]}),
         ({"forward": {"values": "year"}}, {"field": "year"}),
-        ({"forward": {"values": table}, "options": {"over": "all"}}, {"table": [[0.25] * 4] * 2}),
+        ({"forward": {"values": table}, "options": {"over": "all"}}, {"table": [[1 / 3] * 4] * 2}),
+        ({"forward": {"values": table}}, {"table": None, "field": None}),  # the candidates' rows are here
         ({"bias": torch.tensor([0.25, 0.5])}, {"bias": [0.25, 0.5]}),
         ({"dtype": torch.float64}, {"dtype": "float64"}),
         ({}, {"dtype": "float32", "vectors": [[0.5] * 4], "collection": "papers"}),
@@ -196,3 +197,45 @@ def test_a_bias_is_in_no_version_and_a_layer_with_one_makes_none(
         assert "a layer with a bias" in door.refusal
         layer.bias = None
         assert door.calls("save_model", collection="papers", layer=layer), door.refusal
+
+
+def test_a_draft_that_was_released_answers_no_more_and_a_published_version_is_the_next_parent() -> None:
+    client: Any = Recorder()
+    dropped: list[str] = []
+    parents: list[str | None] = []
+
+    def add_model(collection: str, tensors: Any, *, parent: str | None, record: Any) -> ModelAdded:
+        parents.append(parent)
+        return ModelAdded(f"v{8 + len(parents)}", str(parent), 1)
+
+    client.drop_draft = lambda collection, draft: dropped.append(draft)
+    client.add_model = add_model
+    layer = RemoteSearch(client, "papers", model="v5", train_head=True)
+    layer.sync()
+    layer.release()
+    layer.release()
+    assert dropped == ["d1"]
+    layer(torch.zeros(1, 4))
+    _, request = client.asked.pop()
+    assert (request["model"], "draft" in request) == ("v5", False)
+    assert (layer.publish(), layer.publish()) == ("v9", "v10")
+    assert parents == ["v5", "v9"]
+    layer.sync()
+    assert client.drafts == ["v5", "v10"]
+
+
+def test_a_state_that_is_gone_is_told_where_no_draft_answers() -> None:
+    client: Any = Recorder()
+    client.gone = True
+    with pytest.raises(Gone, match="expired"):
+        RemoteSearch(client, "papers", train_head=True)(torch.zeros(1, 4))
+    assert client.drafts == []
+
+
+def test_a_layer_as_the_version_that_it_became_has_the_encoder_that_learned() -> None:
+    client: Any = Recorder()
+    layer = RemoteSearch(client, "papers")
+    learned: Any = torch.nn.Identity()
+    layer.encoder = learned
+    assert layer.as_version("v7").encoder is learned
+    assert layer.with_model("v7").encoder is None

@@ -22,3 +22,15 @@ def test_searches_without_words_are_not_remembered(engine: SearchEngine, collect
     recorded = client.report_outcome("food", "task", useful_ids=[with_words.hits[0].id], success=True)
     assert recorded.events == 1
     assert [page.impression.query for page in collection.feedback.pages()] == ["apple"]
+
+
+def test_every_page_of_a_batch_is_remembered_and_success_is_what_was_said(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    client = LocalEngine(engine)
+    pages = client.search_batch("food", ["apple", "bread"], limit=3, episode="task")
+    useful = [page.hits[0].id for page in pages]
+    client.report_outcome("food", "task", useful_ids=useful, success=False)
+    told = {page.impression.query: page.events for page in collection.feedback.pages()}
+    assert {*told} == {"apple", "bread"}
+    assert {event.action for events in told.values() for event in events} == {"read"}  # not "used"

@@ -49,6 +49,20 @@ def test_back_end_and_encoder_are_those_of_the_variables(
     assert options["cache"] == tmp_path / "exports"
 
 
+def test_a_user_without_a_folder_for_caches_has_exports_in_the_home_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[tuple[str, dict[str, Any]]]
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("no home folder")
+
+    monkeypatch.delenv("DSEARCH_CACHE", raising=False)
+    monkeypatch.setattr("dsearch.encoder.automatic.source.machine_cache", nowhere)
+    with dsearch.open(tmp_path / "mine") as engine:
+        engine.engine.create("food")
+    ((_, options),) = loaded
+    assert options["cache"].parent == tmp_path / "mine"
+
+
 def test_a_given_encoder_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[tuple[str, dict[str, Any]]]
 ) -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.client.remote_output import rows_at
+from dsearch.client.remote_output import RemoteOutput, in_sequences, rows_at
 from dsearch.errors import DimensionMismatch
+from dsearch.types import Stamp
 
 
 def test_there_are_zeros_where_no_candidate_is() -> None:
@@ -25,3 +26,16 @@ def test_a_value_for_each_position_is_needed() -> None:
     assert rows_at(torch.ones(3, 4), positions).shape == (1, 2, 4)
     with pytest.raises(DimensionMismatch, match=r"values of shape \[2, 4\].* which has 3 or more"):
         rows_at(torch.ones(2, 4), positions)
+
+
+def test_sequences_have_their_own_steps() -> None:
+    ids = [[f"d{number}"] for number in range(6)]
+    numbers = torch.arange(6.0)[:, None]
+    by_head = numbers[:, None]
+    flat = RemoteOutput(
+        numbers, numbers, ids, numbers, by_head, by_head, by_head, Stamp(1, "v0", 7), np.arange(6)[:, None]
+    )
+    whole = in_sequences(flat, (2, 3))
+    assert whole.ids == [ids[:3], ids[3:]]
+    assert whole.context.tolist() == [[[0.0], [1.0], [2.0]], [[3.0], [4.0], [5.0]]]
+    assert (whole.dense.shape, whole.positions.shape, whole.texts) == ((2, 3, 1, 1), (2, 3, 1), None)

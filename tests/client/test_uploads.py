@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.client.uploads import Upload, clean_up, evidence_by, model_file, upload_of
+from dsearch.client.uploads import Upload, clean_up, evidence_by, kept_version, model_file, upload_of
+from dsearch.client.wire import tensors_of
+from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import ExampleScores
 
@@ -44,6 +46,10 @@ def test_parent_and_encoder_are_those_of_the_layer_unless_given() -> None:
     layer: Any = SimpleNamespace(head=Head(4), encoder=None, version="v2")
     assert upload_of(layer, None, None).parent == "v2"
     assert upload_of(layer, None, "v1").parent == "v1"
+    own, given = (EncoderChange(EncoderTraining("lora"), {}) for _ in range(2))
+    layer.encoder = own
+    assert upload_of(layer, None, None).encoder is own
+    assert upload_of(layer, given, None).encoder is given
     tensors = upload_of(Head(4, heads=2), None, None)
     assert (tensors.parent, tensors.encoder) == (None, None)
     assert {name: value.shape for name, value in tensors.head.items()} == {
@@ -51,6 +57,24 @@ def test_parent_and_encoder_are_those_of_the_layer_unless_given() -> None:
     }
     with pytest.raises(InvalidRequest, match="a layer without a head; make it with train_head=True"):
         upload_of(torch.nn.Linear(2, 2), None, None)
+
+
+def test_numbers_of_an_encoder_are_sent_as_they_are() -> None:
+    third = torch.tensor([1 / 3, 1e-9])
+    change = EncoderChange(EncoderTraining("lora"), {"a": third})
+    facts, tensors = tensors_of(model_file(Upload({"w": np.ones(1)}, change, None), None, None, {}).read())
+    assert facts is None
+    assert tensors["query_encoder/a"].tolist() == third.tolist()
+    assert tensors["w"].tolist() == [1.0]
+
+
+def test_a_version_is_kept_first_where_its_documents_are_encoded() -> None:
+    layer: Any = SimpleNamespace(as_version=None)
+    for options in ({}, {"encode_documents": False}):
+        assert kept_version(layer, lambda of: [1.0], None, options) is None
+    pending = kept_version(layer, lambda of: [1.0], None, {"encode_documents": True})
+    assert pending is not None
+    assert (pending.layer, pending.measure) == (layer, "score")
 
 
 class Layer(torch.nn.Module):

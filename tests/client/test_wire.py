@@ -26,6 +26,8 @@ from dsearch.client.wire import (
     joined_gradients,
     numbers,
     path_of,
+    prediction,
+    ragged,
     tensor_batches,
     tensors_of,
     text_and_hint,
@@ -57,6 +59,7 @@ def test_vectors_that_are_none_are_refused(vectors: Any, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         numbers(vectors)
     assert numbers([[1, 2]]).dtype == np.float64
+    assert [row.tolist() for row in ragged([[1 / 3], []])] == [[1 / 3], []]
 
 
 def test_dots_and_slashes_are_quoted_in_paths() -> None:
@@ -232,6 +235,15 @@ def test_each_part_of_attention_is_joined_in_the_order_of_the_queries() -> None:
     again = joined([of(slice(0, 1)), of(slice(1, 3))])
     for field in fields(Attention):
         np.testing.assert_array_equal(getattr(again, field.name), getattr(whole, field.name), field.name)
+
+
+def test_labels_of_a_prediction_are_named_by_what_they_are_and_a_number_has_none() -> None:
+    none = dict.fromkeys(("kind", "mean", "spread", "labels"))
+    counts = {"candidates": 0, "without_field": 0, "covered_mass": 1.0}
+    content = {**none, **counts, "evidence": [], "values": "stored"}
+    assert prediction(content).labels is None
+    labels = [{"label": True, "share": 0.75}, {"label": "true", "share": 0.25}]
+    assert prediction({**content, "labels": labels}).labels == {True: 0.75, "true": 0.25}
 
 
 def test_vectors_are_by_head_in_all_parts_if_in_any() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from support.fakes import HashingEncoder
 
-from dsearch.cluster.bulk import encode_on_cluster
-from dsearch.engine import SearchEngine
+from dsearch.cluster.bulk import EncodeBlocks, encode_on_cluster
+from dsearch.engine import PassageOptions, SearchEngine
+from dsearch.engine.indexing.ingest import encode_pending
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
 
@@ -80,3 +83,45 @@ def test_there_is_one_of_each_at_least(name: str, number: int) -> None:
     own: Any = {name: number}
     with pytest.raises(InvalidRequest, match=f"^{name}={number}; use 1 or more$"):
         encode_on_cluster(store, encoder={"encoder": "some/model"}, **own)
+
+
+def test_passages_of_a_block_go_back_to_their_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a Ray that encodes here: a row is told by its number in the store, not by its place in a block."""
+    with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
+        alone, made = (
+            engine.create(name, passages=PassageOptions(tokens=16, overlap=0)) for name in ("alone", "made")
+        )
+        texts = ["one two", "three", " ".join(f"word{n}" for n in range(40)), "four five six"]
+        for collection in (alone, made):
+            collection.store.upsert([Document(f"d{n}", text) for n, text in enumerate(texts)])
+        encode_pending(alone.store, alone.encoder)
+        worker = EncodeBlocks.__new__(EncodeBlocks)  # without the process that it is of
+        worker._collection, worker._encoder = made, made.encoder
+
+        class Blocks:
+            def __init__(self, items: list[Any]):
+                self._items = items
+
+            def map_batches(self, *_: Any, **__: Any) -> Blocks:
+                return self
+
+            def iter_rows(self) -> Any:
+                for item in self._items:
+                    yield {"encoded": worker({"rows": [item["rows"]]})["encoded"][0]}
+
+        data: Any = ModuleType("ray.data")
+        data.DataContext = SimpleNamespace(get_current=SimpleNamespace)
+        data.from_items = lambda items, override_num_blocks: Blocks(items)
+        data.ActorPoolStrategy = lambda *, size: size
+        ray: Any = ModuleType("ray")
+        ray.data = data
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        monkeypatch.setitem(sys.modules, "ray.data", data)
+        assert encode_on_cluster(made.store, encoder={}, block=2) == 4
+        rows = alone.store.rows()
+        ours, theirs = made.store.passages(rows), alone.store.passages(rows)
+        assert list(ours) == list(theirs) == [rows[2]]
+        assert ours[rows[2]].spans.tolist() == theirs[rows[2]].spans.tolist()
+        np.testing.assert_allclose(made.store.embeddings(rows), alone.store.embeddings(rows), atol=1e-6)

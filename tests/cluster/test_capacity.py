@@ -78,3 +78,8 @@ def test_the_smallest_dimension_and_load_are_planned_by_their_share() -> None:
         options = {"documents": 1, name: 0}
         with pytest.raises(InvalidRequest, match=f"{name}=0; use a number above 0"):
             plan(options.pop("documents"), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("documents", "kind"), [(10, "SQ8"), (1_000_000, "IVFPQ"), (10**9, "IVFPQ")])
+def test_the_kind_that_is_fastest_for_so_many_documents_is_planned(documents: int, kind: str) -> None:
+    assert plan(documents).kind.name == kind

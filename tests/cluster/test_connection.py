@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dsearch.cluster import connection
 from dsearch.cluster.connection import answers, is_loopback, require_token
 from dsearch.cluster.errors import NotOpen
+from dsearch.cluster.release import transfer
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.actor import ShardActor
@@ -99,3 +103,45 @@ def test_a_token_that_is_there_is_sent(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
     ray_module()
     assert os.environ["RAY_AUTH_MODE"] == "token"
+
+
+def test_an_address_of_six_bytes_and_more_has_its_port_behind_the_last_colon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def create(place: Any, timeout: float) -> Any:
+        asked.append(place)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(connection.socket, "create_connection", create)
+    assert answers("[::1]:7")
+    assert answers("ray://head:10001")
+    assert asked == [("::1", 7), ("head", 10001)]
+
+
+def test_a_copy_whose_disk_is_not_there_yet_opens_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(*_: Any) -> Any:
+        raise PermissionError(13, "not mounted")
+
+    monkeypatch.setattr(transfer, "fetch_shard", fetch)
+    try:
+        actor = ShardActor("/shards", "000", "digest", "/cache")
+    finally:
+        set_threads()
+    with pytest.raises(PermissionError, match="not mounted"):
+        actor.ready()
+
+
+def test_a_copy_serves_no_other_shard_than_its_release_names(
+    collection: Collection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collection.refresh()
+    split(collection.store, collection.snapshot.generation, tmp_path / "made", 2)
+    first, second = Release.read(tmp_path / "made").shards
+    try:
+        actor = ShardActor(str(tmp_path / "made"), first.name, second.digest, str(tmp_path / "cache"))
+    finally:
+        set_threads()
+    with pytest.raises(CorruptData, match="of another shard than the release names"):
+        actor.ready()

@@ -115,7 +115,12 @@ def kept(ray: Any, monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
     store: dict[bytes, bytes] = {}
     internal: Any = ModuleType("ray.experimental.internal_kv")
     internal._internal_kv_get = store.get
-    internal._internal_kv_put = lambda key, value, overwrite: store.__setitem__(key, value)
+
+    def put(key: bytes, value: bytes, overwrite: bool) -> None:
+        if overwrite or key not in store:
+            store[key] = value
+
+    internal._internal_kv_put = put
     monkeypatch.setitem(sys.modules, "ray.experimental", ModuleType("ray.experimental"))
     monkeypatch.setitem(sys.modules, "ray.experimental.internal_kv", internal)
     return store
@@ -225,3 +230,30 @@ def test_copies_of_a_release_that_does_not_start_are_ended(
         running.publish("uri", 2, "cache", num_cpus=1.0)
     assert ended == [[[f"papers:2000:{name}:{copy}" for copy in range(2)] for name in ("s0", "s1")]]
     assert running.live() == {"papers": before}
+
+
+def test_collections_are_live_side_by_side_and_each_replaced_one_ends_after_a_restart(
+    places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[Any] = []
+
+    class Timer:
+        def __init__(self, seconds: float, function: Any, arguments: list[Any]):
+            timers.append(arguments)
+
+        def start(self) -> None:
+            pass
+
+    monkeypatch.setattr(module.threading, "Timer", Timer)
+    running = Coordinator()
+    before = []
+    entries = [SimpleNamespace(name="s0", digest="digest")]
+    for name in ("papers", "notes"):
+        release = SimpleNamespace(collection=name, shards=entries, digest="digest", generation=1)
+        monkeypatch.setattr("dsearch.cluster.release.transfer.read_release", lambda uri, of=release: of)
+        before.append(running.publish("uri", 1, "cache", num_cpus=1.0)["actors"])
+        running.publish("uri", 1, "cache", num_cpus=1.0)
+    assert {*running.live()} == {"papers", "notes"}
+    timers.clear()
+    assert {*Coordinator().live()} == {"papers", "notes"}
+    assert [actors for (actors,) in timers] == before

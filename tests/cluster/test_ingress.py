@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -19,7 +20,7 @@ from dsearch.cluster.coordinator import READY_S
 from dsearch.cluster.ingress import EncodeRequest, EncoderReplica, Ingress, IngressSettings, deploy
 from dsearch.cluster.search import query_encoder
 from dsearch.cluster.search.query_encoder import EncodedQueries
-from dsearch.errors import CollectionNotFound, EncoderUnavailable, InvalidRequest
+from dsearch.errors import CollectionNotFound, EncoderUnavailable, InvalidRequest, Unavailable
 
 SETTINGS = IngressSettings(
     home="/home",
@@ -170,13 +171,15 @@ def test_queries_that_wait_together_get_the_states_of_their_own(
         EncodeRequest("papers", ["dddd"], "dense", "v1", True),
         EncodeRequest("notes", ["unknown"], "dense", "v1", True),
         EncodeRequest("papers", ["eeeee"], "dense", "v1", False),
+        EncodeRequest("notes", ["others"], "dense", "v1", True),
     ]
-    first, other, third, failed, plain = asyncio.run(replica.encode(asked))
+    first, other, third, failed, plain, beside = asyncio.run(replica.encode(asked))
     states = [answer[0].tolist() for answer in (first, other, third, plain)]
     assert states == [[[1], [2]], [[3]], [[4]], [[5]]]
     assert [[token[0][0] for token in answer[1]] for answer in (first, third)] == [["a", "bb"], ["dddd"]]
     assert other[1] is plain[1] is None
     assert isinstance(failed, CollectionNotFound)
+    assert beside is failed
     assert batches[0] == (["a", "bb", "dddd"], "dense", "v1", True)
     assert len(batches) == 4
 
@@ -245,3 +248,39 @@ def test_what_others_can_reach_needs_a_key(tmp_path: Path) -> None:
         deploy(settings, host="0.0.0.0", port=1)
     assert refused.value.hint is not None
     assert "keys create" in str(refused.value.hint)
+
+
+def test_each_number_of_a_deployment_reaches_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployed: dict[str, dict[str, Any]] = {}
+    started: list[Any] = []
+
+    def deployment(kind: Any, *, name: str, **options: Any) -> Any:
+        deployed[name] = options
+        return SimpleNamespace(bind=lambda *given: (name, *given))
+
+    serve: Any = SimpleNamespace(
+        batch=lambda **_: lambda method: method,
+        deployment=deployment,
+        ingress=lambda: lambda kind: kind,
+        start=lambda **options: started.append(options["http_options"]),
+        run=lambda bound, **options: started.append(bound),
+    )
+    ray = ModuleType("ray")
+    ray.serve = serve  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("dsearch.cluster.coordinator.free_share", lambda copies: copies / 100)
+    reached: list[str] = []
+    monkeypatch.setattr("dsearch.cluster.connection.answers", lambda address: bool(reached.append(address)))
+    settings = replace(SETTINGS, require_key=False)
+    for host, here in (("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("10.0.0.7", "10.0.0.7")):
+        with pytest.raises(Unavailable, match="runs in this cluster at another address than"):
+            deploy(settings, host=host, port=7, ingresses=2, encoders=3)
+        assert reached.pop() == f"{here}:7"
+    assert {name: options["num_replicas"] for name, options in deployed.items()} == {
+        "ingress": 2,
+        "encoder": 3,
+    }
+    each = [options["ray_actor_options"] for options in deployed.values()]
+    assert each == [{"num_cpus": 0.05}] * 2  # all of them share what is free
+    assert started[-2] == {"host": "10.0.0.7", "port": 7}
+    assert started[-1] == ("ingress", asdict(settings), ("encoder", asdict(settings)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,6 +69,24 @@ def test_the_port_is_that_of_the_address(monkeypatch: pytest.MonkeyPatch, noted:
     assert local_ray.start_head("127.0.0.1:7777") == "127.0.0.1:7777"
     assert "--port=7777" in process.command
     assert not any(part.startswith("--num-cpus") for part in process.command)
+    local_ray.start_head(cpus=1)
+    assert process.command[-1] == "--num-cpus=1"
+
+
+@pytest.mark.parametrize(("kept", "ended"), [(b"4711", [4711]), (b"", []), (None, [])])
+def test_a_ray_of_our_own_is_ended_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, noted: list[Any], kept: bytes | None, ended: list[int]
+) -> None:
+    ray, internal = ModuleType("ray"), ModuleType("ray.experimental.internal_kv")
+    left: list[None] = []
+    ray.shutdown = lambda: left.append(None)  # type: ignore[attr-defined]
+    internal._internal_kv_get = lambda key: kept  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.experimental", ModuleType("ray.experimental"))
+    monkeypatch.setitem(sys.modules, "ray.experimental.internal_kv", internal)
+    assert local_ray.stop_head() == bool(ended)
+    assert noted == ended
+    assert len(left) == len(ended)
 
 
 def test_one_that_does_not_start_is_ended_and_says_why(

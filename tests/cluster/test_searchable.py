@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from starlette.testclient import TestClient
@@ -42,6 +44,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
         scored.score = new_score("additive", 32, 5)
         for head in (unsure, scored):
             food.add_model(head.eval(), {})
+        writer.set_alias("today", "food")
         generation = food.snapshot.generation
         split(food.store, generation, folder / "release", 2)
     shards = LocalShards(folder / "release")
@@ -156,7 +159,8 @@ def test_both_are_searchable_and_shards_have_nothing_more(engine: ClusterEngine)
     assert isinstance(local, Searchable)
     offered = {name for name in dir(sharded) if not name.startswith("_")}
     assert offered == {name for name in dir(Searchable) if not name.startswith("_")}
-    assert engine.searchable("food") is sharded
+    assert engine.searchable("food") is engine.searchable("today") is sharded
+    assert engine.searchable("today") is sharded
 
 
 @pytest.mark.parametrize(
@@ -167,6 +171,36 @@ def test_a_model_of_parts_that_shards_do_not_know_is_refused(
 ) -> None:
     with pytest.raises(NotInCluster, match=f"model {model} has {part}, which shards do not know"):
         engine.searchable("food").search("apple", model=model)
+
+
+@pytest.mark.parametrize(
+    ("version", "parts"),
+    [
+        ("v1", None),
+        ("v2", "a second stage behind an encoder of its own"),
+        ("v3", "documents of its own"),
+        ("v4", 'documents of its own and a slot for "nothing fits"'),
+    ],
+)
+def test_a_second_stage_needs_the_encoder_of_the_release(version: str, parts: str | None) -> None:
+    staged, slot = object(), object()
+    heads = {"v1": (staged, None), "v2": (staged, None), "v3": (None, None), "v4": (None, slot)}
+
+    def head(name: str) -> Any:
+        second_stage, null_slot = heads[name]
+        return SimpleNamespace(second_stage=second_stage, null_slot=null_slot, learned_score=None)
+
+    local: Any = MagicMock()
+    local.name, local.head = "food", head
+    local.encoder_identity_of = {"v0": "e", "v1": "e", "v2": "other", "v3": "other", "v4": "e"}.get
+    local.has_documents_of = ("v3", "v4").__contains__
+    nothing: Any = None
+    collection = ShardedCollection(local, nothing)
+    if parts is None:
+        assert collection._supported_head(version).second_stage is staged
+    else:
+        with pytest.raises(NotInCluster, match=f"^model {version} has {parts}, which"):
+            collection._supported_head(version)
 
 
 def test_a_batch_has_no_covered_mass_unless_it_is_wanted(engine: ClusterEngine) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.corpus.chunk import cut
+from dsearch.corpus.chunk import _first_of_next, cut
 
 
 def words(texts: Sequence[str]) -> list[int]:
@@ -141,3 +141,21 @@ def test_nothing_of_a_text_is_kept_when_it_was_cut():
     assert counter() is None
     assert len(kept) > 40
     assert not any(part() for part in kept)
+
+
+def test_a_passage_never_begins_where_the_one_before_did():
+    """A first piece that fits into the overlap, before one as large as a passage, would be cut for ever."""
+    assert _first_of_next([1, 10, 10], 0, 0, 4) == 1
+    assert _first_of_next([10, 1, 3, 10], 0, 2, 4) == 1
+
+
+def test_what_has_no_tokens_is_not_repeated():
+    """Marks that a tokenizer drops would stand at the end of a passage and in front of the next."""
+    text = " ".join([f"word{n:02d}{'x' * 24} {'-' * 30}" for n in range(160)])
+
+    def without_marks(texts: Sequence[str]) -> list[int]:
+        return [sum(word[0] != "-" for word in part.split()) for part in texts]
+
+    passages = cut(text, 80, 0, without_marks)
+    assert len(passages) > 1
+    assert all(end <= start for (_, end), (start, _) in pairwise(passages))

@@ -102,3 +102,10 @@ def test_a_definition_that_is_far_leaves_the_cut_as_it_was() -> None:
 def test_lines_of_python_end_where_python_ends_them(mark: str, end: str) -> None:
     text = end.join([f"x = 'a{mark}b'  # {mark}", "", "def one():", "    pass", "", "def two():", "    pass"])
     assert [text[start:][:7] for start in definition_starts(text, "python")] == ["def one", "def two"]
+
+
+@pytest.mark.parametrize("language", ["javascript", "python", "shell"])
+def test_a_call_at_the_margin_begins_nothing_but_in_the_family_of_c(language: str) -> None:
+    text = "start(one,\n      two\n)\n\nrun (three\n"
+    assert definition_starts(text, language) == []
+    assert definition_starts(text, "c") == [0, text.index("run")]

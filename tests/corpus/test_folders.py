@@ -52,18 +52,31 @@ def test_linked_files_are_listed_and_linked_folders_not(tmp_path: Path) -> None:
 
 def test_the_innermost_rule_decides(tmp_path: Path) -> None:
     """As in Git: a file of a folder below says more than one above it, in both directions."""
-    tree(tmp_path, "a.log", "in/a.log", "in/b.txt", "in/deep/b.txt")
+    tree(tmp_path, "a.log", "in/a.log", "in/b.txt", "in/deep/b.txt", "in/deep/c.log")
     ignore(tmp_path, "*.log\n")
     ignore(tmp_path / "in", "!a.log\nb.txt\n")
     ignore(tmp_path / "in" / "deep", "!b.txt\n")
     assert listed(tmp_path) == ["in/a.log", "in/deep/b.txt"]
-    assert listed(tmp_path, ignored=True) == ["a.log", "in/a.log", "in/b.txt", "in/deep/b.txt"]
+    assert listed(tmp_path, ignored=True) == [
+        "a.log",
+        "in/a.log",
+        "in/b.txt",
+        "in/deep/b.txt",
+        "in/deep/c.log",
+    ]
 
 
 def test_rules_with_a_slash_are_about_folders_and_places(tmp_path: Path) -> None:
     tree(tmp_path, "build/a", "x/build/a", "x/build.txt", "top", "x/top", "file/of")
     ignore(tmp_path, "build/\n/top\nfile\n")
     assert listed(tmp_path) == ["x/build.txt", "x/top"]
+
+
+def test_nothing_of_a_folder_that_is_left_out_is_taken_back(tmp_path: Path) -> None:
+    """As in Git, which does not look into it."""
+    tree(tmp_path, "build/keep.txt", "other/keep.txt")
+    ignore(tmp_path, "build/\n!keep.txt\n")
+    assert listed(tmp_path) == ["other/keep.txt"]
 
 
 def test_rules_hold_in_their_own_folder_alone(tmp_path: Path) -> None:
@@ -102,7 +115,8 @@ def test_a_pattern_lists_files_once_by_the_shortest_path(tmp_path: Path) -> None
     found = matches(f"{tmp_path}/**/*.txt")
     assert found == [tmp_path / "b.txt", tmp_path / "way" / "a.txt"]
     os.link(tmp_path / "b.txt", tmp_path / "c.txt")  # another name in the same folder is another file
-    assert matches(f"{tmp_path}/*.txt") == [tmp_path / "b.txt", tmp_path / "c.txt"]
+    (tmp_path / "d.txt").symlink_to("b.txt")
+    assert matches(f"{tmp_path}/*.txt") == [tmp_path / name for name in ("b.txt", "c.txt", "d.txt")]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,19 @@ def test_renamed_copies_are_told_apart_by_their_names(tmp_path):
     }
 
 
+def test_copies_that_moved_keep_their_ids_by_their_names_in_whatever_order_they_are_read(tmp_path):
+    for name in ("x.txt", "y.txt"):
+        (tmp_path / name).write_text("the same")
+    kept = Kept()
+    kept.index(tmp_path)
+    for folder, name in (("1", "y.txt"), ("2", "x.txt")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / name).rename(tmp_path / folder / name)
+    assert kept.index(tmp_path) == []
+    paths = {id: document.metadata["path"] for id, document in kept.documents.items()}
+    assert paths == {"x.txt": "2/x.txt", "y.txt": "1/y.txt"}
+
+
 def test_of_two_copies_of_a_lost_file_one_keeps_its_id(tmp_path):
     (tmp_path / "a.txt").write_text("the same")
     kept = Kept()
@@ -197,3 +210,14 @@ def test_the_collection_is_always_the_image_of_the_folder(tmp_path_factory, step
             for id, document in kept.documents.items():
                 if document.metadata["path"] in before:
                     assert before[document.metadata["path"]][0] == id
+
+
+def test_a_folder_that_is_named_from_where_one_stands_is_mirrored_as_by_its_whole_name(tmp_path, monkeypatch):
+    (tmp_path / "notes").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "notes" / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    kept = Kept()
+    kept.index("notes")
+    (tmp_path / "notes" / "b.txt").unlink()
+    assert kept.index("notes") == ["b.txt"]

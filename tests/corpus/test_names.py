@@ -100,3 +100,38 @@ def test_a_file_of_the_far_future_has_no_time_of_change(seconds: float) -> None:
     file = SourceFile(late, "/home", "a.txt", ".txt")
     metadata = file.described(Document("a.txt", "x")).metadata
     assert (metadata["size"], "modified" in metadata) == (7, False)
+
+
+def test_a_document_that_moved_is_not_counted_where_it_was(tmp_path: Path) -> None:
+    gone, here = tmp_path / "gone", tmp_path / "here"
+    here.mkdir()
+    (here / "b.txt").write_text("moved")
+    mirror = Mirror()
+    mirror.learn([from_folder(gone, "a.txt", "moved"), from_folder(gone, "c.txt", "lost")])
+    assert [one.id for one in read_sources([here], problems=Problems(), mirror=mirror)] == ["a.txt"]
+    assert mirror.elsewhere() == {str(gone): 1}
+
+
+def test_a_deleted_file_leaves_its_id_to_no_other_folder(tmp_path: Path) -> None:
+    """Whoever kept the id would read another text, until the folder itself is read again."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    mirror = Mirror()
+    mirror.learn([from_folder(tmp_path / "one", "a.txt", "old")])
+    assert mirror.identify(from_folder(tmp_path / "two", "a.txt", "new")).id == "two/a.txt"
+
+
+def test_new_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    mirror = Mirror()
+    named = [mirror.identify(from_folder(tmp_path / name, "a.txt", name)).id for name in ("one", "two")]
+    assert named == ["a.txt", "two/a.txt"]
+
+
+def test_a_record_that_moved_to_another_file_of_its_folder_keeps_its_id(tmp_path: Path) -> None:
+    def record(path: str, text: str) -> Document:
+        own = {"root": str(tmp_path), "path": path, "record": "7"}
+        return Document("7", text, metadata={FIELD: own})
+
+    mirror = Mirror()
+    mirror.learn([record("a.csv", "before")])
+    assert mirror.identify(record("b.csv", "behind")).id == "7"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dsearch.corpus import BeirFolder, Mirror, Problems, RecordFields, read, read_sources
+from dsearch.corpus.parts import LARGEST
 from dsearch.corpus.readers import read_named
 from dsearch.errors import InvalidSource
 from dsearch.types import Document, EmbeddedDocument
@@ -101,6 +102,13 @@ def _of(document: Document) -> dict[str, Any]:
     own = {name: getattr(document, name) for name in ("id", "title", "text", "value")}
     own["embedding"] = None if embedding is None else list(embedding)
     return {**own, "types": document.metadata["year"]}
+
+
+def test_a_large_file_that_is_given_as_bytes_is_split_too() -> None:
+    text = b"words and words\n" * (LARGEST // 16 + 1)
+    ids = [document.id for document in read_named(io.BytesIO(text), "a.txt")]
+    assert ids == ["a.txt", *(f"a.txt#{number}" for number in range(2, len(ids) + 1))]
+    assert len(ids) == 5
 
 
 def test_every_field_of_records_is_given() -> None:

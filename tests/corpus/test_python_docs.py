@@ -122,6 +122,8 @@ def test_entries_of_a_small_library(library):
         "summary": "List the n most common elements.",
         "line": 10,
     }
+    kinds = {name: documents[name].metadata["kind"] for name in ("demo", "demo.Counter", "demo.guarded")}
+    assert kinds == {"demo": "module", "demo.Counter": "class", "demo.guarded": "function"}
     assert documents["demo.guarded"].metadata["signature"] == "guarded(a, /, *, b: int=1)"
     assert documents["demo.Counter"].metadata["signature"] == "class Counter(dict)"
     assert documents["demo"].text == "The module in one line."
@@ -132,9 +134,12 @@ def test_entries_of_a_small_library(library):
 
 
 def test_private_entries_are_there_on_request(library):
+    (library / "_hidden.py").write_text(
+        '"""A hidden module."""\ndef shown():\n    """Its own name is public."""\n'
+    )
     public = {document.id for document in python_corpus(library=library).documents}
     everything = {document.id for document in python_corpus(public_only=False, library=library).documents}
-    assert everything - public == {"_hidden", "demo.Counter._keep"}
+    assert everything - public == {"_hidden", "_hidden.shown", "demo.Counter._keep"}
 
 
 def test_summaries_are_queries_and_equal_ones_share_their_documents(library):

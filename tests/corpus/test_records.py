@@ -51,6 +51,7 @@ def test_a_document_without_id_is_named_by_its_content():
     assert (first.id, second.id) == (content_id("", "one"), content_id("", "two"))
     assert first.id != second.id
     assert content_id("ab", "c") != content_id("a", "bc")
+    assert content_id("a", "c") != content_id("b", "c")
     assert read_lines('{"text": "one", "other": 1}')[0].id == first.id
 
 
@@ -153,6 +154,11 @@ def test_a_named_text_field_that_is_missing():
 
 def test_a_title_alone_is_a_document():
     assert read_lines('{"_id": "a", "title": "T"}') == [Document(id="a", title="T", text="")]
+
+
+def test_entries_of_an_object_of_metadata_take_precedence():
+    (document,) = read_lines('  {"_id": "a", "text": "x", "lang": "en", "metadata": {"lang": "de"}}')
+    assert document.metadata == {"lang": "de"}
 
 
 def test_metadata_that_is_no_object_stays_a_field():

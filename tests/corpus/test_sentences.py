@@ -20,6 +20,7 @@ from dsearch.types import Document
         ("broken\nline. Next\n\nBlock", ["broken line.", "Next", "Block"]),
         ("Items:\n- one\n- two\n1) three", ["Items:", "- one", "- two", "1) three"]),
         ("Wait... What? (Yes.) 42 is it.", ["Wait...", "What?", "(Yes.)", "42 is it."]),
+        ("It is in chapter 4. The rest follows.", ["It is in chapter 4.", "The rest follows."]),
         ("", []),
         (" \n\n ", []),
     ],
@@ -92,12 +93,19 @@ def test_shared_short_and_long_sentences_are_not_drawn():
     assert len(inverse_cloze([A], per_document=9)) == 3
 
 
+def test_a_sentence_that_a_text_repeats_is_drawn_once():
+    twice = article("t", "The first has five words.", "The next has five words.", "The first has five words.")
+    assert len(inverse_cloze([twice], per_document=9)) == 2
+
+
 def test_code_is_not_drawn():
     code = Document(
         "code",
         ">>> counter = Counter(a) >>> print(counter.total())\n\nf(a_1, b_2, c_3, d_4)\n\n1 2 3 4 5 6 7",
     )
     assert inverse_cloze([code]) == []
+    few = "a sum of all x_1 + y_2 * z_3 / w_4 - v_5 == u_6"  # words of so many parts
+    assert inverse_cloze([Document("few", f"{few}\n\n{few} + t_7")]) == []
     assert inverse_cloze([Document("one", "f(a_1)\n\nThis is the only sentence here.")]) == []
     prose = Document("prose", "It's a well-known (if slow) way, isn't it?\n\nThe value `x_1` is 3.5 of all.")
     assert len(inverse_cloze([prose], min_words=3)) == 2

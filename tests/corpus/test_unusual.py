@@ -17,11 +17,14 @@ from dsearch.corpus.columns import typed
 from dsearch.corpus.definitions import definition_starts
 from dsearch.corpus.formats import office
 from dsearch.corpus.formats.decoding import SAMPLE, decoded
+from dsearch.corpus.formats.extras import optional
 from dsearch.corpus.formats.front_matter import MOST, split_front_matter
 from dsearch.corpus.formats.jsonl import documents_of_array, read_jsonl
+from dsearch.corpus.formats.lines import beginning, unzipped
 from dsearch.corpus.formats.mail import read_mbox
 from dsearch.corpus.formats.notebooks import read_notebook
 from dsearch.corpus.records import BadRecord, plain_json
+from dsearch.errors import MissingExtra
 from dsearch.types import Document
 
 
@@ -248,3 +251,59 @@ def test_a_form_feed_does_not_move_the_definitions_of_python() -> None:
         "def one():",
         "class Two:",
     ]
+
+
+def test_a_plain_line_says_nothing_of_the_encoding_of_the_others() -> None:
+    text = "Der Käufer übernimmt die Größe.\nA line of plain letters.\nDéjà vu, naïve.\n"
+    assert decoded(text.encode("cp1252")) == (text, "cp1252")
+
+
+def test_a_package_that_is_not_whole_is_told_as_one_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_installed.py").write_text("from os import what_it_does_not_have\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(MissingExtra, match="Odd files need half_installed, which is not installed or not"):
+        optional("half_installed", extra="files", what="Odd files")
+
+
+def test_cells_that_are_neither_words_nor_code_have_no_fence() -> None:
+    cells = [{"cell_type": "raw", "source": "as it is"}, {"cell_type": "code", "source": "x = 1"}]
+    assert notebook({"cells": cells}).text == "as it is\n\n```\nx = 1\n```"
+
+
+def test_every_row_of_a_table_of_word_is_read(tmp_path: Path) -> None:
+    document = pytest.importorskip("docx").Document()
+    for row, words in zip(document.add_table(2, 2).rows, (("a", "b"), ("c", "d")), strict=True):
+        row.cells[0].text, row.cells[1].text = words
+    document.save(str(tmp_path / "a.docx"))
+    assert [one.text for one in read(tmp_path / "a.docx")] == ["a | b\nc | d"]
+
+
+def test_a_number_that_is_none_is_absent_whatever_its_type() -> None:
+    assert plain_json([Decimal("NaN"), Decimal("-Infinity"), Decimal(2)]) == [None, None, 2.0]
+
+
+class _Drops(io.RawIOBase):
+    """A pipe that gives a byte at a time."""
+
+    def __init__(self, content: bytes):
+        self._content = content
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part, self._content = self._content[:1], self._content[1:]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def test_the_beginning_of_a_stream_is_as_long_as_wanted_however_it_arrives() -> None:
+    start, stream = beginning(_Drops(b"abcdef"), 4)
+    assert (start, stream.read()) == (b"abcd", b"abcdef")
+    assert beginning(_Drops(b"ab"), 4)[0] == b"ab"
+
+
+def test_half_of_the_mark_of_gzip_is_text() -> None:
+    assert unzipped(io.BytesIO(b"\x1f and words")).read() == b"\x1f and words"

@@ -53,7 +53,7 @@ class Candidates:
     names: Int64[np.ndarray, "batch candidates"] | None = None
     beyond: Bool[np.ndarray, "batch candidates"] | None = None
 
-    def arranged(self, orders: Sequence[Int64[np.ndarray, " hits"]]) -> Candidates:
+    def arranged(self, orders: Sequence[Int64[np.ndarray, " _"]]) -> Candidates:
         """The candidates in these orders; what follows them is padding, −1."""
         columns, padding = padded(orders, self.positions.shape[1])
 

@@ -42,7 +42,7 @@ OWN = ("title", "text", "metadata")
 Shape = Callable[[Hit], Hit]
 FieldOf = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
 DocumentsOf = Callable[[Int64[np.ndarray, " rows"]], Mapping[int, Document]]
-Duplicates = list[Int64[np.ndarray, " hits"]]
+Duplicates = list[Int64[np.ndarray, " _"]]
 """For each query and hit, the number of candidates that it stands for beside itself."""
 
 
@@ -72,7 +72,7 @@ def arranged(
     if chosen.group_by is None and chosen.sort is None and not chosen.diversity and not chosen.collapse:
         return output, None
     duplicates: Duplicates = []
-    orders: list[Int64[np.ndarray, " hits"]] = []
+    orders: list[Int64[np.ndarray, " _"]] = []
     counts: list[int] = reached.tolist()
     for query, count in enumerate(counts):
         order: Int64[np.ndarray, " hits"] = np.arange(count, dtype=np.int64)
@@ -158,7 +158,7 @@ def diverse(
 
 
 def padded(
-    orders: Sequence[Int64[np.ndarray, " hits"]], width: int
+    orders: Sequence[Int64[np.ndarray, " _"]], width: int
 ) -> tuple[Int64[np.ndarray, "batch width"], Bool[np.ndarray, "batch width"]]:
     """The orders as an array, and where it only fills up lines that are shorter."""
     columns = np.zeros((len(orders), width), np.int64)
@@ -169,7 +169,7 @@ def padded(
     return columns, padding
 
 
-def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -> SearchOutput:
+def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " _"]]) -> SearchOutput:
     """The output with its candidates in these orders, padded to its width."""
     columns, padding = padded(orders, output.positions.shape[1])
     at, absent = (on_device_of(of, output.weights) for of in (columns, padding))

@@ -234,7 +234,7 @@ def hits_of(
     explain: Explain | None = None,
     highlight: ShowPieces | None = None,
     meaning: ShowMeaning | None = None,
-    duplicates: Sequence[Int64[np.ndarray, " hits"]] | None = None,
+    duplicates: Sequence[Int64[np.ndarray, " _"]] | None = None,
 ) -> list[list[Hit]]:
     """Build the hits of each query, ranks counted from 1; all documents are read in one pass.
 

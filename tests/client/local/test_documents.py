@@ -36,6 +36,8 @@ def test_a_document_refused_for_its_embedding_leaves_its_id_free(engine: LocalEn
     more = [given(str(number), 1.0, 0.0) for number in range(1000)]
     again = engine.upsert("given", [given("c", 1.0), *more[:999], given("c", 1.0, 0.0)])
     assert (again.inserted, again.refused) == (1000, 1)
+    same = engine.upsert("given", [given("c", 1.0), *more[:999], given("c", 1.0, 0.0)])
+    assert (same.inserted, same.updated, same.unchanged, same.refused) == (0, 0, 1000, 1)
     assert engine.get("given", "c").text == "text of c"
 
 

@@ -17,7 +17,7 @@ from dsearch.client import Client
 from dsearch.client.flow import JSON, NDJSON, TENSORS, HttpReply, Pause, Request
 from dsearch.client.operations.all import Operations
 from dsearch.client.operations.tasks import TaskOperations
-from dsearch.errors import Unavailable
+from dsearch.errors import InvalidDocument, Unavailable
 from dsearch.jobs import ExampleScores
 from dsearch.types import Stamp
 
@@ -162,7 +162,9 @@ WRITES: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any, bool]] =
         True,
     ),
     ("promote", (C, "v1"), {}, POST, f"{P}/models/v1/promote", None, True),
+    ("delete_many", (C,), {"ids": []}, POST, f"{P}/documents/delete", {"ids": []}, True),
     ("rollback_rows", (C, 5), {}, POST, f"{P}/models/rollback-rows", {"sequence": 5}, False),
+    ("rollback_rows", (C, 0), {}, POST, f"{P}/models/rollback-rows", {"sequence": 0}, False),
     (
         "rollback_rows",
         (C,),
@@ -429,3 +431,40 @@ def test_a_server_is_ready_when_it_says_so() -> None:
             flow.send(HttpReply(200, {}, json.dumps({"status": status}).encode()))
         assert ended.value.value is ready
     assert Client.ready.__doc__ == Operations.ready.__doc__
+
+
+def written(**counts: int) -> HttpReply:
+    whole = {
+        "sequence": 7,
+        "inserted": 0,
+        "updated": 0,
+        "unchanged": 0,
+        "refused": 0,
+        "problems": [],
+        **counts,
+    }
+    return HttpReply(200, {}, json.dumps(whole).encode())
+
+
+def test_what_was_there_already_is_stored_though_others_are_refused() -> None:
+    flow = flow_of("upsert", C, [{"id": "a", "text": "x"}, {"id": "b"}])
+    next(flow)
+    with pytest.raises(StopIteration) as ended:
+        flow.send(written(unchanged=1, refused=1))
+    assert (ended.value.value.unchanged, ended.value.value.refused) == (1, 1)
+
+
+def test_a_batch_that_is_refused_as_a_whole_is_an_error() -> None:
+    flow = flow_of("upsert", C, [{"id": "a", "text": "x"}])
+    next(flow)
+    with pytest.raises(InvalidDocument, match="too long"):
+        flow.throw(InvalidDocument("too long"))
+
+
+def test_what_the_server_notes_of_predictions_comes_with_them() -> None:
+    flow = flow_of("predict", C, ["cat"], field="f")
+    next(flow)
+    said = {"generation": 1, "model": "v0", "sequence": 7, "results": [], "note": "hold too little"}
+    with pytest.raises(StopIteration) as ended:
+        flow.send(HttpReply(200, {}, json.dumps(said).encode()))
+    assert ended.value.value.note == "hold too little"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.cli.commands import serve
+from dsearch.cluster.release import split as splitting
 from dsearch.cluster.release.release import Release, ShardManifest
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
@@ -137,6 +139,11 @@ def test_a_release_is_whole_or_not_there(
         split(collection.store, generation, tmp_path / "half", 2)
     monkeypatch.undo()
     assert not list(tmp_path.glob("*half*"))
+    monkeypatch.setattr(splitting, "MAX_SHARDS", 2)
+    with pytest.raises(InvalidRequest, match="shards=3; use 1 to 2"):
+        split(collection.store, generation, tmp_path / "none", 3)
+    assert len(split(collection.store, generation, tmp_path / "two", 2).shards) == 2
+    monkeypatch.undo()
     split(collection.store, generation, tmp_path / "there", 20)  # more shards than documents
     with pytest.raises(Conflict, match="exists"):
         split(collection.store, generation, tmp_path / "there", 2)
@@ -159,3 +166,28 @@ def test_shards_have_the_keys_of_the_generation(collection: Collection, tmp_path
         assert projection is not None
         np.testing.assert_array_equal(projection, generation.key_projection)
     shards.close()
+
+
+def test_shards_keep_keys_as_the_generation_does(collection: Collection, tmp_path: Path) -> None:
+    collection.refresh(kind="SQ8")
+    split(collection.store, collection.snapshot.generation, tmp_path / "release", 2)
+    shards = LocalShards(tmp_path / "release")
+    kinds = [shard.state.generation.manifest.dense["kind"] for shard in shards.shards]
+    assert kinds == [collection.snapshot.generation.manifest.dense["kind"]] * 2
+    assert kinds[0] == "SQ8"
+    shards.close()
+
+
+def test_a_shard_of_another_number_of_documents_than_its_generation_is_refused(folder: Path) -> None:
+    manifest = ShardManifest.read(folder / "001")
+    replace(manifest, documents=manifest.documents + 1).write(folder / "001")
+    with pytest.raises(CorruptData, match="do not fit each other; split it again"):
+        Shard.open(folder / "001")
+
+
+def test_every_shard_of_a_release_is_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    close = Shard.close
+    monkeypatch.setattr(Shard, "close", lambda shard: closed.append(shard.manifest.number) or close(shard))
+    LocalShards(folder).close()
+    assert closed == [0, 1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,3 +151,41 @@ def test_a_shard_that_names_a_file_outside_itself_is_refused(
         with pytest.raises(CorruptData, match="names a file outside itself"):
             fetch_shard(there, entry.name, entry.digest, tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_of_two_that_fetch_a_shard_at_once_the_slower_takes_what_is_there(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: bool
+) -> None:
+    there, cache = (tmp_path / "there").as_uri(), tmp_path / "cache"
+    send(folder, there)
+    entry = Release.read(folder).shards[0]
+
+    def rename(arriving: Path, shard: Path) -> None:
+        if faster:
+            shutil.copytree(arriving, shard)
+        raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr(transfer, "_local", lambda uri: None)
+    monkeypatch.setattr(Path, "rename", rename)
+    if faster:
+        assert fetch_shard(there, entry.name, entry.digest, cache) == cache / entry.digest
+    else:
+        with pytest.raises(OSError, match="not empty"):
+            fetch_shard(there, entry.name, entry.digest, cache)
+    assert [path.name for path in cache.iterdir()] == [entry.digest] * faster
+
+
+def test_a_look_at_a_release_leaves_nothing_behind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ingress looks whenever something is published."""
+    there, scratch = (tmp_path / "there").as_uri(), tmp_path / "scratch"
+    send(folder, there)
+    monkeypatch.setattr(transfer, "_local", lambda uri: None)
+    monkeypatch.setattr(transfer, "_scratch", lambda: scratch.mkdir() or str(scratch))
+    assert read_release(there).digest == Release.read(folder).digest
+    assert not scratch.exists()
+    with pytest.raises(CorruptData):
+        read_release(f"{there}/nothing")
+    assert not scratch.exists()

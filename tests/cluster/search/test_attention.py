@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,3 +92,17 @@ def test_there_is_one_round_at_least(rounds: list[Any], hops: int) -> None:
     with pytest.raises(InvalidRequest, match=f"^hops={hops}; use an integer of at least 1$"):
         attended(0.0, hops=hops)
     assert rounds == []
+
+
+@pytest.mark.parametrize(("reached", "whole"), [([[0, 1], [1, 0]], True), ([[0, 1], [1, -1]], False)])
+def test_all_is_covered_where_each_query_has_reached_each_document(
+    monkeypatch: pytest.MonkeyPatch, unchecked: None, reached: list[list[int]], whole: bool
+) -> None:
+    estimated = torch.tensor([0.75, 0.5])
+    monkeypatch.setattr(attention, "mass_of", lambda *_, **__: estimated)
+    places = np.array(reached)
+    output: Any = SimpleNamespace(positions=places, sharing=places, folded=None)
+    answers: Any = {0: SimpleNamespace(partition=np.zeros((2, 1), np.float32))}
+    head: Any = SimpleNamespace(temperature=1.0, mixture_of=lambda folded: None)
+    mass = attention._mass(output, answers, 2, head)
+    assert mass.tolist() == ([1.0, 1.0] if whole else [0.75, 0.5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from dsearch.cluster.wire.messages import MemoryContent, PastQueries
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.engine.models.memory import memory_bytes
+from dsearch.engine.search import hits as pages
 from dsearch.errors import NotInCluster
 from dsearch.search_options import SearchOptions
 from dsearch.training import remember
@@ -82,6 +84,19 @@ def test_shards_equal_one_machine(
             assert theirs.explain is not None
             assert ours.explain.memory == pytest.approx(theirs.explain.memory, abs=1e-5)
         assert query != "apple cheese" or any(hit.explain.memory > 0.1 for hit in found.hits if hit.explain)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense"])
+def test_past_queries_propose_beyond_the_candidates_too(
+    food: Collection, shards: ShardedSearch, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Of a large collection, where documents that borrow are proposed by no leg of theirs."""
+    monkeypatch.setattr(pages, "CANDIDATES", 1)
+    for module in (attention, ranking_memory):
+        monkeypatch.setattr(module, "COVERAGE_DOCUMENTS", 10)
+    for query in PAST.values():
+        options: dict[str, Any] = {"limit": 3, "mode": mode, "coverage": False}
+        require_same(shards.search([query], "v1", SearchOptions(**options))[0], food.search(query, **options))
 
 
 def test_in_a_large_collection_judged_documents_alone_are_proposed(
@@ -162,3 +177,24 @@ def test_of_too_many_memories_the_one_unused_longest_is_forgotten(food: Collecti
 def test_rows_of_the_home_are_part_of_a_release(food: Collection, tmp_path: Path) -> None:
     with sharded(food, tmp_path / "two", 2):
         assert len(list((tmp_path / "two").rglob(ROWS_NAME))) == 4  # of the shards, and of their generations
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_memory_goes_to_every_shard_that_lacks_it_at_once(food: Collection) -> None:
+    head = food.stored_head("v1")
+    assert head.memory is not None
+    asked: list[tuple[str, int]] = []
+    known: set[int] = set()
+
+    class Forgetful:
+        def ask(self, method: str, requests: dict[int, Any]) -> dict[int, Any]:
+            asked.append((method, len(requests)))
+            if method == "learn":
+                known.update(requests)
+            return {shard: SimpleNamespace(lacks_memory=shard not in known) for shard in requests}
+
+    release: Any = None
+    searching = attention.ShardedAttention(release, Forgetful())
+    questions: Any = dict.fromkeys(range(7), "question")
+    assert {*searching._proposals(questions, head)} == {*range(7)}
+    assert asked == [("propose", 7), ("learn", 7), ("propose", 7)]

@@ -179,6 +179,7 @@ def test_a_lost_shard_fails_or_is_missing_by_choice(food: Collection, split_food
     assert found.hits
     numbers = [int(hit.id[1:]) for hit in found.hits]
     assert not [number for number in numbers if 120 <= number < 180]
+    assert max(numbers) >= 240  # those behind it answer
     assert sum(hit.weight for hit in found.hits) == pytest.approx(1, abs=1e-4)
 
 

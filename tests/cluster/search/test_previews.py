@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pytest
+import torch
+
+from dsearch.cluster.search import hits as module
 from dsearch.cluster.search.hits import HitFields, by_field, preview
 from dsearch.engine.search.hits import HitPage
 from dsearch.types import Hit
@@ -55,3 +61,16 @@ def test_hits_by_a_field_are_ranked_anew() -> None:
     ordered = by_field(hits, "year", page(2, 1))
     assert [(hit.rank, hit.id) for hit in ordered] == [(2, "d3"), (3, "d2")]
     assert [hit.id for hit in by_field(hits, "-year", page(9))] == ["d0", "d2", "d1", "d3"]
+
+
+def test_the_passage_is_of_the_head_that_adds_most_to_the_weight(unchecked: None) -> None:
+    """The second head finds less of the document, and counts more."""
+    keys = np.array([[[5, 6], [7, 8]]])
+    output: Any = SimpleNamespace(
+        keys=keys, head_weights=torch.tensor([[[0.9, 0.9], [0.5, 0.01]]]), folded=None
+    )
+    head: Any = SimpleNamespace(mixture_of=lambda folded: torch.tensor([[0.25, 0.75]]))
+    candidates: Any = SimpleNamespace(keys=keys)
+    taken = module._keys(output, candidates, head)
+    assert taken is not None
+    assert taken.tolist() == [[7, 6]]

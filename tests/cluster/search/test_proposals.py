@@ -151,3 +151,11 @@ def test_what_is_known_of_candidates_goes_with_them() -> None:
         assert two[..., :2].tolist() == whole[..., [2, 0]].tolist(), field.name
         if field.name in ("positions", "shards"):
             assert two[0, 2:].tolist() == [-1], field.name
+
+
+def test_one_shard_with_long_documents_is_enough_to_tell_passages() -> None:
+    here, there = proposal([3], [0.1]), proposal([101], [0.2])
+    long = replace(there, keys=np.array([[[7]]], np.int64))
+    for first, second, told in ((here, there, False), (here, long, True)):
+        candidates, _ = merged({0: first, 1: second}, OFFSETS, QUESTION)
+        assert candidates.passages is told

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -146,3 +147,10 @@ def test_an_ingress_takes_both_from_one_answer(food: Collection, replica: Encode
     assert encode("food", TEXTS, "hybrid", "v0", False).tokens is None
     with pytest.raises(ModelNotFound):
         encode("food", TEXTS, "hybrid", "v9", True)
+
+
+def test_queries_are_encoded_for_the_version_that_answers() -> None:
+    asked: list[tuple[Any, ...]] = []
+    local: Any = SimpleNamespace(query_states=lambda *given: asked.append(given))
+    encode_queries(local, TEXTS, "dense", "v3", False)
+    assert asked == [(TEXTS, "dense", "v3", None)]

@@ -16,8 +16,10 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.search.search import ShardedSearch
+from dsearch.cluster.search.second_stage import RerankQuery, stage_over
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
+from dsearch.engine.search import hits as pages
 from dsearch.errors import InvalidRequest, NotInCluster
 from dsearch.search_options import SearchOptions
 from dsearch.types import Document
@@ -89,6 +91,21 @@ def test_shards_equal_one_machine(food: Collection, shards: ShardedSearch, optio
             assert {piece.by for piece in pieces} == {"meaning"}
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"stages": 2, "limit": 20}, {"model": "v1", "limit": 9, "offset": 12}],
+    ids=["plain", "learned"],
+)
+def test_what_is_listed_beyond_the_candidates_is_not_reranked(
+    food: Collection, shards: ShardedSearch, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(pages, "CANDIDATES", 7)
+    results = shards.search(QUERIES, "v0", SearchOptions(**options))
+    for query, result in zip(QUERIES, results, strict=True):
+        require_same(result, food.search(query, **options))
+    assert any(len(result.hits) == options["limit"] for result in results)
+
+
 def test_pages_over_shards_go_on_in_the_order_of_the_second_stage(shards: ShardedSearch) -> None:
     options: dict[str, Any] = {"stages": 2, "rerank_candidates": 6}
 
@@ -115,3 +132,17 @@ def test_a_release_without_tokens_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequest, match="--second-stage"):
                 shards.search(["apple"], "v0", SearchOptions(highlight=True, highlight_by="meaning"))
             assert shards.search(["apple"], version, SearchOptions(stages=1))[0].hits
+            vector = [[1.0, *[0.0] * (plain.store.dimension - 1)]]  # which no stage follows
+            require_same(
+                shards.search(["apple"], version, SearchOptions(), vector)[0],
+                plain.answer(["apple"], SearchOptions(model=version), vector)[0],
+            )
+
+
+def test_tokens_of_another_length_than_the_stage_learned_are_none() -> None:
+    head = Head(32).reranking(SecondStage(32))
+    query = RerankQuery(None, 5, [])
+    assert stage_over(query, 32, head, "hybrid") is head.second_stage
+    for dims in (16, None):
+        with pytest.raises(NotInCluster, match="publish the collection again"):
+            stage_over(query, dims, head, "hybrid")

@@ -46,11 +46,13 @@ class PlayedRay:
         answers: for each actor "answers", "late", "gone" or the error that its answer raises.
         ready: actors whose `ready` returns.
         asked: names of the actors that were asked, in order.
+        given: each actor with what it was called with.
     """
 
     answers: dict[str, str | Exception]
     ready: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
+    given: list[tuple[Any, ...]] = field(default_factory=list)
 
     def get_actor(self, name: str, *, namespace: str) -> Any:
         assert namespace == "dsearch"
@@ -88,7 +90,8 @@ class Actor:
         ray, name = self._ray, self._name
 
         class Method:
-            def remote(self, *_: Any) -> Call:
+            def remote(self, *given: Any) -> Call:
+                ray.given.append((name, *given))
                 return ray.call(name, method)
 
         return Method()
@@ -124,6 +127,9 @@ def test_every_shard_answers_for_itself(played: Played) -> None:
     shards, ray = played(["a"], ["b"], ["c"])
     assert shards.ask("show", {0: None, 2: None}) == {0: "a", 2: "c"}
     assert ray.asked == ["a", "c"]
+    ray.given.clear()
+    shards.ask("show", {0: [1], 1: [2], 2: [1]})
+    assert ray.given == [(name, "show", pack([at])) for name, at in (("a", 1), ("b", 2), ("c", 1))]
 
 
 @pytest.mark.parametrize("trouble", ["late", RayError("its process ended"), RayTaskError(NotOpen("not yet"))])

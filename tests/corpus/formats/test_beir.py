@@ -29,9 +29,15 @@ def test_grades_are_written_exactly(tmp_path):
     assert read_qrels(path) == {"q": grades}
 
 
-def test_ids_that_qrels_cannot_hold_are_refused(tmp_path):
+@pytest.mark.parametrize("mark", ["\t", "\n", "\r"], ids=["tab", "line", "return"])
+def test_ids_that_qrels_cannot_hold_are_refused(tmp_path, mark):
     with pytest.raises(InvalidRequest, match="holds a tab or a line end"):
-        write_beir(tmp_path, [], [], {"test": {"q": {"a\tb": 1.0}}})
+        write_beir(tmp_path, [], [], {"test": {"q": {f"a{mark}b": 1.0}}})
+
+
+def test_a_value_of_zero_is_written(tmp_path):
+    folder = write_beir(tmp_path, [Document("a", "text", value=0.0)], [], {})
+    assert [document.value for document in folder.documents()] == [0.0]
 
 
 def test_an_unknown_split_names_those_there_are(tmp_path):
@@ -58,7 +64,7 @@ def test_what_is_no_beir_folder(tmp_path):
 def test_bad_queries_cost_only_themselves(tmp_path):
     path = tmp_path / "queries.jsonl"
     lines = [
-        '{"_id": 1, "text": "a"}',
+        '{"_id": 1, "id": "of another", "text": "a"}',
         "{",
         '{"text": "x"}',
         '{"_id": "2", "text": " "}',

@@ -47,6 +47,17 @@ def test_a_page_without_text_is_refused_and_one_without_a_title_has_the_name_of_
     assert (read.id, read.title, read.text) == ("a/b.html.gz", "b", "words")
 
 
+def test_a_page_of_which_no_part_is_the_main_one_is_read_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Trafilatura:
+        extract = staticmethod(lambda page, include_comments: None)
+        baseline = staticmethod(lambda page: (None, " few words ", 9))
+        extract_metadata = staticmethod(lambda page: None)
+
+    monkeypatch.setattr(pages, "optional", lambda *_, **__: Trafilatura)
+    read = read_html(io.BytesIO(b"<p>few words"), "a/b.html")
+    assert (read.title, read.text) == ("b", "few words")
+
+
 class _Page:
     def __init__(self, text: str):
         self._text = text

@@ -23,6 +23,9 @@ def table(raw: str | bytes, **fields: str) -> tuple[list[tuple[int, str]], list[
 def test_the_most_frequent_delimiter_of_the_header_is_that_of_the_table(delimiter: str) -> None:
     raw = f"id{delimiter}text{delimiter}note\n1{delimiter}one{delimiter}a\n"
     assert table(raw) == ([(2, "one")], [])
+    others = ",;\t".replace(delimiter, "")
+    raw = f'id{delimiter}text{delimiter}"{others} in its name"\n1{delimiter}one{delimiter}a\n'
+    assert table(raw) == ([(2, "one")], [])
 
 
 def test_a_document_has_the_first_line_of_its_row() -> None:
