@@ -11,10 +11,9 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.indexing import tuning
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine, rebuild
+from dsearch.engine.indexing import tuning
 from dsearch.engine.indexing.tuning import FILE_NAME, TunedKeys, keep_tuned, kept_tuned, key_queries
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.rebuild import QUERIES, folded_queries, tuning_queries

@@ -19,7 +19,6 @@ from dsearch.engine import Collection, SearchEngine, System, make_run, open_laye
 from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.models.documents import EncodedDocuments, ModelDocuments
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
-from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.search.embed import embed, rerank
 from dsearch.errors import Conflict, CorruptData, Gone, InvalidRequest
 from dsearch.index import Generation
