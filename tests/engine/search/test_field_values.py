@@ -110,6 +110,9 @@ def test_rows_stand_where_the_candidates_do_and_padding_is_zero(priced: Collecti
     assert field_rows(priced, state, "sold", at).tolist() == [[[0.0], [0.0], [1.0], [0.0]]]
     assert field_rows(priced, state, "value", at).tolist() == [[[3, 4], [0, 0], [1, 2], [3, 4]]]
     assert field_rows(priced, state, "price", np.full((1, 2), -1)).tolist() == [[[0.0], [0.0]]]
+    priced.upsert([Document("much", "x", metadata={"price": 2**24 + 1})])  # which float32 has not
+    much = field_rows(priced, priced.snapshot, "price", places(priced, "a", "much"))
+    assert much.tolist() == [[[3.0], [2.0**24 + 1]]]
 
 
 def test_texts_and_fields_that_are_missing_are_refused(priced: Collection) -> None:

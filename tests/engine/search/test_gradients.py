@@ -98,9 +98,9 @@ def test_vjp_is_what_autograd_gives(
     pinned = GradientQuery(states.detach(), texts, stamp=answered.stamp, dtype="float64", options=options)
     given = vjp(collection, pinned, context=contexts.numpy(), weights=ragged, scores=ragged)
     assert given.stamp == answered.stamp
-    np.testing.assert_allclose(given.states, expected[0], atol=1e-10)
+    np.testing.assert_allclose(given.states, expected[0], atol=1e-12, rtol=1e-10)
     for (name, gradient), wanted in zip(given.head.items(), expected[1:], strict=True):
-        np.testing.assert_allclose(gradient, wanted, atol=1e-10, err_msg=name)
+        np.testing.assert_allclose(gradient, wanted, atol=1e-12, rtol=1e-10, err_msg=name)
 
 
 def test_a_head_that_a_search_loaded_has_gradients(collection: Collection) -> None:
