@@ -127,7 +127,7 @@ def test_versions_are_of_what_is_installed() -> None:
     assert list(versions("numpy", "no-such-package")) == ["numpy"]
 
 
-@pytest.mark.parametrize("damage", ["changed", "cut", "no file", "no record", "no json", "no list"])
+@pytest.mark.parametrize("damage", ["changed", "other", "cut", "no file", "no record", "no json", "no list"])
 def test_an_export_is_whole_or_none(
     request_: Exporting, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
@@ -136,6 +136,8 @@ def test_an_export_is_whole_or_none(
     record = folder / "export.json"
     if damage == "changed":
         (folder / "model.onnx").write_bytes(b"modem")
+    elif damage == "other":
+        (folder / "tokenizer.json").write_bytes(b"[]")
     elif damage == "cut":
         (folder / "model.onnx").write_bytes(b"mode")
     elif damage == "no file":

@@ -66,6 +66,15 @@ def test_matches_are_kept_and_only_later_rows_are_looked_at(filled: Store, embed
     assert ids(filled, filled.rows_matching_ever({"y": {"eq": True}})) == "c"
 
 
+def test_an_empty_collection_has_no_matches_and_later_ones_are_found(store: Store, embed: Any) -> None:
+    equal = {"y": {"eq": 1}}
+    for _ in range(2):
+        assert store.rows_matching_ever(equal).tolist() == []
+    store.upsert([Document("a", "a", metadata={"y": 1})], embed("a"))
+    for after, rows in ((0, [1]), (1, []), (1, [])):
+        assert store.rows_matching_ever(equal, after=after).tolist() == rows
+
+
 def test_a_reader_of_an_older_state_gets_no_row_of_a_newer_one(filled: Store, embed: Any) -> None:
     equal, matches = parse_filter({"y": {"eq": 1}}), matching.RowMatches()
     with filled._readers.reading() as older:
