@@ -26,6 +26,7 @@ from dsearch.engine.maintenance.compact import Compaction, compact
 from dsearch.engine.maintenance.statistics import statistics
 from dsearch.errors import Cancelled, CollectionNotFound
 from dsearch.index import Generation
+from dsearch.store.sqlite import connection
 from dsearch.types import Document, Progress
 
 SECRET = "zanzibarquux"
@@ -191,6 +192,13 @@ def test_searches_at_work_are_waited_for(collection: Collection) -> None:
     assert holding(collection.store.path, SECRET) == []
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that others use is given up after a moment."""
+    monkeypatch.setattr(connection, "_BUSY_TIMEOUT_S", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_reader_of_the_database_is_waited_for(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
