@@ -237,15 +237,22 @@ class Stage:
         return {key: of for key, of in read.items() if of is not None}
 
     def answers_in(self, name: str) -> dict[str, Answers]:
-        """Answers that were kept together under this name, by label; none where it is not there."""
+        """Answers that were kept together under this name, by label; none where it is not there.
+
+        Raises:
+            CorruptData: the file is damaged.
+        """
         path = self.folder / f"{name}.safetensors"
         if not path.is_file():
             return {}
-        arrays = load_file(path)
-        return {
-            label: Answers(*(arrays[f"{label}/{part}"] for part in _PARTS))
-            for label in {key.rpartition("/")[0] for key in arrays}
-        }
+        try:
+            arrays = load_file(path)
+            return {
+                label: Answers(*(arrays[f"{label}/{part}"] for part in _PARTS))
+                for label in {key.rpartition("/")[0] for key in arrays}
+            }
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise _unreadable(path, error) from error
 
     def keep_answers(self, name: str, answers: Answers) -> None:
         """Keep answers to held-out queries, at once or not at all."""
@@ -261,9 +268,13 @@ class Stage:
         replace_file(self.folder / f"{name}.safetensors", save_arrays(arrays))
 
     def arrays(self, names: Mapping[Key, str]) -> dict[Key, np.ndarray]:
-        """Those arrays that were kept under these names, by key."""
+        """Those arrays that were kept under these names, by key.
+
+        Raises:
+            CorruptData: a file is damaged.
+        """
         paths = {key: self.folder / f"{name}.npy" for key, name in names.items()}
-        return {key: np.load(path) for key, path in paths.items() if path.is_file()}
+        return {key: _array(path) for key, path in paths.items() if path.is_file()}
 
     def keep_array(self, name: str, array: np.ndarray) -> None:
         """Keep an array, at once or not at all."""
@@ -314,6 +325,15 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             return tensors, json.loads((file.metadata() or {})["numbers"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise CorruptData(
-            f"{path}: cannot be read ({error}); delete the run's folder and train again"
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        return np.load(path)
+    except (OSError, EOFError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CorruptData:
+    return CorruptData(f"{path}: cannot be read ({error}); delete the run's folder and train again")

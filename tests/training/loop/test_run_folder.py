@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,21 @@ def test_damage_is_named_with_what_to_do(tmp_path: Path, content: Any) -> None:
 
 def answers(*values: float) -> Answers:
     return Answers(np.array(values, float), np.zeros(len(values), bool), np.full(len(values), np.nan))
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense" * 9, None])
+@pytest.mark.parametrize("file", ["before.safetensors", "epoch-1.npy"])
+def test_damaged_answers_of_a_run_are_named_with_what_to_do(
+    tmp_path: Path, file: str, content: bytes | None
+) -> None:
+    stage = RunFolder(tmp_path / "run", {"scope": "head"}).stage("fold-0")
+    stage.keep_answers("before", answers(0.5))
+    stage.keep_array("epoch-1", np.arange(3))
+    path = stage.folder / file
+    path.write_bytes(path.read_bytes()[:-1] if content is None else content)
+    read = partial(stage.answers, "before") if "before" in file else partial(stage.arrays, {1: "epoch-1"})
+    with pytest.raises(CorruptData, match=rf"{file}: cannot be read .*run's folder and train again"):
+        read()
 
 
 def test_everything_that_a_run_goes_on_from_is_synced_before_it_has_its_name(
