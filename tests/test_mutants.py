@@ -70,3 +70,6 @@ def test_faults_are_chosen_by_group_or_folder(
     with pytest.raises(SystemExit):
         mutants.main()
     assert re.search(r"no fault in 'nowhere'; use (\w+, )*attention, ", capsys.readouterr().err)
+    refused = capsys.readouterr().err
+    assert "no fault in 'nowhere'; use " in refused
+    assert " attention, " in refused

@@ -15,6 +15,8 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, GradientQuery, SearchEngine, attention_parts
 from dsearch.engine.draws import draw, reward
 from dsearch.engine.models import drafts as bounds
+from dsearch.engine.models.drafts import Draws
+from dsearch.engine.models.tensors import head_tensors
 from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.types import Document
 
@@ -158,6 +160,29 @@ def test_draws_have_bounds(shop: Collection) -> None:
             draw(shop, question(), samples)
     with pytest.raises(InvalidRequest, match="65 queries; draw for at most 64"):
         draw(shop, GradientQuery(states=torch.ones(65, 32)))
+
+
+def test_the_size_of_a_draw_is_that_of_what_it_keeps(
+    shop: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States, a head and texts that were handed in: else a few draws fill the memory."""
+    monkeypatch.setattr(shop, "draws", Draws())
+    head = {name: tensor.tolist() for name, tensor in head_tensors(Head(32)).items()}
+    numbers = sum(tensor.numel() for tensor in head_tensors(Head(32)).values())
+    states, sizes = torch.ones(8, 32), [0]
+    for query in (
+        GradientQuery(states=states[:1]),
+        GradientQuery(states=states),
+        GradientQuery(states=states[:1], with_head=head),
+        GradientQuery(texts=["x"]),
+        GradientQuery(texts=["x" * 1000]),
+    ):
+        draw(shop, query, 2, 1)
+        sizes.append(shop.draws.size)
+    one, eight, headed, short, long = np.diff(sizes).tolist()
+    assert eight - one == 7 * (32 * 4 + 2 * 8)  # and its places
+    assert headed - one == 4 * numbers
+    assert long - short == 4 * 999
 
 
 def test_nothing_to_draw_has_no_rewards_and_hard_pooling_no_gradient(shop: Collection) -> None:

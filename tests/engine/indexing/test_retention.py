@@ -6,6 +6,7 @@ import copy
 import fcntl
 import gc
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -243,6 +244,15 @@ def test_what_was_unregistered_is_not_cleared_while_it_is_read(
     reader.release()
     assert clear(store) == [folder.name]
     assert not folder.exists()
+
+
+def test_a_generation_without_a_folder_is_retired_too(collection: Collection) -> None:
+    collection.refresh()
+    first, *others = registered(collection)
+    gc.collect()
+    shutil.rmtree(generation_folder(collection.store, first))
+    assert leases.retire_one(collection.store, first)
+    assert registered(collection) == others != []
 
 
 def test_a_generation_of_the_same_number_is_another_one(collection: Collection) -> None:

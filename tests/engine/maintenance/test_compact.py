@@ -315,6 +315,8 @@ def test_statistics(engine: SearchEngine, collection: Collection) -> None:
     assert counted["keys"]["kind"] == "Flat"
     assert counted["keys"]["recall_at_10"] == 1.0
     assert [(one["number"], one["live"]) for one in counted["generations"]] == [(1, False), (2, True)]
+    add_bare_generation(collection.store)  # built, and not made live
+    assert [one["live"] for one in statistics(collection)["generations"]] == [False, True, False]
     assert counted["bytes"] >= sum(one["bytes"] for one in counted["generations"]) > 0
     assert counted["bytes_per_document"] == round(counted["bytes"] / 16, 1)
     assert collection.describe().keys == counted["keys"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,25 @@ def test_passages_that_are_not_the_stores_are_found(
     assert damage[0] == (
         f"generation {number}: passages of rows {rows} are not those of the store; build it again"
     )
+
+
+def test_an_embedding_that_differs_in_one_number_is_found(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole by every digest, but built of other numbers."""
+    blocks = ingest._embedding_blocks
+
+    def changed(store: Store, rows: np.ndarray) -> Iterator[np.ndarray]:
+        for block in blocks(store, rows):
+            block = block.copy()
+            block[4, 7] += 1e-6
+            yield block
+
+    monkeypatch.setattr(ingest, "_embedding_blocks", changed)
+    number = build_generation(collection.store)
+    (damage,) = verify_collection(collection.store.path).damage
+    assert damage.startswith(f"generation {number}: not those of the store: 1 embedding, ")
+    assert damage.endswith("the first is that of row 5; build it again")
 
 
 @pytest.mark.parametrize("what", ["digest", "size", "gone"])

@@ -117,8 +117,9 @@ def test_all_positions_are_as_candidates_are(papers: Collection) -> None:
     left = recalled._replace(relevance=-recalled.relevance.detach())  # seen and not wanted: grades below 0
     assert torch.allclose(bound.of_all(left), bound.scores(left, every), atol=1e-7)
     assert (bound.of_all(left) <= bound.most(left)[:, None] + 1e-6).all()
-    _, parts = bound.sources(recalled, 0, 3)
-    assert parts.sum() == pytest.approx(bound.of_all(recalled)[0, 3].item(), abs=1e-6)
+    for at in range(papers.snapshot.positions):
+        _, parts = bound.sources(recalled, 0, at)
+        assert parts.sum() == pytest.approx(bound.of_all(recalled)[0, at].item(), abs=1e-6)
 
 
 def test_one_query_is_lent_the_same_as_one_among_many(papers: Collection) -> None:

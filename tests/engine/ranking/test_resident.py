@@ -47,6 +47,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
         long.ingest([Document(f"d{n}", text) for n, text in enumerate(texts[:140])])
         long.upsert([Document(f"d{n}", text) for n, text in enumerate(texts[140:], start=140)])
         long.delete(["d6", "d7", "d141"])
+        unhidden = opened.create("long-and-whole", passages=PassageOptions(tokens=16, overlap=4))
+        unhidden.ingest([Document(f"d{n}", text) for n, text in enumerate(texts)])
         yield opened
 
 
@@ -169,7 +171,7 @@ def test_later_writes_are_seen_after_refresh_alone(engine: SearchEngine) -> None
         before.require(collection.snapshot)
 
 
-@pytest.mark.parametrize("name", ["food", "whole", "long"])
+@pytest.mark.parametrize("name", ["food", "whole", "long", "long-and-whole"])
 def test_a_query_of_zeros_finds_the_first_documents_as_on_the_host(engine: SearchEngine, name: str) -> None:
     host, own = (
         open_layer(engine, name, mode="dense", candidates=12, resident=kind) for kind in (None, "float32")

@@ -119,6 +119,30 @@ def test_further_documents_follow_those_that_were_looked_at(staged: Collection) 
     assert [hit.weight for hit in more[:100]] == pytest.approx([hit.weight for hit in page], abs=1e-6)
 
 
+def test_what_lies_beyond_the_candidates_is_not_looked_at(staged: Collection) -> None:
+    """Though there is room for more: it is listed behind, as without a second stage."""
+    states, tokens = (
+        staged.query_states([QUERY], "hybrid"),
+        staged.kept_query_tokens.of(staged.encoder, [QUERY]),
+    )
+    found = []
+    for depth in (None, 12):
+        options: Any = {"stages": 2, "candidates": 3, "depth": depth, "rerank_candidates": 100}
+        layer = staged.layer_over(staged.snapshot, staged.head("v0"), options)
+        found.append(layer.ranked(states, [QUERY], [query_tokens(tokens[0], QUERY, layer.snapshot)]))
+    plain, deep = found
+    assert deep.beyond is not None
+    assert deep.second is not None
+    assert plain.second is not None
+    beyond = torch.as_tensor(deep.beyond[0])
+    assert beyond.sum() > 3
+    torch.testing.assert_close(deep.second[0][~beyond], plain.second[0])
+    # They have the least term, less what keeps them below all that were looked at.
+    first, lowest = deep.first_raw[0, 0][beyond], (plain.first_raw[0, 0] + plain.second[0]).min()
+    expected = torch.minimum(first + plain.second.min(), lowest)
+    torch.testing.assert_close(first + deep.second[0][beyond], expected, atol=1e-5, rtol=1e-5)
+
+
 def test_served_as_trained(staged: Collection) -> None:
     """The ids and weights of an answer are those of the layer that gradients flow through."""
     layer, _ = staged.layer_and_stamp(stages=2)
