@@ -73,3 +73,5 @@ def test_faults_are_chosen_by_group_or_folder(
     refused = capsys.readouterr().err
     assert "no fault in 'nowhere'; use " in refused
     assert " attention, " in refused
+    groups = ", ".join(sorted({one.group for one in mutants.faults()}))
+    assert f"no fault in 'nowhere'; use {groups}" in capsys.readouterr().err

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
@@ -140,11 +142,11 @@ def test_of_many_logged_queries_some_judge(reports: Collection, monkeypatch: pyt
     assert len(one.shown_positions()) == 30
 
 
-@pytest.mark.parametrize(("own", "verdict"), [(False, "refused"), (True, "passed")])
+@pytest.mark.parametrize("own", ["", "documents", "encoder", "score"])
 def test_a_loss_is_held_against_the_harm_that_is_allowed(
-    reports: Collection, monkeypatch: pytest.MonkeyPatch, own: bool, verdict: str
+    reports: Collection, monkeypatch: pytest.MonkeyPatch, own: str
 ) -> None:
-    """An even chance of a loss beyond the margin; what has documents of its own cannot be compared."""
+    """An even chance of a loss beyond the margin; what has one of these itself cannot be compared."""
     answers = TrustedSlice.answers
 
     def at_the_margin(self: TrustedSlice, heads: Sequence[Head]) -> list[Answers]:
@@ -152,14 +154,19 @@ def test_a_loss_is_held_against_the_harm_that_is_allowed(
         return [before, replace(before, all=before.all - 0.03)]
 
     monkeypatch.setattr(TrustedSlice, "answers", at_the_margin)
-    monkeypatch.setattr(type(reports), "has_documents_of", lambda *_: own)
+    if own == "documents":
+        monkeypatch.setattr(type(reports), "has_documents_of", lambda *_: True)
+    if own == "encoder":
+        monkeypatch.setattr(type(reports), "encoder_of", lambda *_: HashingEncoder(name="of its own"))
+    if own == "score":
+        monkeypatch.setattr(type(reports), "head", lambda *_: SimpleNamespace(learned_score=object()))
     _, judging = with_judging_queries(reports, examples_from_corpus(reports))
     gate = Gate(alpha=0.99, harm=0.01)
     passed = replace(judge(None, None, gate), verdict="passed")
     trained = TrainingResult(Head(32), 1, Headroom(1, 1, 0.5, 0.5, 0.5), passed, 0.0, {})
     result = as_served.ServedQueries(judging, None).judged(reports, trained, gate)
-    assert result.gate.verdict == verdict
-    assert (result is trained) is own
+    assert result.gate.verdict == ("passed" if own else "refused")
+    assert (result is trained) is bool(own)
 
 
 class Listener(Observer):

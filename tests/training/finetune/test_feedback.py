@@ -71,6 +71,9 @@ def test_examples_are_graded_and_weighted(synonyms: Collection) -> None:
     assert len(positions) == 2
     assert source.to_dict()["clicks"] == 120
     assert "120 clicks of 3 keys" in source.to_text()
+    assert examples_from_feedback(synonyms).propensities.source == "assumed"
+    naive = examples_from_feedback(synonyms, correct=False)
+    assert (naive.propensities.source, naive.examples.digest) == ("none", examples.digest)
     other = examples_from_feedback(synonyms, propensities=even_propensities(), only={"a"}).examples
     assert other.digest != examples.digest
     assert (examples.source, other.source) == ("clicks", "clicks")

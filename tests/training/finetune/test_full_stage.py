@@ -13,16 +13,18 @@ from support.training.numbers import PAIRS, long_text
 
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import Encoder
-from dsearch.engine import Collection, EncodedDocuments, SearchEngine
+from dsearch.engine import Collection, EncodedDocuments, PassageOptions, SearchEngine
 from dsearch.engine.models.documents import encoded_state
 from dsearch.jobs import TrainingJob
 from dsearch.training import FullOptions, examples_from_judgements, finetune_full
 from dsearch.training.finetune import second_stage as stages
+from dsearch.training.finetune.full import encoded_documents
 from dsearch.training.finetune.full_stage import _over  # pyright: ignore[reportPrivateUsage]
 from dsearch.training.finetune.lists import lists_of
 from dsearch.training.finetune.second_stage import FitMethod
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, split_folds
+from dsearch.training.loop.observer import Observer
 from dsearch.training.run import run_training
 from dsearch.types import Document
 
@@ -138,6 +140,20 @@ def test_positions_are_those_of_the_state_that_is_ranked(collection: Collection,
     assert over.relevant[0][0].tolist() != examples.relevant[0][0].tolist()
     assert collection.ids_at(state, over.relevant[0][0][None])[0] == ["d7"]
     assert sorted(collection.ids_at(state, over.hidden[0][None])[0]) == ["d2", "d9"]
+
+
+def test_passages_stay_with_their_documents_behind_deleted_ones(engine: SearchEngine) -> None:
+    """Encoded by the encoder of the collection they are those that it has."""
+    collection = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
+    collection.ingest([Document(f"d{i}", f"word{i} " * (1 + i % 3 * 20)) for i in range(9)])
+    collection.delete(["d0", "d4"])
+    state = collection.snapshot
+    assert state.passages is not None
+    documents = encoded_documents(collection, state, collection.encoder, Observer())
+    kept = np.flatnonzero(np.isin(state.passages.owners, state.visible()))
+    assert sorted(documents.further) == sorted({*state.passages.owners[kept].tolist()})
+    encoded = [documents.further[at].embeddings for at in sorted(documents.further)]
+    np.testing.assert_allclose(np.concatenate(encoded), state.passages.embeddings(kept), atol=1e-6)
 
 
 @pytest.mark.usefixtures("passing")

@@ -14,7 +14,7 @@ import torch
 from support.fakes import HashingEncoder
 from support.training.second_stages import judged_collection
 
-from dsearch.attention.late_interaction import FEATURES
+from dsearch.attention.late_interaction import FEATURES, RerankerIdentity
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.search.queries import tokens_of
@@ -164,6 +164,31 @@ def test_a_stage_goes_live_behind_what_answers(judged: tuple[Collection, Example
     assert answer.stamp.model == registered.live
     assert (answer.confidence is None) == (calibration is None)
     assert collection.calibrations.of(collection.live_model) == calibration
+
+
+@pytest.mark.parametrize("reranked", [False, True])
+def test_a_model_is_asked_only_by_a_stage_that_weighs_it(
+    judged: tuple[Collection, Examples], monkeypatch: pytest.MonkeyPatch, reranked: bool
+) -> None:
+    """Its scores, which are made up here, cost every search their time."""
+    collection, examples = judged
+    tokens = tokens_of(collection, examples.texts, examples.snapshot)
+    model = RerankerIdentity("some/model", "cross-encoder", "0" * 64)
+
+    def with_scores(*given: Any) -> CandidateLists:
+        lists = lists_of(*given[:4])
+        scores = torch.as_tensor(lists.grades).float()[..., None]
+        return replace(lists, features=torch.cat([lists.features, scores], 2), signs=(1,), reranked=True)
+
+    way = FitMethod(pull=0.1, reranked=True) if reranked else WAYS[2]
+    monkeypatch.setattr(stages, "lists_of", with_scores)
+    monkeypatch.setattr(stages, "chosen_way", lambda *_: way)
+    folds = [FoldHeads([*range(len(examples))], {"start": collection.head("v0")})]
+    trained = train_second_stage(examples, tokens, folds, "start", reranker=model)
+    assert trained is not None
+    assert trained.stage.reranker == (model if reranked else None)
+    weight = trained.stage.reranker_weight
+    assert (weight is not None and weight.item() > 0) is reranked
 
 
 def test_the_fewest_queries_fit_and_what_all_heads_learned_counts_as_seen(

@@ -108,6 +108,10 @@ FEW_SEEN = np.arange(COUNT) < 20
 
 def test_seen_and_unseen_queries_count_alike_for_a_hop_and_a_checkpoint() -> None:
     """20 gain more than 40 lose, and all together next to nothing; with fewer each query counts once."""
+    """Twenty gain more than forty lose, and all together hardly anything.
+
+    With fewer than twenty each query counts once.
+    """
     plain = np.full(COUNT, 0.5)
     hop = plain + np.where(FEW_SEEN, 0.3, -0.14)
     assert kept_hop({1.0: hop, 0.0: plain}, FEW_SEEN) == 1.0

@@ -133,10 +133,10 @@ def test_queries_are_asked_for_in_all_of_which_a_slice_has_its_share() -> None:
     noise[~seen] -= noise[~seen].mean()
     after = before + np.where(seen, 0.3, -0.017) + noise
     report = judge(answers(before, seen), answers(after, seen), Gate(harm=0.05))
-    slice = report.slice("unseen")
+    unseen = report.slice("unseen")
     assert report.decision is not None
-    assert slice.deviation is not None
-    of_slice = further_for_slice(-0.017, slice.deviation, slice.queries, SLICE_PRIOR, 0.02, 0.05)
+    assert unseen.deviation is not None
+    of_slice = further_for_slice(-0.017, unseen.deviation, unseen.queries, SLICE_PRIOR, 0.02, 0.05)
     assert of_slice is not None
     assert report.decision.further_queries == pytest.approx(4 * of_slice, rel=0.05)
 
