@@ -75,3 +75,5 @@ def test_faults_are_chosen_by_group_or_folder(
     assert " attention, " in refused
     groups = ", ".join(sorted({one.group for one in mutants.faults()}))
     assert f"no fault in 'nowhere'; use {groups}" in capsys.readouterr().err
+    groups = ", ".join(sorted({one.group for one in mutants.faults()}))
+    assert f"no fault in 'nowhere'; use {groups}\n" in capsys.readouterr().err

@@ -6,6 +6,7 @@ The client is replaced by a recorder that answers every query alike.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -239,3 +240,17 @@ def test_a_layer_as_the_version_that_it_became_has_the_encoder_that_learned() ->
     layer.encoder = learned
     assert layer.as_version("v7").encoder is learned
     assert layer.with_model("v7").encoder is None
+
+
+def test_each_query_has_gradients_of_as_many_candidates_as_it_has() -> None:
+    class Uneven(Recorder):
+        def attend(self, collection: str, queries: Any, **options: Any) -> Attention:
+            answer = super().attend(collection, queries, **options)
+            return replace(answer, ids=[["a"], ["a", "b"]], positions=np.array([[0, -1], [0, 1]]))
+
+    client: Any = Uneven()
+    found = RemoteSearch(client, "papers", train_head=True)(torch.zeros(2, 4, requires_grad=True))
+    (found.context.sum() + found.weights.sum()).backward()
+    name, gradient = client.asked[-1]
+    assert name == "vjp"
+    assert [[len(row) for row in gradient[part]] for part in ("weights", "scores")] == [[1, 2], [1, 2]]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from dsearch.client import Client
 from dsearch.client.flow import JSON, NDJSON, TENSORS, HttpReply, Pause, Request
@@ -343,6 +344,17 @@ def test_attention_and_its_gradients_come_as_tensors() -> None:
     assert body(sent("vjp", C, ["cat"], head=False, stamp=stamp))["include"] == ["states", "bias"]
     with_table = body(sent("vjp", C, ["cat"], head=False, stamp=stamp, table=np.eye(2)))
     assert (with_table["include"], with_table["table"]) == (["states", "bias", "table"], [[1, 0], [0, 1]])
+
+
+def test_each_part_of_many_gradients_has_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsearch.client.wire.QUERIES_AT_ONCE", 1)
+    given = {"context": [[1.0], [2.0]], "weights": [[3.0], [4.0, 5.0]], "scores": [[6.0], [7.0, 8.0]]}
+    flow = flow_of("vjp", C, ["cat", "dog"], stamp=Stamp(3, "v1", 7), **given)
+    first = body(next(flow))
+    facts = json.dumps({"generation": 3, "model": "v1", "sequence": 7})
+    second = body(flow.send(HttpReply(200, {}, save({"states": np.ones((1, 2))}, {"answer": facts}))))
+    for name, rows in given.items():
+        assert [part[f"grad_{name}"] for part in (first, second)] == [rows[:1], rows[1:]], name
 
 
 def test_a_draw_and_its_rewards_are_sent_once() -> None:

@@ -19,7 +19,7 @@ from dsearch.cluster.release.release import ROWS_NAME
 from dsearch.cluster.search import attention
 from dsearch.cluster.search.query_encoder import encode_queries
 from dsearch.cluster.search.search import ShardedSearch
-from dsearch.cluster.shards.memory import MOST, ShardMemories
+from dsearch.cluster.shards.memory import MOST, RecalledHere, ShardMemories
 from dsearch.cluster.wire.messages import MemoryContent, PastQueries
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
@@ -198,3 +198,15 @@ def test_a_memory_goes_to_every_shard_that_lacks_it_at_once(food: Collection) ->
     questions: Any = dict.fromkeys(range(7), "question")
     assert {*searching._proposals(questions, head)} == {*range(7)}
     assert asked == [("propose", 7), ("learn", 7), ("propose", 7)]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("borrowers", "proposed"), [(True, [True, True, False]), (False, [True, False, False])]
+)
+def test_who_borrows_is_proposed_in_a_small_collection_alone(borrowers: bool, proposed: list[bool]) -> None:
+    rows, weights = np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32)
+    relevance = SimpleNamespace(relevance=lambda *_: np.zeros((1, 3)))
+    memory: Any = SimpleNamespace(memory=relevance, is_judged=lambda positions: positions == 2)
+    recalled = RecalledHere(memory, PastQueries("m", rows, weights, borrowers))
+    assert recalled.proposable(np.array([[2, 3, -1]])).tolist() == [proposed]
