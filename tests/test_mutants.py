@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,11 +68,5 @@ def test_faults_are_chosen_by_group_or_folder(
     monkeypatch.setattr(sys, "argv", ["mutants", "--dry", "nowhere"])
     with pytest.raises(SystemExit):
         mutants.main()
-    assert re.search(r"no fault in 'nowhere'; use (\w+, )*attention, ", capsys.readouterr().err)
-    refused = capsys.readouterr().err
-    assert "no fault in 'nowhere'; use " in refused
-    assert " attention, " in refused
-    groups = ", ".join(sorted({one.group for one in mutants.faults()}))
-    assert f"no fault in 'nowhere'; use {groups}" in capsys.readouterr().err
     groups = ", ".join(sorted({one.group for one in mutants.faults()}))
     assert f"no fault in 'nowhere'; use {groups}\n" in capsys.readouterr().err

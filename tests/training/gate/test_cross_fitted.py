@@ -107,7 +107,6 @@ FEW_SEEN = np.arange(COUNT) < 20
 
 
 def test_seen_and_unseen_queries_count_alike_for_a_hop_and_a_checkpoint() -> None:
-    """20 gain more than 40 lose, and all together next to nothing; with fewer each query counts once."""
     """Twenty gain more than forty lose, and all together hardly anything.
 
     With fewer than twenty each query counts once.
