@@ -19,11 +19,11 @@ from dsearch.training.values.task import ValueData
 class Given:
     """Queries over three documents; `computed` are the texts that were scored, call by call."""
 
-    def __init__(self, texts: Sequence[str], cache: dict[Any, Any] | None = None):
+    def __init__(self, texts: Sequence[str], cache: dict[Any, Any] | None = None, b: float = 0.75):
         self.texts, self.cache = texts, {} if cache is None else cache
         self.computed: list[list[str]] = []
         self.snapshot = SimpleNamespace(
-            positions=3, keyword=SimpleNamespace(k1=1.2, b=0.75), all_keyword_scores=self._scores
+            positions=3, keyword=SimpleNamespace(k1=1.2, b=b), all_keyword_scores=self._scores
         )
 
     def __len__(self) -> int:
@@ -65,6 +65,14 @@ def test_parts_of_examples_share_what_is_kept_and_its_size(monkeypatch: pytest.M
     last = Given(["a", "d"], given.cache)  # the fourth text is one too many
     scores_of(last, [1, 0], KeywordScores(last))  # type: ignore[arg-type]
     assert last.computed == [["d", "a"]]
+
+
+def test_scores_with_another_length_normalisation_are_computed() -> None:
+    given = Given(["a"])
+    KeywordScores(given)  # type: ignore[arg-type]
+    other = Given(["a"], given.cache, b=0.3)
+    KeywordScores(other)  # type: ignore[arg-type]
+    assert other.computed == [["a"]]
 
 
 @pytest.mark.parametrize(("most", "kept"), [(24, True), (23, False)])

@@ -102,6 +102,16 @@ def test_of_several_queries_each_document_counts_once(client: openai.OpenAI) -> 
     assert len({one.file_id for one in both}) == len(both)
 
 
+def test_a_document_has_the_score_of_the_query_that_finds_it_best(client: openai.OpenAI) -> None:
+    *_, last = client.vector_stores.search("papers", query="river").data
+    words = last.content[0].text
+    first, *_ = client.vector_stores.search("papers", query=words).data
+    assert (first.file_id, first.score > last.score) == (last.file_id, True)
+    for queries in (["river", words], [words, "river"]):
+        found = {one.file_id: one.score for one in client.vector_stores.search("papers", query=queries).data}
+        assert found[first.file_id] == pytest.approx(first.score)
+
+
 @pytest.mark.parametrize(
     ("filters", "ids"),
     [

@@ -134,6 +134,19 @@ def test_behind_a_proxy_addresses_have_the_scheme_of_its_clients(origin: str, sa
     over_http(origin, use, **{"X-Forwarded-Proto": said})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of the loopback")
+def test_what_a_client_says_of_itself_is_no_word_of_a_proxy(origin: str) -> None:
+    """Only a proxy on this machine is believed, or anybody could have the addresses of others."""
+    asked = {"name": "search", "arguments": {"query": "river", "collection": "papers"}}
+    headers = {"Accept": "application/json, text/event-stream", "X-Forwarded-Proto": "https"}
+    with httpx2.Client(transport=httpx2.HTTPTransport(local_address="127.0.0.2"), headers=headers) as client:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+        answer = client.post(f"{origin}/mcp", json=body)
+    assert answer.status_code == 200
+    assert "http://127.0.0.1:" in answer.text
+    assert "https://127.0.0.1:" not in answer.text
+
+
 def test_the_outcome_of_a_task_is_told(origin: str) -> None:
     """Over collections, each id is found again where its search found it; see also test_outcomes.py."""
 
