@@ -54,6 +54,12 @@ def test_searches_find_rows_with_an_embedding_and_counts_have_the_others(filled:
     assert (nothing.documents, nothing.pending) == (0, 0)
 
 
+def test_filters_that_begin_alike_have_rows_of_their_own(filled: Store) -> None:
+    nobody = [f"none{number}" for number in range(90)]
+    found = [ids(filled, filled.rows_matching_ever({"y": {"in": [*nobody, one]}})) for one in (1, "1")]
+    assert found == ["a b e waiting gone", "d"]
+
+
 def test_matches_are_kept_and_only_later_rows_are_looked_at(filled: Store, embed: Any) -> None:
     equal = {"y": {"eq": 1}}
     before = filled.rows_matching_ever(equal)
