@@ -399,7 +399,7 @@ def test_a_folder_is_mirrored_through_the_server(dsearch: Terminal, served: str,
     assert (code, "name a file or a folder; to finish an interrupted run, end it first" in err) == (1, True)
     assert "this deletes notes (7 documents) for good; add --yes" in dsearch("drop", "notes")[2]
     assert dsearch("drop", "notes", "--yes")[1] == "notes: dropped, with 7 documents\n"
-    assert "created" in dsearch("create", "notes")[1]
+    assert json.loads(dsearch("create", "notes", "--overlap", "0", "--json")[1])["passages"]["overlap"] == 0
     assert "exists" in dsearch("create", "notes")[2]
 
 

@@ -162,6 +162,17 @@ def test_a_function_scores_both_versions_over_http(remote: Client, name: str) ->
     assert "it did not rise" in refused["reason"]
 
 
+def test_a_function_scores_what_is_saved_and_not_what_was_synchronised_before(
+    remote: Client, name: str
+) -> None:
+    layer = remote_layer(remote, name)
+    beginning = {key: value.clone() for key, value in layer.state_dict().items()}
+    learn(layer, lambda: score(layer), 12, rate=0.5)
+    layer.load_state_dict(beginning)
+    refused = done(remote, remote.save_model(name, layer, evidence=score))
+    assert (refused["live"], "it did not rise" in refused["reason"]) == (False, True)
+
+
 def test_a_layer_of_a_folder_and_bare_tensors(remote: Client, local: LocalEngine, name: str) -> None:
     layer = dsearch.open_layer(local.engine, name, mode="dense")
     assert done(remote, remote.save_model(name, layer, accept=True))["live"] is True

@@ -145,6 +145,14 @@ def test_a_file_that_is_another_leaves_torch_and_says_why(home: TinyHome, tmp_pa
     assert "is not the change of" in str(encoder.note)
 
 
+def test_a_change_belongs_to_the_weights_of_its_base(home: TinyHome, tmp_path: Path) -> None:
+    """The base may have become another under the same name."""
+    change = in_file(home, learned(home), tmp_path)
+    earlier = replace(change, identity=replace(change.identity, weights_sha256="0" * 64))
+    with pytest.raises(CorruptData, match=r"is not the change of .* that was registered"):
+        earlier.load()
+
+
 def test_a_base_without_an_export_and_int8_stay_with_torch(home: TinyHome, tmp_path: Path) -> None:
     exact = Encoder.load(home.encoder)
     trained = in_file(home, learned(home), tmp_path)

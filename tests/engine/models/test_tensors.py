@@ -163,7 +163,8 @@ def test_an_encoder_is_sent_with_its_tensors_or_not_at_all(tmp_path: Path) -> No
     ):
         parts_from_bytes(save(tensors()), DIM, TRAINING)
     for wrong in (torch.ones(2).double(), torch.tensor([1.0, math.nan])):
-        body = save({**tensors(), f"{ENCODER_PREFIX}layer.weight": wrong})
+        sound = {**tensors(), f"{ENCODER_PREFIX}a": torch.ones(2), f"{ENCODER_PREFIX}z": torch.ones(2)}
+        body = save({**sound, f"{ENCODER_PREFIX}layer.weight": wrong})
         with pytest.raises(
             InvalidRequest, match=r"'query_encoder/layer.weight' is no float32, or not finite"
         ):
