@@ -151,6 +151,15 @@ def test_summaries_are_queries_and_equal_ones_share_their_documents(library):
     }
 
 
+def test_no_document_that_answers_a_summary_holds_it(library):
+    """However its lines are broken, and whichever of several documents it is."""
+    corpus = python_corpus(library=library)
+    texts = {document.id: " ".join(document.text.split()).lower() for document in corpus.documents}
+    for query in corpus.queries:
+        words = query.text.lower().rstrip(".")
+        assert [id for id in corpus.qrels[query.id] if words in texts[id]] == [], query
+
+
 def test_no_sources_say_so(tmp_path):
     with pytest.raises(InvalidSource, match=r"no Python sources with docstrings; use a Python that has"):
         python_corpus(library=tmp_path)

@@ -10,6 +10,19 @@ from typing import Any
 import pytest
 
 
+def synced_nodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the node of each file and folder that is synced from now on."""
+    nodes: list[int] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        nodes.append(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return nodes
+
+
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that `os` appends to from now on: "sync NAME", "rename NAME" and "unlink NAME"."""
     happened: list[str] = []

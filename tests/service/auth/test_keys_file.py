@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from support.guarded import guarded
 from support.service.apps import patient_app
+from support.syncs import synced_nodes
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import CorruptData
@@ -127,14 +127,7 @@ def test_a_file_of_an_earlier_release_is_read_and_gets_its_digest_with_the_next_
 
 def test_file_and_mark_are_synced_in_that_order(keys: ApiKeys, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark that is durable before its file would lock everybody out after a power cut."""
-    synced: list[int] = []
-    sync = os.fsync
-
-    def noted(descriptor: int) -> None:
-        synced.append(os.fstat(descriptor).st_ino)
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noted)
+    synced = synced_nodes(monkeypatch)
     for change in (lambda: keys.create("a", "read"), lambda: keys.revoke(next(iter(keys.list())).id)):
         synced.clear()
         change()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from support.guarded import guarded
 from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN
 from support.sizes import by_size
+from support.syncs import synced_nodes
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, DsearchError
@@ -243,13 +243,6 @@ def test_the_folder_of_a_new_file_and_its_mark_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the file has any content: without its mark, later, it would be taken for a damaged one."""
-    synced: list[int] = []
-    sync = os.fsync
-
-    def noted(descriptor: int) -> None:
-        synced.append(os.fstat(descriptor).st_ino)
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noted)
+    synced = synced_nodes(monkeypatch)
     TaskStore(tmp_path).close()
     assert synced[-1:] == [tmp_path.stat().st_ino]

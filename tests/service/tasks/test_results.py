@@ -154,6 +154,12 @@ def test_what_was_deleted_is_not_written(papers: Collection, tmp_path: Path) -> 
     assert len(written["embeddings"]) == len(written["rows"]) < state.positions
 
 
+def too_few(folder: Path) -> dict[str, Any]:
+    """What a training tells whose gate had too few queries."""
+    made = write_made(folder, SimpleNamespace(head=head_of(0)))  # type: ignore[arg-type]
+    return {"made": made, "record": {"scope": "head"}, "passed": False, "reason": "too few", "parent": "v0"}
+
+
 @pytest.mark.parametrize("promote", [True, False])
 @pytest.mark.parametrize("verdict", ["passed", "refused"])
 def test_a_second_stage_goes_live_by_its_own_verdict(
@@ -171,14 +177,7 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
     monkeypatch.setattr(
         registry, "register_second_stage", lambda _, of, about, before: added.append((of, about)) or before
     )
-    outcome = {
-        "made": write_made(tmp_path, SimpleNamespace(head=head_of(0))),  # type: ignore[arg-type]
-        "record": {"scope": "head"},
-        "passed": False,
-        "reason": "too few",
-        "parent": "v0",
-        "second_stage": record,
-    }
+    outcome = {**too_few(tmp_path), "second_stage": record}
     registered = register_made(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
     assert papers.live_model == "v0"
     assert papers.store.model(registered.version).record["task"] == "t1"
@@ -198,14 +197,7 @@ def test_outcomes_answer_only_where_a_training_may(
         "dsearch.training.register_outcomes",
         lambda _, rows, outcomes, before: registered.append((len(rows), outcomes)) or before,
     )
-    outcome = {
-        "made": write_made(tmp_path, SimpleNamespace(head=head_of(0))),  # type: ignore[arg-type]
-        "record": {"scope": "head"},
-        "passed": False,
-        "reason": "too few",
-        "parent": "v0",
-        "outcomes": {"verdict": "passed"},
-    }
+    outcome = {**too_few(tmp_path), "outcomes": {"verdict": "passed"}}
     register_made(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
     assert registered == ([(1, outcome["outcomes"])] if promote else [])
 
