@@ -11,7 +11,8 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from support.shape_checks import EVERY, ONE_OF, key_of
+from support import shape_hook
+from support.shape_checks import EVERY, key_of
 from support.shape_hook import PACKAGES, Finder
 
 MODULE = '''
@@ -108,18 +109,22 @@ def test_arguments_are_checked_before_the_call_however_often_others_passed(modul
     assert module.calls == [3, 3, 3]
 
 
-def test_later_calls_are_checked_now_and_then(module: ModuleType) -> None:
+@pytest.mark.parametrize("one_of", [8, 1], ids=["one of eight", "every one, by --nightly"])
+def test_later_calls_are_checked_now_and_then(
+    one_of: int, module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shape_hook, "one_of", one_of)
     for _ in range(EVERY):
         module.summed(torch.ones(3, 2), torch.ones(3))
     noticed = 0
-    for _ in range(2 * ONE_OF):
+    for _ in range(16):
         try:
             module.summed(torch.ones(3, 2), torch.ones(4))
         except jaxtyping.TypeCheckError:
             noticed += 1
         except RuntimeError:  # torch's own: the call was not checked
             pass
-    assert noticed == 2
+    assert noticed == 16 / one_of
 
 
 def test_a_traced_call_is_not_checked(module: ModuleType) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -193,13 +193,13 @@ class Encoder(nn.Module):
                     tokens[next(at)] = TextTokens(states.cpu().numpy(), spans)
         return out, [tokens[at] for at in range(len(texts))]
 
-    def _prepared(self, texts: Sequence[str], role: Role) -> dict[str, Any]:
+    def _prepared(self, texts: Sequence[str], role: Role) -> Mapping[str, Any]:
         prompt = (self.model.prompts or {}).get(role, "")
         # `preprocess` since sentence-transformers 6, `tokenize` before.
         prepare = getattr(self.model, "preprocess", None) or self.model.tokenize
         return prepare([prompt + text for text in texts])
 
-    def _features(self, prepared: dict[str, Any]) -> dict[str, Any]:
+    def _features(self, prepared: Mapping[str, Any]) -> dict[str, Any]:
         return {
             key: value.to(self.model.device) if isinstance(value, Tensor) else value
             for key, value in prepared.items()

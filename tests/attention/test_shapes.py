@@ -5,14 +5,14 @@ from __future__ import annotations
 import jaxtyping
 import pytest
 import torch
-from support import shape_checks
+from support import shape_hook
 
 import dsearch.attention as attention
 from dsearch.attention.pooling import pool
 
 
 def test_a_wrong_shape_is_refused_by_the_signature(monkeypatch):
-    monkeypatch.setattr(shape_checks, "ONE_OF", 1)  # however often others called it
+    monkeypatch.setattr(shape_hook, "one_of", 1)  # however often others called it
     with pytest.raises(jaxtyping.TypeCheckError):
         pool(torch.ones(2, 3), torch.ones(4, 5))
 

@@ -4,8 +4,8 @@ jaxtyping's own hook wraps every function of a package: 6 s an import of them al
 checks, put in place by `shape_hook.py`, wrap a function only if its signature names a shape, when called
 first, and a dataclass only if a field does. The verdict of a check depends on types, number types and shapes
 alone, so arguments and results like earlier ones are not checked again. Comparing them takes a sixth of the
-time of a search: after its first calls a function is checked at every eighth. Plain types are checked by
-pyright, and at run time by `scripts/test --nightly`, which takes jaxtyping's hook instead of this one.
+time of a search: after its first calls a function is checked at every eighth, by `--nightly` at every one.
+Plain types are checked by pyright alone: tests of bad input pass wrong ones, for the package to refuse.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import jaxtyping
 import numpy as np
 import torch
 from beartype import beartype
+from support import shape_hook
 
-EVERY, ONE_OF = 200, 8  # the first calls of a function are checked, and one of so many later ones
+EVERY = 200  # the first calls of a function are checked, and one of `shape_hook.one_of` later ones
 _LONGEST = 64  # items of a list, and characters of a string, that are part of a key
 _MISSING = object()
 
@@ -101,7 +102,7 @@ def _checked_when_called(function: Any, types: dict[str, Any], known: _Known) ->
         if tracing or jaxtyping.config.jaxtyping_disable:
             return function(*arguments, **named)
         number = next(calls)
-        if number >= EVERY and number % ONE_OF:
+        if number >= EVERY and number % shape_hook.one_of:
             return function(*arguments, **named)
         before = _key_of_call(arguments, named)
         results_passed = None if before is None else passed.get(before)

@@ -32,14 +32,13 @@ PACKAGES = (
     "dsearch.training",
     "dsearch.types",
 )
+one_of = 8  # calls of a function, after its first: one is checked; every one by --nightly
 _HEADER = struct.Struct("<qq")  # of a cached module: its source's time in ns, and size
 _OPTIMIZATION = "shapes1"  # part of the cached module's name; another one for another transformation
 
 
 def install() -> None:
-    """Check what is imported from now on, unless jaxtyping's own hook is there."""
-    if any(type(finder).__module__.startswith("jaxtyping") for finder in sys.meta_path):
-        return
+    """Check what is imported from now on."""
     early = [name for name in PACKAGES if name in sys.modules]
     assert not early, f"imported before shapes could be checked: {early}"
     sys.meta_path.insert(0, Finder())
@@ -103,7 +102,3 @@ class Finder(importlib.abc.MetaPathFinder):
         if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)
         return spec
-
-
-if __name__ == "__main__":  # the argument of --jaxtyping-packages
-    print(",".join((*PACKAGES, "beartype.beartype")))
