@@ -22,6 +22,7 @@ def ndcg(report: EvaluationReport, system: str, group: str = "all") -> float:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)  # three folds of a real training: a quarter of an hour on a busy machine
 def test_scifact_untrained_and_trained(real_engine: SearchEngine) -> None:
     collection = collection_of(real_engine, "scifact")
     judged = read_judgements(DATA / "scifact", "test")

@@ -31,7 +31,7 @@ def forked() -> Iterator[Forks]:
 def test_killed_at_calls_of_every_scenario(forked: Forks, tmp_path: Path) -> None:
     trials, least = by_size((64, 2), (1040, 25))
     seen = kills(forked, tmp_path, trials)
-    assert seen["kills"] >= trials * 0.95
+    assert seen["kills"] >= min(trials, seen["calls"]) * 0.95, seen
     assert all(seen[f"kills in {scenario}"] >= least for scenario in SCENARIOS), seen
 
 
