@@ -185,7 +185,7 @@ def settings_in_use() -> list[SettingInUse]:
 
 
 def _file() -> Path:
-    return Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
+    return Path(os.environ.get(_FILE_VARIABLE) or DEFAULT_FILE)
 
 
 def _in_file(file: Path) -> dict[str, Any]:

@@ -111,6 +111,13 @@ def test_another_file_is_named_by_a_variable(bare: Path, monkeypatch: pytest.Mon
             load_settings()
 
 
+def test_a_variable_without_a_name_leaves_the_usual_file(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bare / "dsearch.toml").write_text("port = 1\n")
+    monkeypatch.setenv("DSEARCH_CONFIG", "")
+    assert load_settings().port == 1
+    assert {one.key: one.source for one in settings_in_use()}["port"] == "dsearch.toml"
+
+
 def test_a_file_may_begin_with_the_mark_of_its_encoding(bare: Path) -> None:
     """Some editors and shells of Windows put it there."""
     (bare / "dsearch.toml").write_text("port = 1234\n", encoding="utf-8-sig")

@@ -59,6 +59,11 @@ def find_weights(name: str) -> Weights:
         EncoderUnavailable: it is neither packaged, nor a folder, nor to be had from the hub.
         CorruptData: a packaged encoder is not the published file.
     """
+    if not name.strip():  # as a path it would be the working folder
+        raise EncoderUnavailable(
+            f"encoder {name!r} is no name; give a sentence-transformers model or the folder of one, or leave "
+            f"--encoder out for {DEFAULT_ENCODER}"
+        )
     folder = Path(name).expanduser()
     if folder.is_dir():
         return Weights(folder, "", _digest(folder, name), _settings_digest(folder))

