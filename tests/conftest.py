@@ -22,9 +22,9 @@ from dsearch.threads import set_threads
 set_threads(1)  # as many tests at a time as there are cores
 os.environ["DSEARCH_BACKEND"] = "torch"  # no test exports an encoder in the background unless it wants to
 
-from support import shape_hook
+from support.shape_hook import install
 
-shape_hook.install()  # before what it checks is imported
+install()  # before what it checks is imported
 
 from support.warm.processes import SHARED, WarmSubprocess, warm_start
 
@@ -44,8 +44,6 @@ _WARM = WarmSubprocess(lambda *args, **more: warm_start()(*args, **more))  # sta
 
 def pytest_configure(config: pytest.Config) -> None:
     """Test processes beside each other share the one that forks: importing takes it seconds."""
-    if config.getoption("nightly"):
-        shape_hook.one_of = 1
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         os.environ[SHARED] = tempfile.mkdtemp(prefix="warm-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True))

@@ -14,12 +14,13 @@ from support.sizes import mark_quick, quick_files
 SUITE = """\
 import pytest
 from hypothesis import settings
+from support import shape_hook
 from support.sizes import by_size
 
 SIZE = by_size(3, 700)
 
 def test_size():
-    print("size", SIZE, settings().max_examples)
+    print("size", SIZE, settings().max_examples, shape_hook.one_of)
 
 @pytest.mark.nightly
 def test_large(): ...
@@ -84,11 +85,11 @@ def test_large_sizes_are_left_out_and_counted(tmp_path: Path, processes: list[st
     assert "1 nightly" in output, output
     assert "1 slow" in output, output
     assert "1 passed" in output, output
-    assert processes or "size 3 50" in output, output
+    assert processes or "size 3 50 8" in output, output
 
 
 def test_nightly_takes_everything_in_large(tmp_path: Path) -> None:
     output = run(tmp_path, "--nightly")
     assert "left out" not in output, output
     assert "3 passed" in output, output
-    assert "size 700 500" in output, output
+    assert "size 700 500 1" in output, output

@@ -32,7 +32,7 @@ PACKAGES = (
     "dsearch.training",
     "dsearch.types",
 )
-one_of = 8  # calls of a function, after its first: one is checked; every one by --nightly
+one_of = 8  # of so many later calls of a function one is checked; sizes.py makes it 1 for --nightly
 _HEADER = struct.Struct("<qq")  # of a cached module: its source's time in ns, and size
 _OPTIMIZATION = "shapes1"  # part of the cached module's name; another one for another transformation
 

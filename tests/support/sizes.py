@@ -1,8 +1,9 @@
 """Three sizes of the suite, as a pytest plugin: `-m quick`, everything by default, and `--nightly`.
 
 The marker `quick` is on every test of the files in `quick_files.txt` that needs nothing special. Tests marked
-`nightly` are left out without `--nightly`; other tests take their numbers from `by_size`, and hypothesis from
-the profiles `default` and `nightly`. The summary of a run counts the tests that were left out, by marker.
+`nightly` are left out without `--nightly`, by which shapes are checked at every call, too. Other tests take
+their numbers from `by_size`, and hypothesis from the profiles `default` and `nightly`. The summary of a run
+counts the tests that were left out, by marker.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import shape_hook
 from support.paths import TESTS
 
 QUICK_FILES = Path(__file__).with_name("quick_files.txt")
@@ -63,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     global _nightly
     _nightly = config.getoption("--nightly")
+    shape_hook.one_of = by_size(shape_hook.one_of, 1)
     config.stash[_LEFT_OUT] = Counter()
     if not config.getoption("--hypothesis-profile", None):
         settings.load_profile("nightly" if _nightly else "default")
