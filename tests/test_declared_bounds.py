@@ -1,4 +1,4 @@
-"""A job takes each bound that its options declare; service/wire/bounds.txt says which these are."""
+"""A job takes each bound that its options declare, and refuses what is next to it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
-from dsearch.attention_options import AttentionOptions
 from dsearch.declared import options_of, type_of
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import LearningJob, SavingJob, TrainingJob, TuningJob
-from dsearch.search_options import SearchOptions
-
-ONLY_HTTP = {(SearchOptions, "partial")}
-"""Options that the command line does not have."""
 
 
 def _bounded(*declarations: type) -> list[tuple[type, str]]:
@@ -52,12 +47,3 @@ def test_a_job_takes_each_bound_and_refuses_what_is_beside_it(
     for value in refused:
         with pytest.raises(InvalidRequest, match=f"^{name}=.*; use (a|an) "):
             LearningJob.check(declaration(**{name: value}))
-
-
-def test_options_of_http_alone() -> None:
-    assert {
-        (declaration, name)
-        for declaration in (TuningJob, TrainingJob, SavingJob, SearchOptions, AttentionOptions)
-        for name, (_, about) in options_of(declaration).items()
-        if not about.cli
-    } == ONLY_HTTP
