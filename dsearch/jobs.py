@@ -42,7 +42,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 SCOPES = ("head", "query", "full")
 QUERY_SIDES = ("linear", "low-rank", "mlp")
 OBJECTIVE_NAMES = (
-    *("listwise", "judged", "in-batch", "marginal", "approx-ndcg", "teacher", "margin", "reinforce"),
+    *("listwise", "judged", "marginal", "teacher", "reinforce"),
     *VALUE_OBJECTIVES,
 )
 
@@ -186,7 +186,7 @@ class TrainingJob(LearningJob):
     (`source="feedback"`), or a field of the documents (`objective="value"` with `field`).
 
     Attributes:
-        teacher: query id → document id → score, for the objectives teacher and margin.
+        teacher: query id → document id → score, for the objective teacher.
         trusted_keys: API keys (or client:ID) whose clicks judge what others' clicks taught.
     """
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dsearch.threads import set_threads
 
-OBJECTIVES = ("listwise", "judged", "in-batch")
+OBJECTIVES = ("listwise", "judged")
 CANDIDATES, BATCH = 64, 64
 
 

@@ -261,9 +261,9 @@ def test_tune_train_compare_and_lineage(dsearch: Terminal, beir: Path) -> None:
     code, out, _ = dsearch("tune", "-c", "t", "--data", beir, "--no-promote")
     assert code == 0
     assert "cross-validated" in out
-    code, _, err = dsearch("train", "-c", "t", "--data", beir, "--objective", "margin")
+    code, _, err = dsearch("train", "-c", "t", "--data", beir, "--objective", "teacher")
     assert code == 1
-    assert "dsearch: objective='margin' learns from a teacher's scores" in err
+    assert "dsearch: objective='teacher' learns from a teacher's scores" in err
 
 
 def test_evaluate_says_which_relevant_documents_are_not_stored(dsearch: Terminal, beir: Path) -> None:

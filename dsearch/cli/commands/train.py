@@ -50,7 +50,7 @@ def train(
     exclude: options.ExcludePairs = None,
     teacher: Annotated[
         Path | None,
-        typer.Option(help="TSV of query, document, score, for the objectives teacher and margin."),
+        typer.Option(help="TSV of query, document, score, for the objective teacher."),
     ] = None,
     trusted_keys: Annotated[
         str | None,

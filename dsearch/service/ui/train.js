@@ -13,7 +13,7 @@ export async function show(view, { collection, signal }) {
   const lineage = element("section");
   const accept = input("checkbox");
   const scope = select([["head", "head: seconds"], ["query", "query encoder too: minutes"]]);
-  const objective = select([["", "as advised"], "listwise", "in-batch", "judged", "marginal"]);
+  const objective = select([["", "as advised"], "listwise", "judged", "marginal"]);
   view.append(element("h1", "", "Train"), element("p", "quiet",
     "A new head learns from judged queries, from the feedback of people, or from the documents themselves. Some " +
     "queries are held out: it goes live only if it answers those better. The version before stays, one click away."));

@@ -67,8 +67,8 @@ class Examples:
         digest: SHA-256 of queries, judgements, a teacher's scores and what is excluded, to identify the
             training data.
         teacher: for each query, positions in the snapshot and a teacher's scores of them; None without one.
-        weights: weight of each query, 1 on average; None for equal weights. Used by the listwise objectives
-            and in-batch.
+        weights: weight of each query, 1 on average; None for equal weights. Used by the objectives listwise
+            and judged.
         hidden: for each query, positions excluded from its ranking; None if there are none.
         reward: reward of showing documents at positions [queries, samples] to these queries, for the
             objective `reinforce`; None for the grades.

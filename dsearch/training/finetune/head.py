@@ -291,8 +291,8 @@ def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Tra
     """The pull of each example at the head that training started from.
 
     r_i = w_i Σ_d (p_i(d) − a_i(d)) e_d, with a_i over what the objective's softmax is over: the whole corpus,
-    or what any example judges for "judged". Of long documents the first passage stands for e_d. The pairwise
-    and in-batch objectives pull alike at the first step, though not by the same amounts.
+    or what any example judges for "judged". Of long documents the first passage stands for e_d. The other
+    objectives pull alike at the first step, though not by the same amounts.
 
     Args:
         examples: training examples.

@@ -1,6 +1,6 @@
 """Losses on logits, which compare a ranking of given documents with a target. Each cites its source.
 
-Two tables name those that are training objectives; objectives.py makes an objective of every entry.
+`TARGET_LOSSES` names those that are training objectives; objectives.py makes an objective of every entry.
 
 All take log weights over documents: logits up to a constant for each query, which no loss here depends on.
 The target p is above 0 exactly on the relevant documents and sums to 1 for each query.
@@ -69,64 +69,19 @@ def teacher_divergence(
     return (wanted.exp() * (wanted - student)).masked_fill(~mask, 0.0).sum(-1).mean()
 
 
-def margin_mse(
-    log_weights: Float[Tensor, "batch scored"],
-    teacher: Float[Tensor, "batch scored"],
-    mask: Bool[Tensor, "batch scored"],
-) -> Float[Tensor, ""]:
-    """Mean over pairs of ((l_i − l_j) − (s_i − s_j))²: 0 where logits are the teacher's up to a constant.
-
-    Hofstätter et al. 2020 (arXiv:2010.02666), eq. 3, over all pairs of scored documents instead of one pair.
-    Over all pairs it is twice the variance of l − s, which needs no pairs.
-    """
-    count = mask.sum(-1, keepdim=True).clamp_min(1)
-    apart = (log_weights - teacher).masked_fill(~mask, 0.0)
-    centred = (apart - apart.sum(-1, keepdim=True) / count).masked_fill(~mask, 0.0)
-    return (2 * centred.square().sum(-1) / count[:, 0]).mean()
-
-
-def approx_ndcg(
-    log_weights: Float[Tensor, "batch documents"],
-    target: Float[Tensor, "batch documents"],
-    *,
-    smoothness: float = 1.0,
-) -> Float[Tensor, ""]:
-    """1 − nDCG with ranks made smooth: rank_i = 1 + Σ_{j≠i} sigmoid((s_j − s_i) / smoothness).
-
-    Qin, Liu and Li 2010, "A General Approximation Framework for Direct Optimization of Information Retrieval
-    Measures", eq. 10–13; `smoothness` is the inverse of their α. The gain is the grade, as in `evaluation`.
-    Tends to 1 − nDCG as smoothness falls to 0, and to 0 as the order becomes that of the grades.
-    """
-    positives = int((target > 0).sum(-1).max())
-    gains, at = target.topk(positives, dim=-1)
-    own = log_weights.gather(-1, at)
-    ahead = ((log_weights[:, None] - own[..., None]) / smoothness).sigmoid().sum(-1)
-    rank = 1 + ahead - 0.5  # a document is not ahead of itself: sigmoid(0)
-    ideal = gains / torch.arange(2, positives + 2, device=gains.device).log2()
-    return (1 - (gains / (1 + rank).log2()).sum(-1) / ideal.sum(-1)).mean()
-
-
 class TargetLoss(NamedTuple):
     """Loss of (log weights, target) as a training objective, and the documents in its softmax.
 
     Attributes:
-        pool: "whole" for the corpus, "judged" for the judged documents of all training queries, "batch" for
-            the relevant documents of the batch.
+        pool: "whole" for the corpus, "judged" for the judged documents of all training queries.
         loss: the loss.
     """
 
-    pool: Literal["whole", "judged", "batch"]
+    pool: Literal["whole", "judged"]
     loss: Callable[[Tensor, Tensor], Tensor]
 
 
 TARGET_LOSSES: dict[str, TargetLoss] = {
     "judged": TargetLoss("judged", cross_entropy),
-    "in-batch": TargetLoss("batch", info_nce),
     "marginal": TargetLoss("whole", marginal_likelihood),
-    "approx-ndcg": TargetLoss("whole", approx_ndcg),
-}
-# Losses of (log weights, teacher scores, mask), over the documents that a teacher scored.
-TEACHER_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "teacher": teacher_divergence,
-    "margin": margin_mse,
 }

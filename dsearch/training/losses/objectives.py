@@ -4,16 +4,12 @@ The documents in the denominator determine the effect on unjudged documents:
 
     listwise      graded cross-entropy over the whole corpus: the largest gain for judged documents
     judged        the same over the judged documents of all training queries: hardly changes the others
-    in-batch      InfoNCE over the documents of the batch's queries, known positives not against each other
     marginal      marginal likelihood over the whole corpus: one relevant document is enough
-    approx-ndcg   smooth nDCG over the whole corpus
     teacher       listwise divergence from a teacher's scores, over the documents that it scored
-    margin        squared error of their differences (margin-MSE), over the same
     reinforce     reward of documents drawn from the attention over the whole corpus; any reward function
 
-All but listwise and reinforce are losses of losses.py over a pool of documents, entered in its tables. No
-negatives are sampled. For the whole corpus, with l the logits,
-Z = log Σ_d exp(l_d), and p the target distribution:
+judged, marginal and teacher are losses of losses.py over a pool of documents. No negatives are sampled. For
+the whole corpus, with l the logits, Z = log Σ_d exp(l_d), and p the target distribution:
 
     listwise cross-entropy     −Σ_d p_d log softmax(l)_d = Z − Σ_d p_d l_d         p_d = grade_d / Σ grades
     retention                  KL(π₀ ‖ π) = Σ_d π₀_d (log π₀_d − log π_d)          π₀ frozen, π trained
@@ -38,7 +34,7 @@ from dsearch.attention import ExactAttention, exact_attention, reinforce_loss, s
 from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.training.losses.listwise import in_full, listwise_cross_entropy, scores_of, whole_partition
-from dsearch.training.losses.losses import TARGET_LOSSES, TEACHER_LOSSES
+from dsearch.training.losses.losses import TARGET_LOSSES, teacher_divergence
 from dsearch.training.losses.passages import FurtherPassages
 
 _FROZEN_AT_A_TIME = 512
@@ -108,10 +104,6 @@ class Batch:
     def whole(self) -> Int64[Tensor, " documents"]:
         """Every document."""
         return torch.arange(len(self.corpus), device=self.corpus.device)
-
-    def of_batch(self) -> Int64[Tensor, " pool"]:
-        """The documents of these queries, ascending."""
-        return self.relevant[self.target > 0].unique()
 
     def grades_of(self, sampled: Int64[Tensor, "batch samples"]) -> Float[Tensor, "batch samples"]:
         """The share of the grades at each of these positions."""
@@ -188,7 +180,6 @@ def retention(
 _POOLS: dict[str, Callable[[Batch], Int64[Tensor, " pool"]]] = {
     "whole": Batch.whole,
     "judged": lambda batch: batch.judged,
-    "batch": Batch.of_batch,
 }
 
 
@@ -202,8 +193,8 @@ def _over(
     return objective
 
 
-def _by_teacher(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Objective:
-    return lambda batch: loss(batch.log_weights_of_scored(), batch.teacher, batch.mask)
+def _by_teacher(batch: Batch) -> Float[Tensor, ""]:
+    return teacher_divergence(batch.log_weights_of_scored(), batch.teacher, batch.mask)
 
 
 def by_rewards(batch: Batch) -> Float[Tensor, ""]:
@@ -219,7 +210,7 @@ def by_rewards(batch: Batch) -> Float[Tensor, ""]:
     return reinforce_loss(log_weights, sampled, rewards.to(log_weights)).mean()
 
 
-DEFAULT_OBJECTIVE = "listwise"
+DEFAULT_OBJECTIVE, TEACHER = "listwise", "teacher"
 OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
     {
         DEFAULT_OBJECTIVE: lambda batch: listwise_cross_entropy(
@@ -232,8 +223,7 @@ OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
             batch.further,
         ),
         **{name: _over(_POOLS[entry.pool], entry.loss) for name, entry in TARGET_LOSSES.items()},
-        **{name: _by_teacher(loss) for name, loss in TEACHER_LOSSES.items()},
+        TEACHER: _by_teacher,
         "reinforce": by_rewards,
     }
 )
-NEED_TEACHER = frozenset(TEACHER_LOSSES)

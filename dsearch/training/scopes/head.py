@@ -30,7 +30,7 @@ from dsearch.training.loop.loop import (
     run_course,
 )
 from dsearch.training.loop.observer import Student
-from dsearch.training.losses.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
+from dsearch.training.losses.objectives import OBJECTIVES, TEACHER, Batch, FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import STORED_TYPES, HeadOptions, TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings
@@ -109,7 +109,7 @@ def train_student(
         InvalidRequest: an objective that learns from a teacher, without a teacher's scores; an encoder that
             has no weights to train.
     """
-    if options.objective in NEED_TEACHER and examples.teacher is None:
+    if options.objective == TEACHER and examples.teacher is None:
         raise InvalidRequest(
             f"objective={options.objective!r} learns from a teacher's scores, and there are none; use "
             "another objective, or give them",
@@ -220,8 +220,8 @@ class _FrozenDocuments(NothingFurther):
         return losses
 
     def lessen(self) -> str | None:
-        """Queries in halves: every objective but one is a mean over them."""
-        if self._at_once == 1 or self._options.objective == "in-batch":
+        """Queries in halves: every objective is a mean over them."""
+        if self._at_once == 1:
             return None
         self._at_once = -(-self._at_once // 2)
         return f"{amount(self._at_once, 'query')} at a time from now on"

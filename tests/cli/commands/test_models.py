@@ -35,7 +35,7 @@ GATE = {"gate": {"verdict": "passed"}, "verdict": "better"}
                 "scope": "full",
                 "examples": 20,
                 "epochs": 0,
-                "options": {"seed": 0, "objective": "margin"},
+                "options": {"seed": 0, "objective": "judged"},
                 "share": 0.25,
                 "keyword_factor": 2.0,
             },

@@ -179,8 +179,8 @@ def test_every_objective_brings_answers_up(
 def test_a_teacher_is_asked_for(
     synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
 ) -> None:
-    with pytest.raises(InvalidRequest, match="objective='margin' learns from a teacher's scores"):
-        train_head(examples(synonyms), TrainingOptions(objective="margin"))
+    with pytest.raises(InvalidRequest, match="objective='teacher' learns from a teacher's scores"):
+        train_head(examples(synonyms), TrainingOptions(objective="teacher"))
 
 
 def test_unusable_judgements_are_counted(collection: Collection) -> None:
@@ -288,7 +288,7 @@ def test_epochs_are_cut_only_on_clear_evidence() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "odd"}, "objective='odd'; use one of listwise, judged, in-batch"),
+        ({"objective": "odd"}, "objective='odd'; use one of listwise, judged, marginal"),
         ({"epochs": 0}, "epochs=0; use an integer of at least 1"),
         ({"learning_rate": 0.0}, "learning_rate=0.0; use a number between 0 and 1"),
         ({"retention": -1.0}, "retention=-1.0; use a number of at least 0"),

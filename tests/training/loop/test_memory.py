@@ -95,17 +95,6 @@ def test_a_head_learns_the_same_from_parts(
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_an_objective_over_the_batch_is_not_divided(
-    examples: Examples, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(batch):
-        raise torch.OutOfMemoryError("never fits")
-
-    monkeypatch.setattr("dsearch.training.scopes.head.OBJECTIVES", {"in-batch": full})
-    with pytest.raises(torch.OutOfMemoryError, match="never fits"):
-        train_head(examples, TrainingOptions(epochs=1, objective="in-batch"))
-
-
 def test_a_query_encoder_learns_the_same_from_parts(
     examples: Examples, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

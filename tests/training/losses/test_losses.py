@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dsearch.evaluation import evaluate
 from dsearch.training.losses import losses
 
 TARGET = torch.tensor([[0.5, 0.0, 0.25, 0.25, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
@@ -16,7 +15,6 @@ ON_TARGET: list[Loss] = [
     losses.cross_entropy,
     losses.info_nce,
     losses.marginal_likelihood,
-    losses.approx_ndcg,
 ]
 
 
@@ -89,32 +87,6 @@ def test_teacher_divergence_is_zero_at_the_teacher(logits: torch.Tensor) -> None
     wanted, given = teacher[0, :4].softmax(-1), logits[0, :4].softmax(-1)
     first = (wanted * (wanted / given).log()).sum()
     torch.testing.assert_close(losses.teacher_divergence(logits, teacher, mask), (first + second) / 2)
-
-
-def test_margin_mse_is_the_mean_over_pairs(logits: torch.Tensor) -> None:
-    teacher = torch.tensor([[3.0, 1.0, 2.0, 0.0, 8.0], [1.0, 0.0, 5.0, 5.0, 5.0]], dtype=torch.float64)
-    mask = torch.tensor([[True, True, True, True, True], [True, True, False, False, False]])
-
-    def pairs(row: int, count: int) -> torch.Tensor:
-        given, s = logits[row, :count], teacher[row, :count]
-        return ((given[:, None] - given) - (s[:, None] - s)).square().mean()
-
-    expected = (pairs(0, 5) + pairs(1, 2)) / 2
-    torch.testing.assert_close(losses.margin_mse(logits, teacher, mask), expected)
-    assert losses.margin_mse(teacher - 4, teacher, mask).item() == pytest.approx(0, abs=1e-12)
-
-
-def test_approx_ndcg_tends_to_ndcg(logits: torch.Tensor) -> None:
-    smooth = losses.approx_ndcg(logits, TARGET, smoothness=1e-4).item()
-    run = {
-        str(row): [(str(d), values[d]) for d in sorted(range(5), key=lambda d: -values[d])]
-        for row, values in enumerate(logits.tolist())
-    }
-    qrels = {str(row): {str(d): p for d, p in enumerate(of)} for row, of in enumerate(TARGET.tolist())}
-    exact = evaluate(run, qrels, ["nDCG"])["nDCG"]
-    assert smooth == pytest.approx(1 - sum(exact.values()) / 2, abs=1e-6)
-    found = minimised(lambda given: losses.approx_ndcg(given, TARGET), logits, 600)
-    assert losses.approx_ndcg(found, TARGET, smoothness=1e-4).item() == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("loss", ON_TARGET)

@@ -77,11 +77,8 @@ def test_retention_of_an_untrained_head_is_zero() -> None:
 DENOMINATORS = {
     "listwise": set(range(20)),
     "marginal": set(range(20)),
-    "approx-ndcg": set(range(20)),
     "judged": {2, 3, 5, 7, 9, 11, 19},
-    "in-batch": {2, 3, 5, 7, 9, 19},
     "teacher": {1, 2, 3, 6, 7, 8},
-    "margin": {1, 2, 3, 6, 7, 8},
     "reinforce": set(range(20)),
 }
 
