@@ -2,7 +2,7 @@
 
 app.py          `create_app`                              wire/        JSON, requests, problem documents
 server.py       uvicorn, and a graceful shutdown          auth/        API keys and their scopes
-state.py        `Service`: shared state of the routes     middleware/  hosts, deadlines, slow clients, bodies
+state.py        `Service`: shared state of the routes     middleware/  hosts, deadlines, bodies
 collections.py  collections held by requests              overload/    admission control and refusals
 feedback.py     events and the pages they refer to        batching/    worker threads and micro-batches
 errors.py       errors that only HTTP has                 schemas/     request and response models

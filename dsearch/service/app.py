@@ -32,7 +32,6 @@ from dsearch.service.errors import (
 from dsearch.service.mcp import endpoint as mcp
 from dsearch.service.middleware.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
 from dsearch.service.middleware.guard import EXPOSED, LOOPBACK_HOSTS, Guard
-from dsearch.service.middleware.slow_clients import WatchBodies
 from dsearch.service.routes import (
     aliases,
     attend,
@@ -159,7 +158,6 @@ def create_app(
         leaving=lambda: service.leaving,
         refusal=service.refusal,
     )
-    app.add_middleware(WatchBodies)
     return app
 
 

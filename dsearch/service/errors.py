@@ -5,13 +5,6 @@ from __future__ import annotations
 from dsearch.errors import AccessDenied, DsearchError, InvalidRequest, Unavailable
 
 
-class MalformedRequest(DsearchError):
-    """Bytes that are not an HTTP request, or headers that are too long."""
-
-    code = "malformed_request"
-    status = 400
-
-
 class InvalidJson(InvalidRequest):
     """A body that is not JSON, or is ambiguous JSON."""
 

@@ -3,6 +3,9 @@
 On SIGTERM or Ctrl-C the service first reports that it is not ready. For a moment it still accepts requests
 and closes each connection with its answer, so that requests on their way arrive; then it accepts none.
 Running requests have at most 10 s to finish; the rest is cancelled. The exit code is 0.
+
+Slow clients are the task of a proxy in front of it; the guide "operating" names the settings. Here they hold
+a connection and nothing else: a request takes its place in the service when the last of its body is in.
 """
 
 from __future__ import annotations
@@ -18,20 +21,12 @@ from collections.abc import Sequence
 import uvicorn
 from fastapi import FastAPI
 
-from dsearch.service.middleware.slow_clients import (
-    PatientProtocol,
-    SlowClientLimits,
-    look_after,
-    patient_protocol,
-)
-from dsearch.service.overload.event_loop import event_loop
 from dsearch.service.state import Service
 
 DRAIN_S = 9
 LEAVING_S = 0.5  # together below the 10 s in which a supervisor expects an end
 KEEP_ALIVE_S = 5
 SWITCH_S = 0.0005
-MAX_HEADER_BYTES = 64 * 1024
 # New objects before Python looks for cycles among them, then how often before it looks at middle-aged and at
 # old ones. Requests leave none, so that what is new stays: pages and queries that are remembered. A middle
 # pass sees three times as many objects, 20 ms; of twenty times as many it would stop all threads for 100 ms.
@@ -46,7 +41,6 @@ def run_server(
     host: str = "127.0.0.1",
     port: int = 8080,
     sockets: Sequence[socket.socket] | None = None,
-    patience: SlowClientLimits | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
@@ -55,9 +49,7 @@ def run_server(
         host: address to bind to.
         port: port to bind to.
         sockets: that are bound already, in place of host and port.
-        patience: with slow clients.
     """
-    protocol = patient_protocol(patience or SlowClientLimits())
     _allow_open_files()
     # The thread that computes holds Python's lock for so long before the event loop gets it; with the usual
     # 5 ms each step of each request may wait that long.
@@ -70,7 +62,7 @@ def run_server(
         app,
         host=host,
         port=port,
-        http=protocol,
+        http="httptools",
         log_config=None,
         log_level="warning",
         access_log=False,  # it would write queries down
@@ -82,28 +74,23 @@ def run_server(
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         backlog=1024,
     )
-    server = _Server(config, service, protocol)
+    server = _Server(config, service)
     # asyncio's loop is what all was measured with; uvicorn would take uvloop wherever an extra brings that.
-    with asyncio.Runner(loop_factory=lambda: event_loop(lambda: service.admission.tight)) as runner:
-        runner.run(server.serve(list(sockets) if sockets else None))
+    asyncio.run(server.serve(list(sockets) if sockets else None))
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service, protocol: type[PatientProtocol]):
+    def __init__(self, config: uvicorn.Config, service: Service):
         super().__init__(config)
         self._service = service
-        self._protocol = protocol
 
     async def main_loop(self) -> None:
-        looking = asyncio.create_task(look_after(self._protocol))
         settling = asyncio.create_task(_settle(self._service))
         try:
             await super().main_loop()
         finally:
-            looking.cancel()
             settling.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

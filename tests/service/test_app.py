@@ -50,7 +50,7 @@ def test_options_reach_what_they_are_for(engine: SearchEngine, monkeypatch: pyte
     edge: dict[str, Any] = {"hosts": ["h"], "origins": [SITE], "require_key": True, "query_timeout_s": 3.0}
     layers = middleware(create_app(engine, **chosen, **edge))
     assert given == chosen
-    assert list(layers) == ["WatchBodies", "Guard", "CORSMiddleware", "Access", "Deadline"]
+    assert list(layers) == ["Guard", "CORSMiddleware", "Access", "Deadline"]
     assert layers["Deadline"] == {"query_timeout_s": 3.0}
     assert layers["Access"]["required"] is True
     assert (layers["Guard"]["hosts"], layers["Guard"]["origins"]) == (["h"], [SITE])

@@ -11,7 +11,6 @@ import pytest
 import uvicorn
 
 from dsearch.service import server as module
-from dsearch.service.middleware.slow_clients import SlowClientLimits, patient_protocol
 
 
 def test_a_server_that_stops_says_so_first_and_listens_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +19,7 @@ def test_a_server_that_stops_says_so_first_and_listens_no_longer(monkeypatch: py
     service: Any = SimpleNamespace(leave=lambda: told.append("leaving"))
     config = uvicorn.Config(lambda *_: None, log_config=None, lifespan="off")
     config.load()
-    server = module._Server(config, service, patient_protocol(SlowClientLimits()))  # pyright: ignore[reportPrivateUsage]
+    server = module._Server(config, service)  # pyright: ignore[reportPrivateUsage]
     server.servers, server.lifespan = [], config.lifespan_class(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         asyncio.run(server.shutdown([listening]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import signal
 import socket
 import threading
@@ -106,9 +107,19 @@ def bound(host: str, port: int) -> socket.socket:
         InvalidRequest: the address is in use, or none of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends at once (TCP_NODELAY) only on sockets that name their protocol. Otherwise the body of an
+    # answer waits up to 40 ms for the client's acknowledgement of its headers.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        if os.name == "posix":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
+        return listening
     except OSError as error:
+        listening.close()
         raise InvalidRequest(
             f"cannot listen at {host}:{port} ({error}); use another --port (0 for a free one) or --host"
         ) from error

@@ -1,1 +1,1 @@
-"""Request guards, deadlines, slow clients, strict JSON bodies."""
+"""Request guards, deadlines, strict JSON bodies."""

@@ -1,8 +1,7 @@
-"""Bytes that are no HTTP request get a problem document, as every other refusal does."""
+"""Bytes that are not an HTTP request end their own connection and nothing else."""
 
 from __future__ import annotations
 
-import json
 import random
 import socket
 from urllib.parse import urlsplit
@@ -38,18 +37,15 @@ def answer_to(origin: str, sent: bytes) -> bytes:
     ],
     ids=lambda sent: repr(sent)[:24],
 )
-def test_a_malformed_request_gets_a_problem_document(server: str, sent: bytes) -> None:
-    head, _, body = answer_to(server, sent).partition(b"\r\n\r\n")
-    status, *headers = head.decode().split("\r\n")
-    assert status == "HTTP/1.1 400 Bad Request"
-    assert "Content-Type: application/problem+json" in headers
-    assert "Connection: close" in headers
-    problem = json.loads(body)
-    assert (problem["code"], problem["status"]) == ("malformed_request", 400)
-    assert problem["detail"] == "this is no HTTP/1.1 request; check its first line and its headers"
+def test_a_malformed_request_is_refused_and_its_connection_closed(server: str, sent: bytes) -> None:
+    head, _, _ = answer_to(server, sent).partition(b"\r\n\r\n")
+    status, *headers = head.decode().lower().split("\r\n")
+    assert status == "http/1.1 400 bad request"
+    assert "connection: close" in headers
+    assert ask(server, "GET", "/healthz")[0] == 200
 
 
-def test_no_mutated_request_gets_anything_but_an_answer_or_a_problem(server: str) -> None:
+def test_no_mutated_request_ends_in_an_error_of_the_server(server: str) -> None:
     whole = b"POST /v1/collections/things/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
     generator = random.Random(3)
     for _ in range(by_size(60, 2000)):
@@ -57,6 +53,5 @@ def test_no_mutated_request_gets_anything_but_an_answer_or_a_problem(server: str
         for _ in range(generator.randint(1, 3)):
             sent[generator.randrange(len(sent))] = generator.randrange(256)
         answered = answer_to(server, bytes(sent))
-        assert b"text/plain" not in answered, bytes(sent)
         assert not answered.startswith(b"HTTP/1.1 5"), bytes(sent)
     assert ask(server, "GET", "/healthz")[0] == 200

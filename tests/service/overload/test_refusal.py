@@ -17,7 +17,6 @@ from support.service.in_thread import served_in_thread
 from support.service.overload import SEARCH, fill
 
 from dsearch.engine import Collection
-from dsearch.service.middleware.slow_clients import SlowClientLimits, patient_protocol
 
 pytestmark = pytest.mark.server
 
@@ -39,8 +38,7 @@ def address(listening: socket.socket, served: uvicorn.Server) -> tuple[str, int]
 
 @pytest.fixture
 def served(app: FastAPI, papers: Collection, listening: socket.socket) -> Iterator[uvicorn.Server]:
-    protocol = patient_protocol(SlowClientLimits(header_bytes=4096))
-    with served_in_thread(app, listening, http=protocol) as server:
+    with served_in_thread(app, listening) as server:
         yield server
 
 

@@ -1,6 +1,6 @@
 """A real server in a process of its own: prints its port when it answers. Not a test.
 
-    python server_process.py HOME [JSON of Patience]
+    python server_process.py HOME [JSON]
 
 "no_tasks" in the JSON gives up every task at once, "next_encoder" lets it have one. At the end it prints how
 many requests it had begun.
@@ -25,7 +25,6 @@ from support.service.service_fakes import WordEncoder, newer_words, open_both, o
 from dsearch.engine import SearchEngine, rebuild
 from dsearch.errors import Cancelled, DsearchError
 from dsearch.service.errors import NotReady
-from dsearch.service.middleware.slow_clients import SlowClientLimits
 from dsearch.service.overload import admission
 from dsearch.service.server import run_server
 from dsearch.service.state import Service
@@ -56,7 +55,6 @@ def main() -> None:
     if asked.pop("no_tasks", False):
         manager.run_spawned = rebuild.run_spawned = give_up
     moving = asked.pop("next_encoder", False)
-    patience = SlowClientLimits(**asked) if asked else None
     with (
         SearchEngine(
             sys.argv[1], encoder=WordEncoder, next_encoder=newer_words if moving else None
@@ -69,7 +67,7 @@ def main() -> None:
         to = "newer" if moving else "hashing"
         app = patient_app(engine, open_engine=open_engine, migrates_to=to)
         Thread(target=tell_when_started, args=(app.state.service, port), daemon=True).start()
-        run_server(app, sockets=[server], patience=patience)
+        run_server(app, sockets=[server])
         print(app.state.service.metrics.accepted, flush=True)
 
 

@@ -101,7 +101,7 @@ def serving(
         home: of the server.
         cold: start an interpreter of its own. A fork counts the pages that it shares as its memory only when
             it touches them, so its resident memory grows without any allocation.
-        options: of `Patience`, and `no_tasks`.
+        options: `no_tasks`, `next_encoder`.
     """
     command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(home)]
     if options:
