@@ -1,4 +1,4 @@
-"""Attention as retrieval: scores, softmax, pooling, top-k, sampling. Depends on torch alone.
+"""Attention as retrieval: scores, softmax, pooling, top-k, hard attention. Depends on torch alone.
 
 Names are loaded when they are first used: the formulas that a search needs do without torch (arrays.py).
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsearch.attention.blockwise.exact import exact_attention, log_partition
     from dsearch.attention.database import Answer, Database, similarity
     from dsearch.attention.excitation import GatedValues, SqueezeExcite
+    from dsearch.attention.hard_attention import HardSample, SampledHardAttention, reinforce_loss, sample
     from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
     from dsearch.attention.multihead import MultiHeadAttention, causal_mask
     from dsearch.attention.pooling import (
@@ -38,23 +39,11 @@ if TYPE_CHECKING:
         certify,
         floor_of,
     )
-    from dsearch.attention.retrieval.coverage import (
-        CoveredMass,
-        covered_mass,
-        estimate_covered_mass,
-        sample_rest,
-    )
+    from dsearch.attention.retrieval.coverage import covered_mass
     from dsearch.attention.retrieval.hops import attend_in_hops, refine
     from dsearch.attention.retrieval.mixture import mix
     from dsearch.attention.retrieval.null_slot import fit_null_slot, null_weights, slot_evidence
     from dsearch.attention.retrieval.topk import TopK, TopKAttention, top_k, top_k_attention
-    from dsearch.attention.sampling.estimators import (
-        AttentionSample,
-        sampled_attention,
-        sampled_log_partition,
-    )
-    from dsearch.attention.sampling.gumbel import gumbel_top_k, relaxed_top_k
-    from dsearch.attention.sampling.sampled import HardSample, SampledHardAttention, reinforce_loss, sample
     from dsearch.attention.scores import (
         SCORES,
         AdditiveScore,
@@ -99,7 +88,6 @@ _NAMES = {
         "unit",
     ),
     "database": ("Answer", "Database", "similarity"),
-    "sampling.estimators": ("AttentionSample", "sampled_attention", "sampled_log_partition"),
     "retrieval.certificate": (
         "Certificate",
         "bound_additive",
@@ -109,10 +97,10 @@ _NAMES = {
         "certify",
         "floor_of",
     ),
-    "retrieval.coverage": ("CoveredMass", "covered_mass", "estimate_covered_mass", "sample_rest"),
+    "retrieval.coverage": ("covered_mass",),
     "blockwise.blocks": ("ExactAttention", "PartialAttention", "merge"),
     "excitation": ("GatedValues", "SqueezeExcite"),
-    "sampling.sampled": ("HardSample", "SampledHardAttention", "reinforce_loss", "sample"),
+    "hard_attention": ("HardSample", "SampledHardAttention", "reinforce_loss", "sample"),
     "multihead": ("MultiHeadAttention", "causal_mask"),
     "regression": ("NadarayaWatson", "Prediction", "predict"),
     "retrieval.topk": ("TopK", "TopKAttention", "top_k", "top_k_attention"),
@@ -121,7 +109,6 @@ _NAMES = {
     "arrays": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
     "blockwise.exact": ("exact_attention", "log_partition"),
     "retrieval.null_slot": ("fit_null_slot", "null_weights", "slot_evidence"),
-    "sampling.gumbel": ("gumbel_top_k", "relaxed_top_k"),
     "retrieval.mixture": ("mix",),
 }
 _HOMES = {name: f"dsearch.attention.{module}" for module, names in _NAMES.items() for name in names}
@@ -132,9 +119,7 @@ __all__ = [
     "AdditiveScore",
     "Answer",
     "AttentionResult",
-    "AttentionSample",
     "Certificate",
-    "CoveredMass",
     "Database",
     "ExactAttention",
     "GatedValues",
@@ -165,14 +150,12 @@ __all__ = [
     "dot",
     "entropy",
     "epanechnikov",
-    "estimate_covered_mass",
     "exact_attention",
     "exact_match",
     "fit_null_slot",
     "floor_of",
     "gaussian",
     "general",
-    "gumbel_top_k",
     "hard",
     "log_partition",
     "masked_log_softmax",
@@ -185,11 +168,7 @@ __all__ = [
     "predict",
     "refine",
     "reinforce_loss",
-    "relaxed_top_k",
     "sample",
-    "sample_rest",
-    "sampled_attention",
-    "sampled_log_partition",
     "scaled_dot_product",
     "score_named",
     "similarity",

@@ -2,7 +2,7 @@
 
     p(d | q) = weight(q, d) / Σ weight                 over the candidates of the query
     a_s ~ p(· | q)                                     draws, independent of each other
-    ∇ E[r] ≈ 1/S Σ_s (r_s − b_s) ∇ log p(a_s | q)      REINFORCE, see attention/sampling/sampled.py
+    ∇ E[r] ≈ 1/S Σ_s (r_s − b_s) ∇ log p(a_s | q)      REINFORCE, see attention/hard_attention.py
 
 A draw waits in memory for its rewards, which name it; the gradient is computed in the state that it was made
 from. The head then takes a step and goes on as a draft head, which the next draw names; or the gradient is
@@ -22,8 +22,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.adam import Adam, Moments
+from dsearch.attention.hard_attention import reinforce_loss, sample
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.sampling.sampled import reinforce_loss, sample
 from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.tensors import require_head_alone
 from dsearch.engine.options import DEFAULT_SAMPLES

@@ -21,7 +21,6 @@ from dsearch.attention import (
     attend,
     attend_in_hops,
     exact_attention,
-    gumbel_top_k,
     log_partition,
     top_k,
     top_k_attention,
@@ -129,7 +128,7 @@ ELSEWHERE = {
     },
     **{f"{way}: bias_parameters": "with a function for a bias" for way in ("exact", "partition")},
     **{f"{way}: fused": "blockwise/test_fused.py" for way in ("exact", "partition")},
-    **{f"all candidates: {name}": "of a sample of the rest" for name in ("samples", "generator", "k")},
+    "all candidates: k": "all of them",
 }
 
 
@@ -193,15 +192,6 @@ def test_a_search_reads_blocks_as_large_as_asked(monkeypatch: pytest.MonkeyPatch
     assert sizes == [4, 3, 5, 2]
 
 
-def test_a_sample_of_the_rest_is_that_of_its_generator() -> None:
-    def context(seed: int, samples: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return top_k_attention(QUERIES, KEYS, k=2, samples=samples, generator=generator).context
-
-    assert context(1, 3).equal(context(1, 3))
-    assert len({tuple(context(*of).flatten().tolist()) for of in ((1, 3), (2, 3), (1, 0), (1, 4))}) == 4
-
-
 @pytest.mark.parametrize("given", [(), (KEYS,), (KEYS, VALUES)], ids=["self", "cross", "with values"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_several_heads_attend_by_each_of_their_sources(given: tuple[Tensor, ...], masked: bool) -> None:
@@ -235,19 +225,3 @@ def test_sampled_looks_have_the_weights_of_the_reference(given: dict[str, Any]) 
     torch.testing.assert_close(looks.log_weights.exp(), expected)
     assert looks.actions.shape == (3, 5)
     assert looks.context.equal(VALUES[looks.actions])
-
-
-def test_a_draw_of_several_has_its_mask_temperature_and_generator() -> None:
-    logits = (QUERIES @ KEYS.T).detach().requires_grad_()
-
-    def draw(seed: int = 1, **given: Any) -> tuple[Tensor, Tensor]:
-        output = gumbel_top_k(logits, 2, generator=torch.Generator().manual_seed(seed), **given)
-        weights = torch.arange(7.0, dtype=torch.float64)
-        return output.detach(), torch.autograd.grad((output * weights).sum(), logits)[0]
-
-    plainly, masked, cold, other = draw(), draw(mask=MASK), draw(temperature=0.25), draw(seed=2)
-    assert not masked[0][~MASK].any()
-    assert cold[0].equal(plainly[0])
-    assert not cold[1].allclose(plainly[1])
-    assert not other[1].allclose(plainly[1])
-    assert draw()[1].equal(plainly[1])

@@ -1,13 +1,12 @@
-"""Top-k search, and attention over its candidates plus an optional sample of the rest.
+"""Top-k search, and attention over its candidates.
 
 Selection has no gradient and needs none: where the k-th and the next score differ, small changes of the
-query do not change the set. Only the *normaliser* can be wrong, because the candidates do not determine it;
-see `estimators.py` for the guarantees of the three choices.
+query do not change the set. Only the *normaliser* can be wrong, because it omits the documents that are no
+candidates; `exact_attention` counts them all.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dsearch.attention.arrays import masked_softmax
 from dsearch.attention.blockwise.card_search import search
-from dsearch.attention.retrieval.coverage import sample_rest
-from dsearch.attention.sampling.estimators import sampled_attention
+from dsearch.attention.pooling import pool
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.products import product
 
@@ -34,7 +33,7 @@ class TopK(NamedTuple):
 
 
 class TopKAttention(NamedTuple):
-    """Attention pooled over candidates and sampled rows; `rows` and `weights` are those of the candidates."""
+    """Attention pooled over the candidates, with their rows and weights."""
 
     context: Float[Tensor, "batch value_dim"]
     log_partition: Float[Tensor, " batch"]
@@ -95,48 +94,30 @@ def top_k_attention(
     values: Float[Tensor, "documents value_dim"] | None = None,
     *,
     k: int,
-    samples: int = 0,
     temperature: float | Float[Tensor, ""] = 1.0,
-    generator: torch.Generator | None = None,
     block_size: int | None = None,
 ) -> TopKAttention:
-    """Attention over the k best keys and, with importance correction, over `samples` rows of the rest.
+    """Attention over the k best keys.
 
     Args:
         queries: one row a query.
         keys: keys of the whole corpus; gradients reach the rows used.
         values: likewise; None pools the keys.
         k: candidates per query.
-        samples: rows drawn uniformly, with replacement, from those that are no candidates; 0 leaves the rest
-            out of the softmax altogether.
         temperature: divisor of the scores.
-        generator: source of the sample.
         block_size: documents at a time in the search; see `top_k`.
 
     Raises:
         DimensionMismatch: queries and keys differ in dimension.
-        InvalidRequest: k is below 1 or samples below 0.
+        InvalidRequest: k or block_size is below 1.
     """
-    if samples < 0:
-        raise InvalidRequest(f"samples={samples}; use 0 for bare top-k, or more")
     values = keys if values is None else values
     queries = _accumulated(queries)
     rows = top_k(queries, keys, k, block_size=block_size).rows
-    # An empty corpus has no row for the places without a sample.
-    sampled, rest = sample_rest(rows, len(keys), samples if len(keys) else 0, generator)
-
-    def logits_of(chosen: Tensor) -> Tensor:
-        logits = (keys[chosen.clamp_min(0)].to(queries) @ queries.unsqueeze(-1)).squeeze(-1) / temperature
-        return logits.masked_fill(chosen < 0, -math.inf)
-
-    context, log_partition, weights = sampled_attention(
-        logits_of(rows),
-        values[rows].to(queries),
-        logits_of(sampled),
-        values[sampled.clamp_min(0)].to(queries),
-        rest,
-    )
-    return TopKAttention(context, log_partition, rows, weights[:, : rows.shape[1]])
+    logits = (keys[rows].to(queries) @ queries.unsqueeze(-1)).squeeze(-1) / temperature
+    weights = masked_softmax(logits)
+    context = pool(weights.unsqueeze(-2), values[rows].to(queries)).squeeze(-2)
+    return TopKAttention(context, logits.logsumexp(-1), rows, weights)
 
 
 def _accumulated(queries: Tensor) -> Tensor:

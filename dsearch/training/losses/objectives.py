@@ -201,7 +201,7 @@ def by_rewards(batch: Batch) -> Float[Tensor, ""]:
     """−E[reward] of showing a document drawn from the attention; its gradient alone means something.
 
     Williams 1992 (REINFORCE) with the leave-one-out baseline of Kool et al. 2019, see
-    attention/sampling/sampled.py. For rewards that nobody can differentiate, or of which nobody knows more
+    attention/hard_attention.py. For rewards that nobody can differentiate, or of which nobody knows more
     than what was earned. With judgements at hand, `marginal` is their exact and far quieter form.
     """
     log_weights = batch.log_weights(batch.whole())

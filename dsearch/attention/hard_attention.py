@@ -8,7 +8,7 @@ gradient from samples; hard attention in this form is due to Xu et al., 2015 (ar
 
 The leave-one-out baseline b_s (Kool et al., 2019, "Buy 4 REINFORCE samples, get a baseline for free!") does
 not depend on a_s, so the estimate stays unbiased, and rewards that all samples share cancel out of its
-variance. `gumbel.py` has the biased, low-variance alternative.
+variance.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Attention by sampling documents: hard attention, Gumbel top-k, estimators with known variance."""
