@@ -114,11 +114,6 @@ class ShardedCollection:
         """Version that answers by default."""
         return self._local.live_model
 
-    @property
-    def verification(self) -> dict[str, Any]:
-        """Verification of the home's index: "unopened", since shards verify theirs."""
-        return self._local.verification
-
     def search(
         self,
         query: str | None = None,

@@ -18,7 +18,6 @@ from jaxtyping import Float
 from dsearch.attention.arrays import Array
 from dsearch.encoder import QueryCache, TextEncoder
 from dsearch.engine.home import is_given
-from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import Ingestion, OnProgress, encode_pending, store_documents
 from dsearch.engine.indexing.leases import retire_one, strike_missing
@@ -53,7 +52,6 @@ class Collection(CollectionModels):
         store: source of truth of the collection.
         encoder: loads the encoder; called at its first use, so that a keyword search loads none.
         query_cache: embeddings of earlier queries; None caches none.
-        closed: record of the last clean close (clean_close.py).
         rebuild_share: see `SearchEngine`.
         rebuild_minimum: see `SearchEngine`.
     """
@@ -64,11 +62,10 @@ class Collection(CollectionModels):
         encoder: Callable[[], TextEncoder],
         query_cache: QueryCache | None = None,
         *,
-        closed: CleanClose | None = None,
         rebuild_share: float | None = None,
         rebuild_minimum: int = MINIMUM,
     ):
-        super().__init__(store, encoder, query_cache, closed=closed)
+        super().__init__(store, encoder, query_cache)
         self.rebuilder = Rebuilder(
             store, self._live, self._writing, share=rebuild_share, minimum=rebuild_minimum
         )
@@ -111,9 +108,7 @@ class Collection(CollectionModels):
         self, queries: Sequence[str], options: SearchOptions, vectors: Vectors | None = None
     ) -> list[SearchResult]:
         """Answer queries that have the same options, in one state; see `search`."""
-        results = search(self, queries, options, vectors)
-        self._live.require_sound()  # damage found meanwhile may affect this answer
-        return results
+        return search(self, queries, options, vectors)
 
     def similar(
         self,
@@ -167,7 +162,7 @@ class Collection(CollectionModels):
         """
         from dsearch.engine.search.attend import attend
 
-        result = attend(
+        return attend(
             self,
             queries,
             model=model,
@@ -176,8 +171,6 @@ class Collection(CollectionModels):
             filter=filter,
             options=options,
         )
-        self._live.require_sound()
-        return result
 
     def predict(
         self,
@@ -392,7 +385,6 @@ class Collection(CollectionModels):
             InvalidRequest: unknown kind, target outside 0 to 1, or limit below 1.
             Cancelled, ProcessDied, InsufficientStorage, Unavailable: nothing changed.
         """
-        self.store.require_sound()  # a build would take what a damaged database has lost for deleted
         with disk_errors(self.store, "refresh"):
             damaged = self._damaged_generation()
             number = self.rebuilder.build(

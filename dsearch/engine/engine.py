@@ -14,7 +14,6 @@ from dsearch.encoder import EncoderSource, QueryCache, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.home import Home, HomeEncoders, drop_alias, given_identity, read_aliases, set_alias
 from dsearch.engine.indexing.chunking import PassageOptions
-from dsearch.engine.indexing.clean_close import CleanClose, take_clean_close
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, require_options
 from dsearch.engine.indexing.leases import clear, tidy
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
@@ -32,7 +31,7 @@ from dsearch.engine.maintenance.verify import Recovery, Verification, accept_los
 from dsearch.engine.options import ENGLISH, KeyOptions, checked_fields, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.searchable import Searchable
-from dsearch.errors import CollectionExists, Conflict, InvalidRequest, Unavailable
+from dsearch.errors import CollectionExists, Conflict, InvalidRequest
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup
 from dsearch.store.folders import aside, publish, require_empty
@@ -97,11 +96,6 @@ class SearchEngine:
     def names(self) -> list[str]:
         """Return the names of the collections, sorted."""
         return self.home.names()
-
-    def damaged(self) -> list[str]:
-        """Return the open collections whose index is known to be damaged, sorted; reads no file."""
-        states = {name: collection.verification["state"] for name, collection in self._open.copy().items()}
-        return sorted(name for name, state in states.items() if state == "damaged")
 
     def collection(self, name: str) -> Collection:
         """Return an existing collection, by its name or an alias.
@@ -397,15 +391,10 @@ class SearchEngine:
         if not self.readonly:
             self.home.require_locked()
         store = Store.open(folder, readonly=self.readonly)
-        try:
-            closed = take_clean_close(store)
-        except OSError as error:
-            store.close()
-            raise Unavailable(f"{folder}: cannot be opened for writing ({error})") from error
         if not self.readonly:
             clear(store)
             tidy(store)
-        opened = self._collection(store, closed)
+        opened = self._collection(store)
         if loss := opened.feedback.loss():  # clicks are missing, documents are not: say it and go on
             _log.warning("%s", loss)
         return opened
@@ -427,13 +416,12 @@ class SearchEngine:
         close(old)
         clear_superseded(self.home)
 
-    def _collection(self, store: Store, closed: CleanClose | None) -> Collection:
+    def _collection(self, store: Store) -> Collection:
         share, minimum = (None, MINIMUM) if self.readonly else self._rebuild
         return Collection(
             store,
             self._encoders.of(store),  # a replaced edition keeps its own while it is in use
             self.query_cache,
-            closed=closed,
             rebuild_share=share,
             rebuild_minimum=minimum,
         )

@@ -106,7 +106,7 @@ class Rebuilder:
         """
         if self.share is None:
             return float("inf")
-        return max(float(self.minimum), self.share * self._state.unverified.built, 1.5 * self._failed_at)
+        return max(float(self.minimum), self.share * self._state.snapshot.built, 1.5 * self._failed_at)
 
     def consider(self, queries: TuningQueries) -> None:
         """Start a build in the background if one is due and none runs; returns at once."""

@@ -8,34 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-_AT_A_TIME = 1 << 20  # bytes between two checks of `cancelled`
 
-# Size, inode, and times of the last change of content and inode, in nanoseconds.
-FileIdentity = tuple[int, int, int, int]
-
-
-def file_digest(path: Path, cancelled: Callable[[], bool] | None = None) -> tuple[int, str]:
-    """Return (size in bytes, SHA-256 in hex) of a file, read once; of its first part if cancelled."""
+def file_digest(path: Path) -> tuple[int, str]:
+    """Return (size in bytes, SHA-256 in hex) of a file, read once."""
     with path.open("rb") as file:
-        if cancelled is None:
-            digest = hashlib.file_digest(file, "sha256")
-        else:
-            digest = hashlib.sha256()
-            while not cancelled() and (some := file.read(_AT_A_TIME)):
-                digest.update(some)
+        digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()
-
-
-def file_identity(path: Path) -> FileIdentity:
-    """Identity of a file's content: it changes when the file is written, replaced or copied.
-
-    A program cannot set the last of the four numbers.
-    """
-    status = path.stat(follow_symlinks=False)
-    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def files_below(folder: Path) -> Iterator[Path]:

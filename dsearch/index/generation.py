@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from jaxtyping import Float32, Int, Int64
 from dsearch.errors import CorruptData, UnsupportedFormat, amount
 from dsearch.index.build import write_generation
 from dsearch.index.dense.index import DenseIndex
-from dsearch.index.durable import FileIdentity
 from dsearch.index.keyword.index import KeywordIndex
 from dsearch.index.keyword.tokenizer import Tokenizer
 from dsearch.index.manifest import MANIFEST_NAME, Manifest
@@ -38,9 +35,6 @@ from dsearch.index.passages import PassageTable
 from dsearch.index.tokens.table import FOLDER as TOKENS_FOLDER
 from dsearch.index.tokens.table import TokenTable
 from dsearch.index.validation import open_matrix
-
-# Bytes of the smallest files that are verified even if verified before: some tenths of a second.
-_PROVEN_AT_ONCE = 64 << 20
 
 Texts = Callable[[Int64[np.ndarray, " documents"]], Iterable[str]]
 
@@ -62,15 +56,11 @@ class Generation:
         tokens: tokens of the documents, for a second stage; None if the generation was built without it.
         key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
         recut: True if `keyword` was rebuilt on opening; see `open`.
-        identities: identities of its files on opening, before they were read.
-        unproven: files whose digests were not checked because their identities were unchanged.
     """
 
     recut = False
     fields: MetadataFields | None = None
     tokens: TokenTable | None = None
-    identities: Mapping[str, FileIdentity] = MappingProxyType({})
-    unproven: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -104,7 +94,6 @@ class Generation:
         folder: Path,
         *,
         digest: str | None = None,
-        proven: Mapping[str, FileIdentity] | None = None,
         mmap: bool = True,
         texts: Texts | None = None,
     ) -> Generation:
@@ -113,8 +102,7 @@ class Generation:
         Pass `digest`, the `Manifest.digest` that the store registered, to detect a folder that was replaced.
 
         Every file is compared with its SHA-256 before FAISS or NumPy read a byte of it: FAISS loads most
-        flipped bits without an error. `proven` holds the files' identities of an earlier check: large files
-        that were not written to since are not checked again (`unproven`); call `prove` afterwards.
+        flipped bits without an error.
 
         With `mmap`, keys and postings stay on disk until they are used, as the embeddings always do.
 
@@ -131,11 +119,7 @@ class Generation:
                 f"{folder / MANIFEST_NAME}: of another generation than the store registered; "
                 "build the generation again"
             )
-        identities = manifest.identities(folder)
-        unproven = _large(
-            [name for name, was in (proven or {}).items() if identities.get(name) == was], manifest
-        )
-        manifest.verify(folder, sizes_alone=unproven)
+        manifest.verify(folder)
         try:
             rows = np.load(folder / "rows.npy", allow_pickle=False)
             vectors = open_matrix(folder / "embeddings.npy")
@@ -165,7 +149,6 @@ class Generation:
             key_projection=projection,
         )
         generation.recut = recut
-        generation.identities, generation.unproven = identities, unproven
         if f"{FIELDS_FOLDER}/{FIELDS_NAME}" in manifest.files:
             generation.fields = MetadataFields(folder / FIELDS_FOLDER, len(rows))
         if f"{TOKENS_FOLDER}/offsets.npy" in manifest.files:
@@ -184,15 +167,6 @@ class Generation:
             return np.full(rows.shape, -1, np.int64)
         at = np.minimum(np.searchsorted(self.rows, rows), len(self) - 1)
         return np.where(self.rows[at] == rows, at, -1)
-
-    def prove(self, cancelled: Callable[[], bool] | None = None) -> None:
-        """Check the `unproven` files against their digests.
-
-        Raises:
-            CorruptData: a file is damaged; the message names it and the remedy.
-        """
-        proven = [name for name in self.manifest.files if name not in self.unproven]
-        self.manifest.verify(self.folder, sizes_alone=proven, cancelled=cancelled)
 
     @property
     def original(self) -> Generation:
@@ -227,13 +201,6 @@ class Generation:
                     f"{self.folder / name}: does not fit the manifest ({amount(count, 'row')}, encoder_dim "
                     f"{manifest.encoder_dim}, key_dim {key_dim}); build the generation again"
                 )
-
-
-def _large(names: Iterable[str], manifest: Manifest) -> tuple[str, ...]:
-    """Choose the files to leave unverified; the smallest are verified at once."""
-    sizes = sorted((int(manifest.files[name]["bytes"]), name) for name in names if name in manifest.files)
-    sums = accumulate(size for size, _ in sizes)
-    return tuple(name for (_, name), bytes in zip(sizes, sums, strict=True) if bytes > _PROVEN_AT_ONCE)
 
 
 def _keyword_index(

@@ -6,17 +6,16 @@ byte in it is detected before a byte of another file is read.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dsearch.errors import CorruptData, UnsupportedFormat
-from dsearch.index.durable import FileIdentity, file_digest, file_identity
+from dsearch.index.durable import file_digest
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 3
@@ -93,23 +92,12 @@ class Manifest:
         _check_schema(content | {"digest": digest}, path)
         return cls(**content)
 
-    def identities(self, folder: Path) -> dict[str, FileIdentity]:
-        """Present identities of the files, to detect later writes to them; missing files are left out."""
-        identities: dict[str, FileIdentity] = {}
-        for name in self.files:
-            with contextlib.suppress(OSError):
-                identities[name] = file_identity(folder / name)
-        return identities
-
-    def verify(
-        self, folder: Path, *, sizes_alone: Collection[str] = (), cancelled: Callable[[], bool] | None = None
-    ) -> None:
+    def verify(self, folder: Path, *, sizes_alone: Collection[str] = ()) -> None:
         """Compare size and SHA-256 of every file with what was written; all bytes are read once.
 
         Args:
             folder: folder of the generation.
             sizes_alone: files of which only the size is compared.
-            cancelled: checked now and then; when it returns True, the remaining files are skipped.
 
         Raises:
             CorruptData: names the first file that is missing, a link, or not what was written.
@@ -124,9 +112,10 @@ class Manifest:
                 raise CorruptData(f"{path}: {size} bytes instead of {written['bytes']}; {_REBUILD}")
             if name in sizes_alone:
                 continue
-            digest = file_digest(path, cancelled)[1]
-            if cancelled is not None and cancelled():
-                return
+            try:
+                digest = file_digest(path)[1]
+            except OSError as error:
+                raise CorruptData(f"{path}: cannot be read ({error}); check the disk; {_REBUILD}") from error
             if digest != written["sha256"]:
                 raise CorruptData(f"{path}: SHA-256 differs from the manifest; {_REBUILD}")
 

@@ -109,10 +109,6 @@ class Catalogue:
 
         return job
 
-    def damaged(self) -> list[str]:
-        """Open collections whose index turned out to be damaged, sorted."""
-        return self._engine.damaged()
-
     def names(self) -> list[str]:
         """The collections, sorted."""
         return self._engine.names()

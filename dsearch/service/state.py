@@ -259,11 +259,6 @@ def readings_of(
     for name in catalogue.opened():
         try:
             with catalogue.using(name) as collection:
-                damaged = collection.verification["state"] == "damaged"
-                label = {"collection": collection.name}
-                readings.append(
-                    ("dsearch_collection_damaged", "1 for an index that is damaged.", label, int(damaged))
-                )
                 if isinstance(collection, Collection):
                     readings += _of_collection(collection)
         except DsearchError:

@@ -3,7 +3,6 @@
 store.py, reader.py   public interface: write, read        metadata.py   validation of metadata
 records.py            records that the store returns       verify.py     verification of all data
 folders.py            create, list, delete collections     backup.py     copies during writes
-proof.py              verification in the background
 documents/            rows, models and generations, validation, retention
 filters/              conditions on metadata: parsed, as SQL
 sqlite/               connections, journal, watermark, digests, no network file systems

@@ -20,7 +20,6 @@ from dsearch.store.documents import judged, passages, purposes, read, registry
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters import matching
 from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter, value_at
-from dsearch.store.proof import StoreProof
 from dsearch.store.records import (
     AS_SEARCH,
     DocumentCounts,
@@ -33,7 +32,7 @@ from dsearch.store.records import (
     StoreState,
     VerifyReport,
 )
-from dsearch.store.sqlite.connection import ReaderPool, ReadTransaction
+from dsearch.store.sqlite.connection import ReaderPool
 from dsearch.store.sqlite.schema import CollectionMeta, read_state
 from dsearch.store.verify import verify
 from dsearch.types import Document, Purpose, RowSource
@@ -51,7 +50,6 @@ class Reader:
         self._readers = readers
         self._matches = matching.RowMatches()
         self._purposes: dict[int, Purpose] = {}
-        self.proof: StoreProof | None = None
 
     # ---- properties
 
@@ -86,12 +84,6 @@ class Reader:
         """True after `close`."""
         return self._readers.closed
 
-    def state_digest(self) -> tuple[int, bytes]:
-        """Number of the last operation, and the set digest after it, as in the watermark."""
-        with self._readers.reading() as connection:
-            state = read_state(connection)
-        return state.sequence, state.digest
-
     def count(self, filter: object = None) -> DocumentCounts:
         """Number of documents that are live, pending and deleted.
 
@@ -99,8 +91,6 @@ class Reader:
         count as 0. Raises InvalidRequest.
         """
         tree = None if filter is None else parse_filter(filter)
-        if tree is not None:
-            self.require_sound()
         with self._readers.reading() as connection:
             if tree is not None:
                 return matching.count(connection, tree)
@@ -109,20 +99,6 @@ class Reader:
         return DocumentCounts(state.documents, waiting, state.tombstones)
 
     # ---- integrity
-
-    def prove(self, proven_at: float | None = None) -> None:
-        """Verify everything in the background from now on (proof.py); the first answer waits for it.
-
-        `proven_at` is the time of the last verification in seconds since 1970; None if the file may have
-        changed since.
-        """
-        if self.proof is None:
-            self.proof = StoreProof(self.path, proven_at)
-
-    def require_sound(self) -> None:
-        """Return if answers may be given; raises CorruptData for known damage."""
-        if self.proof is not None:
-            self.proof.require()
 
     def verify(self) -> VerifyReport:
         """Verify all data by its digests; damage is reported, not raised. Writes continue."""
@@ -183,22 +159,22 @@ class Reader:
 
     def documents(self, rows: Rows) -> list[Document]:
         """Document versions in the order of `rows`, deleted ones too; raises NotFound, CorruptData."""
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             return read.documents(connection, rows)
 
     def ids(self, rows: Rows) -> list[str]:
         """Ids in the order of `rows`; raises NotFound."""
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             return read.ids(connection, rows)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the live row of each id; ids without one are omitted."""
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             return read.rows_of(connection, ids)
 
     def get(self, id: str) -> Document:
         """Return the live document of `id`; raises DocumentNotFound."""
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             document = read.get(connection, id)
             near = read.near_id(connection, id) if document is None else None
         if document is None:
@@ -213,7 +189,7 @@ class Reader:
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_PAGE}")
         tree = None if filter is None else parse_filter(filter)
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             return read.page(connection, after, limit, tree)
 
     def export(self, filter: object = None) -> Iterator[Document]:
@@ -234,7 +210,7 @@ class Reader:
         evaluates only later rows.
         """
         tree = parse_filter(filter)
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             return self._matches.rows(connection, tree, after)
 
     def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
@@ -246,7 +222,7 @@ class Reader:
         if not 1 <= limit <= MAX_FACETS:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_FACETS}")
         keys, tree = parse_field(field), None if filter is None else parse_filter(filter)
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             return matching.facets(connection, keys, tree, limit)
 
     def field_values(self, rows: Rows, field: str) -> Sequence[Scalar]:
@@ -335,7 +311,7 @@ class Reader:
 
     def judged(self, after: int = 0) -> Sequence[MemoryRow]:
         """Return the rows of the query memory that operations after `after` wrote; raises CorruptData."""
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             return judged.read(connection, after)
 
     def count_judged(self, source: RowSource, key: str | None = None) -> int:
@@ -347,17 +323,10 @@ class Reader:
 
     def close(self) -> None:
         """Close all connections; safe to call twice."""
-        if self.proof is not None:
-            self.proof.close()
         self._readers.close()
 
-    def _answering(self) -> ReadTransaction:
-        """A read transaction for what is shown: not from a database that is known to be damaged."""
-        self.require_sound()
-        return self._readers.reading()
-
     def _export(self, tree: Filter | None) -> Iterator[Document]:
-        with self._answering() as connection:
+        with self._readers.reading() as connection:
             yield from read.export(connection, tree)
 
 

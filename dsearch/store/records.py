@@ -153,16 +153,12 @@ class PurgeReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Result of a verification: `damage` names everything that differs from its digest.
-
-    `unsound` is the part of it that can change an answer; the rest is of deleted documents.
-    """
+    """Result of a verification: `damage` names everything that differs from its digest."""
 
     sequence: int
     documents: int
     embeddings: int
     damage: tuple[str, ...]
-    unsound: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

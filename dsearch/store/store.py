@@ -13,8 +13,8 @@ for writing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -317,10 +317,7 @@ class Store(Reader):
         with self._operation() as operation:
             rows = registry.purge(operation)
             sequence, tombstones = operation.reached, operation.tombstones
-        # A read transaction of the verification in the background would hinder the vacuum.
-        with nullcontext() if self.proof is None else self.proof.paused():
-            overwritten = self._writer.vacuum()
-        return PurgeReport(sequence, rows, tombstones, overwritten)
+        return PurgeReport(sequence, rows, tombstones, self._writer.vacuum())
 
     def backup(self, path: Path, add_files: backup.AddFiles | None = None) -> BackupReport:
         """Copy the present state into the new folder `path`, atomically; writes and reads continue.
@@ -368,13 +365,9 @@ class Store(Reader):
             raise Conflict(f"collection {self.name!r} was opened with readonly=True; open it for writing")
         return self._journal
 
-    @contextmanager
-    def _operation(self) -> Generator[Operation]:
+    def _operation(self) -> AbstractContextManager[Operation]:
         """One write: all of it is durable and acknowledged when the block ends, none of it if it raises."""
-        with self._writer.operation() as operation:
-            yield operation
-        if self.proof is not None:
-            self.proof.again()
+        return self._writer.operation()
 
     def _vectors(
         self,

@@ -7,7 +7,7 @@ bit in a text or a vector. The digests name the damaged row; the set digest dete
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from dsearch.store.records import VerifyReport
 from dsearch.store.sqlite.digest import (
@@ -27,65 +27,32 @@ from dsearch.store.sqlite.digest import (
 from dsearch.store.sqlite.schema import CollectionMeta, State, read_meta, read_state
 
 _MOST_DAMAGES = 1000
-_BLOCK = 256  # rows between two calls of `pace`
-# The file could not be read just now: no sign of damage.
-_PASSING = (
-    "SQLITE_BUSY",
-    "SQLITE_CANTOPEN",
-    "SQLITE_FULL",
-    "SQLITE_INTERRUPT",
-    "SQLITE_IOERR",
-    "SQLITE_LOCKED",
-    "SQLITE_NOMEM",
-    "SQLITE_PROTOCOL",
-)
 
 
 class _Audit:
-    def __init__(self, connection: sqlite3.Connection, pace: Callable[[], object] | None) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self.pace = pace
         self.damage: list[str] = []
-        self.unsound: list[str] = []
         self.facts = 0
         self.documents: int = 0
         self.embeddings: int = 0
 
-    def note(self, damage: str, *, spent: bool = False) -> None:
-        """Record damage; `spent` if it is that of a deleted document, which no answer shows."""
+    def note(self, damage: str) -> None:
+        """Record damage."""
         if len(self.damage) < _MOST_DAMAGES:
             self.damage.append(damage)
-        if not spent and len(self.unsound) < _MOST_DAMAGES:
-            self.unsound.append(damage)
 
-    def is_dead(self, row: object) -> bool:
-        """True for the row of a deleted or replaced document."""
-        query = "SELECT 1 FROM document WHERE row = ? AND deleted IS NOT NULL"
-        return isinstance(row, int) and bool(list(self.rows(query, "documents", row)))
-
-    def rows(self, query: str, what: str, *parameters: int) -> Iterator[tuple[object, ...]]:
+    def rows(self, query: str, what: str) -> Iterator[tuple[object, ...]]:
         """Yield the rows of a query up to the first unreadable page, which is recorded."""
         try:
-            for number, fields in enumerate(self.connection.execute(query, parameters)):
-                yield fields
-                if self.pace is not None and number % _BLOCK == _BLOCK - 1:
-                    self.pace()
+            yield from self.connection.execute(query)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-            name = getattr(error, "sqlite_errorname", "") or ""
-            if self.pace is not None and name.startswith(_PASSING):
-                raise
             self.note(f"{what}: cannot be read to the end ({error})")
 
 
-def verify(connection: sqlite3.Connection, pace: Callable[[], object] | None = None) -> VerifyReport:
-    """Check a collection within one read transaction; damage is reported, not raised.
-
-    Args:
-        connection: in a read transaction.
-        pace: called between blocks of rows; it may raise to stop. With it, an error that is no sign of
-            damage (a disk that fails, an interrupt) is raised, not reported.
-    """
-    audit = _Audit(connection, pace)
+def verify(connection: sqlite3.Connection) -> VerifyReport:
+    """Check a collection within one read transaction; damage is reported, not raised."""
+    audit = _Audit(connection)
     state = _state(audit)
     _structure(audit)
     _documents(audit)
@@ -100,7 +67,6 @@ def verify(connection: sqlite3.Connection, pace: Callable[[], object] | None = N
         documents=audit.documents,
         embeddings=audit.embeddings,
         damage=tuple(audit.damage),
-        unsound=tuple(audit.unsound),
     )
 
 
@@ -110,9 +76,6 @@ def _state(audit: _Audit) -> State | None:
         audit.facts += meta.fact
         return read_state(audit.connection)
     except Exception as error:  # any error of a damaged table is a finding
-        name = getattr(error, "sqlite_errorname", "") or ""
-        if audit.pace is not None and name.startswith(_PASSING):
-            raise
         audit.note(f"the collection's own record cannot be read ({error})")
         return None
 
@@ -139,10 +102,7 @@ def _documents(audit: _Audit) -> None:
             audit.note(f"row {row} (id {excerpt!r}): its digest is not what was written")
             continue
         if not typed or document_digest(*blobs) != digest:
-            audit.note(
-                f"row {row} (id {excerpt!r}): text or metadata are not what was written",
-                spent=isinstance(deleted, int),
-            )
+            audit.note(f"row {row} (id {excerpt!r}): text or metadata are not what was written")
         if not (isinstance(row, int) and isinstance(written, int) and isinstance(deleted, int | None)):
             audit.note(f"row {row} (id {excerpt!r}): its operation numbers are not what was written")
             continue
@@ -162,7 +122,7 @@ def _embeddings(audit: _Audit) -> None:
             audit.note(f"row {row}: the digest of its embedding is not what was written")
             continue
         if not isinstance(vector, bytes) or embedding_digest(vector) != digest:
-            audit.note(f"row {row}: its embedding is not what was written", spent=audit.is_dead(row))
+            audit.note(f"row {row}: its embedding is not what was written")
         try:
             audit.facts += embedding_fact(int(str(row)), int(str(written)), digest)
         except Exception:
@@ -180,7 +140,7 @@ def _passages(audit: _Audit) -> None:
             continue
         whole = isinstance(spans, bytes) and isinstance(vectors, bytes)
         if not whole or passages_digest(bytes(spans), bytes(vectors)) != digest:  # type: ignore[arg-type]
-            audit.note(f"row {row}: its passages are not what was written", spent=audit.is_dead(row))
+            audit.note(f"row {row}: its passages are not what was written")
         try:
             audit.facts += passages_fact(int(str(row)), int(str(written)), digest)
         except Exception:

@@ -7,11 +7,10 @@
 Unit embeddings around random centres are given, so nothing is encoded. Opening is measured in a new process
 each time: the store alone, the index, the first search, the first filtered search, the median of fifty, and
 memory: what is resident, and what of it is the process' own rather than pages of mapped files (libraries not
-counted). Once as the last writer left it, when large files are verified in the background (how long that
-takes is told); and once as after a kill, when every file's digest is verified before it is read. Then one
-epoch of a head over the whole corpus, for 256 queries. At last 5 % more documents are written beside the
-index, and the same dense and keyword searches are timed with and without them, by turns (medians of CPU time,
-so that other work on the machine counts little; the ratio is what counts).
+counted). Every file's digest is verified before it is read. Then one epoch of a head over the whole corpus,
+for 256 queries. At last 5 % more documents are written beside the index, and the same dense and keyword
+searches are timed with and without them, by turns (medians of CPU time, so that other work on the machine
+counts little; the ratio is what counts).
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ import numpy as np
 import torch
 
 from dsearch.engine import SearchEngine, SearchLayer
-from dsearch.engine.indexing.clean_close import FILE_NAME as CLEAN_CLOSE
 from dsearch.training import Examples, TrainingOptions, train_head
 from dsearch.types import Document, Mode
 
@@ -74,13 +72,9 @@ with SearchEngine(sys.argv[1], readonly=True) as engine:
         collection.attend(state, mode="dense")
         took.append(time.perf_counter() - since)
     own, resident = memory("RssAnon") - before, memory("VmRSS")
-    while collection.verification["state"] == "running":
-        time.sleep(0.01)
-    proven = time.perf_counter()
 print(json.dumps({
     "imports_s": imported - started, "store_s": opened - imported, "index_s": loaded - opened,
     "first_search_s": answered - loaded, "first_filtered_s": filtered - answered,
-    "verified_after_s": proven - loaded,
     "search_p50_ms": statistics.median(took) * 1000,
     "resident_mib": resident / 2**20, "own_bytes_per_document": own / documents,
 }))
@@ -123,14 +117,8 @@ def built(home: Path, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def opened(home: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    for closed in ("cleanly", "by a kill"):
-        if closed == "by a kill":
-            (home / NAME / CLEAN_CLOSE).unlink()
-        openings = [opening(home, arguments.dim) for _ in range(arguments.rounds)]
-        for name in openings[0]:
-            figures[f"closed {closed}, opened: {name}"] = statistics.median(one[name] for one in openings)
-    return figures
+    openings = [opening(home, arguments.dim) for _ in range(arguments.rounds)]
+    return {f"opened: {name}": statistics.median(one[name] for one in openings) for name in openings[0]}
 
 
 def trained(home: Path, arguments: argparse.Namespace) -> dict[str, float]:

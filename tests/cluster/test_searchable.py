@@ -145,7 +145,6 @@ def test_metrics_and_readiness(client: TestClient) -> None:
     answer(client, "POST", "food/search", json={"query": "apple"})
     answer(client, "POST", "plain/search", json={"query": "apple"})
     metrics = client.get("/metrics").text
-    assert 'dsearch_collection_damaged{collection="food"} 0.0' in metrics
     assert 'dsearch_collection_documents{collection="plain"} 60.0' in metrics
     assert 'dsearch_collection_documents{collection="food"}' not in metrics
 

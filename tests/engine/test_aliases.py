@@ -25,7 +25,7 @@ from dsearch.errors import (
 from dsearch.index import durable
 from dsearch.types import Document
 
-checked = guarded(SearchEngine, "_open", lock="_opening", free=("damaged",))
+checked = guarded(SearchEngine, "_open", lock="_opening")
 
 
 def test_an_alias_stands_for_a_collection_and_is_exchanged_at_once(

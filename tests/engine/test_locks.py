@@ -21,7 +21,7 @@ from dsearch.engine.models.files import save_model
 from dsearch.errors import CollectionExists, HomeLocked, InvalidRequest
 from dsearch.types import Document
 
-checked = guarded(SearchEngine, "_open", lock="_opening", free=("damaged",))
+checked = guarded(SearchEngine, "_open", lock="_opening")
 
 WRITES: dict[str, Callable[[Collection], object]] = {
     "ingest": lambda food: food.ingest([Document("new", "apple")]),

@@ -11,28 +11,11 @@ import pytest
 from dsearch.index import durable
 
 
-def test_a_digest_is_of_the_whole_file_and_ends_when_it_is_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_digest_is_of_the_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"abcdefgh")
     whole = (8, hashlib.sha256(b"abcdefgh").hexdigest())
     assert durable.file_digest(path) == whole
-    monkeypatch.setattr(durable, "_AT_A_TIME", 3)
-    assert durable.file_digest(path, lambda: False) == whole
-    asked = iter([False, True])
-    assert durable.file_digest(path, lambda: next(asked)) == (3, hashlib.sha256(b"abc").hexdigest())
-
-
-def test_an_identity_changes_with_the_file_and_is_of_a_link_itself(tmp_path: Path) -> None:
-    path, link = tmp_path / "x", tmp_path / "link"
-    path.write_text("one")
-    link.symlink_to(path)
-    before, of_link = durable.file_identity(path), durable.file_identity(link)
-    assert before[0] == 3
-    assert of_link[:2] != before[:2]
-    os.utime(path, (1, 1))
-    assert durable.file_identity(path) != before
 
 
 def test_a_folder_is_published_when_all_of_it_is_synced(

@@ -190,54 +190,6 @@ def test_a_flipped_bit_in_any_file_is_refused(build: Build) -> None:
     Generation.open(folder)
 
 
-@pytest.fixture
-def nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was proven before is not proven at once, however small."""
-    monkeypatch.setattr("dsearch.index.generation._PROVEN_AT_ONCE", -1)
-
-
-@pytest.mark.usefixtures("nothing_at_once")
-def test_without_the_digests_flipped_bits_would_be_served(build: Build) -> None:
-    """The check that the check matters: unverified, FAISS answers from damaged keys."""
-    folder, manifest = build()
-    path = folder / "keys.faiss"
-    whole = bytearray(path.read_bytes())
-    whole[-2] ^= 64
-    path.write_bytes(whole)
-    damaged = Generation.open(folder, proven=manifest.identities(folder))
-    assert set(damaged.unproven) == set(manifest.files)
-    assert not np.array_equal(stored_keys(damaged.dense, 0, 6), EMBEDDINGS)
-    with pytest.raises(CorruptData, match=r"keys\.faiss: SHA-256 differs"):
-        damaged.prove()
-    damaged.prove(cancelled=lambda: True)  # nothing was looked at
-
-
-@pytest.mark.usefixtures("nothing_at_once")
-def test_what_somebody_has_written_to_is_proven_whatever_was_known_of_it(build: Build) -> None:
-    folder, manifest = build()
-    before = manifest.identities(folder)
-    path = folder / "keys.faiss"
-    whole = bytearray(path.read_bytes())
-    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
-    whole[-2] ^= 64
-    path.write_bytes(whole)
-    os.utime(path, ns=times)  # as if at the time of the first writing
-    with pytest.raises(CorruptData, match=r"keys\.faiss: SHA-256 differs"):
-        Generation.open(folder, proven=before)
-
-
-def test_small_files_are_proven_at_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, manifest = build()
-    before = manifest.identities(folder)
-    assert Generation.open(folder, proven=before).unproven == ()
-    sizes = {name: written["bytes"] for name, written in manifest.files.items()}
-    largest = max(sizes, key=lambda name: sizes[name])
-    monkeypatch.setattr("dsearch.index.generation._PROVEN_AT_ONCE", sum(sizes.values()) - 1)
-    opened = Generation.open(folder, proven=before)
-    assert opened.unproven == (largest,)
-    opened.prove()
-
-
 def test_no_byte_of_the_manifest_is_idle(build: Build) -> None:
     folder, _ = build()
     path = folder / "manifest.json"

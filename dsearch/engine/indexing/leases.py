@@ -18,18 +18,16 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary, finalize
 
-from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.options import keyword_texts
 from dsearch.errors import Command, CorruptData, DsearchError, Unavailable, UnsupportedFormat
 from dsearch.index import Generation, remove_unfinished
-from dsearch.index.durable import FileIdentity
 from dsearch.index.generation import Texts
 from dsearch.store import GenerationRecord, Store
 
@@ -73,13 +71,8 @@ def alone_with(folder: Path) -> Generator[bool]:
         os.close(file)
 
 
-def open_live(store: Store, closed: CleanClose | None = None) -> Generation | None:
+def open_live(store: Store) -> Generation | None:
     """Open the live generation, leased for the life of the object; None before the first.
-
-    Args:
-        store: store of the collection.
-        closed: record of the last clean close; large files that it covers are not verified at once
-            (`Generation.unproven`).
 
     Raises:
         CorruptData: it is missing or damaged.
@@ -88,16 +81,14 @@ def open_live(store: Store, closed: CleanClose | None = None) -> Generation | No
         live = store.live_generation()
         if live is None:
             return None
-        generation = open_registered(store, live, None if closed is None else closed.files_of(live))
+        generation = open_registered(store, live)
         if generation is not None:
             return generation
         # It was retired meanwhile, so another one is live.
     raise Unavailable(f"{store.path}: generations change faster than they can be opened; try again")
 
 
-def open_registered(
-    store: Store, record: GenerationRecord, proven: Mapping[str, FileIdentity] | None = None
-) -> Generation | None:
+def open_registered(store: Store, record: GenerationRecord) -> Generation | None:
     """Open a generation, leased for the life of the object; None if it is no longer registered.
 
     Raises:
@@ -108,7 +99,7 @@ def open_registered(
         return None
     try:
         folder = generation_folder(store, record.number)
-        return _open(folder, record.manifest_digest, lease, partial(keyword_texts, store), proven)
+        return _open(folder, record.manifest_digest, lease, partial(keyword_texts, store))
     except BaseException as error:
         lease.release()
         if isinstance(error, CorruptData | UnsupportedFormat):
@@ -159,14 +150,8 @@ def open_leased(folder: Path, digest: str) -> Generation:
         raise
 
 
-def _open(
-    folder: Path,
-    digest: str,
-    lease: Lease,
-    texts: Texts | None = None,
-    proven: Mapping[str, FileIdentity] | None = None,
-) -> Generation:
-    generation = Generation.open(folder, digest=digest, texts=texts, proven=proven)
+def _open(folder: Path, digest: str, lease: Lease, texts: Texts | None = None) -> Generation:
+    generation = Generation.open(folder, digest=digest, texts=texts)
     _leases[generation] = finalize(generation, lease.release)
     return generation
 

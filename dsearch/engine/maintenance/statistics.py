@@ -50,7 +50,6 @@ def statistics(collection: Searchable) -> dict[str, Any]:
         "bytes": total,
         "bytes_per_document": round(total / counts.documents, 1) if counts.documents else None,
         "rebuild": collection.rebuild_status(),
-        "verification": collection.verification,
     }
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from dsearch.engine.indexing.clean_close import FILE_NAME, read_clean_close
 from dsearch.engine.indexing.leases import open_registered
 from dsearch.errors import CorruptData, DsearchError, Gone, NotFound, UnsupportedFormat, amount
 from dsearch.index import Generation
@@ -94,13 +93,6 @@ def verify_collection(path: Path) -> Verification:
             problems += _generation(store, record)
         for model in models:
             problems += map(CorruptData, damaged_model_files(path, model))
-        closed = path / FILE_NAME
-        if closed.exists() and read_clean_close(closed) is None:
-            problems.append(
-                CorruptData(
-                    f"{closed}: not what was written; it counts for nothing and goes at the next opening"
-                )
-            )
         if problem := FeedbackStore(path).problem():
             problems.append(problem)
         return Verification(

@@ -25,7 +25,6 @@ from dsearch.attention.arrays import Array
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder, encoder_in_use
 from dsearch.engine.home import is_given, require_encoder
-from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.confidence import KeptCalibrations
@@ -60,7 +59,6 @@ class CollectionState:
         store: source of truth of the collection.
         encoder: loads the encoder; called at its first use, so that a keyword search loads none.
         query_cache: embeddings of earlier queries; None caches none.
-        closed: record of the last clean close (clean_close.py).
     """
 
     def __init__(
@@ -68,18 +66,15 @@ class CollectionState:
         store: Store,
         encoder: Callable[[], TextEncoder],
         query_cache: QueryCache | None = None,
-        *,
-        closed: CleanClose | None = None,
     ):
         self.store = store
-        store.prove(None if closed is None else closed.documents_of(store))
         self._give_encoder = encoder
         self._compared: TextEncoder | None = None
         self.query_cache = QueryCache(0) if query_cache is None else query_cache
         self.drift = QueryDrift()
         self._writing = threading.Lock()
         self.tokens = TokenKeeper(store)
-        self._live = LiveState(store, closed, self.tokens)
+        self._live = LiveState(store, self.tokens)
         self._heads = KeptHeads(store)
         self.remembered = RememberedRows(store, self._writing, self._live)
         self.drafts, self.draws = DraftHeads(), Draws()
@@ -159,20 +154,6 @@ class CollectionState:
     def feedback(self) -> FeedbackStore:
         """Feedback about the collection's hits, in a separate file beside the documents."""
         return self._feedback
-
-    @property
-    def verification(self) -> dict[str, Any]:
-        """Verification of the documents and of the live generation's files, as JSON.
-
-        `state` is "unopened", "running" (it answers meanwhile), "proven" or "damaged". A damaged one raises
-        CorruptData with the message `problem` on every use.
-        """
-        proof, documents = self._live.proof, self.store.proof
-        if documents is not None and documents.problem is not None:
-            return {"state": "damaged", "problem": documents.problem}
-        if proof is None:
-            return {"state": "unopened", "problem": None}
-        return {"state": proof.state, "problem": proof.problem}
 
     @property
     def waiting(self) -> PendingDocuments | None:
@@ -412,20 +393,16 @@ class CollectionState:
             yield
 
     def close(self) -> None:
-        """Release snapshots and caches, and close the store; leave a record of the clean close."""
+        """Release snapshots and caches, and close the store."""
         self._narrowed.forget()
         self.layers.forget()
         self.kept_documents.forget()
         self.kept_fields.forget()
         self._documents.close()
-        closed = None if self.store.closed else self._live.close()
-        proven_at = None if self.store.proof is None else self.store.proof.proven_at
+        self._live.close()
         self._feedback.close()
         self.tokens.close()
-        writable = not self.store.readonly
         self.store.close()
-        if writable and closed is not None:
-            leave_clean_close(self.store.path, closed.with_documents(self.store, proven_at))
 
     def _damaged_generation(self) -> GenerationRecord | None:
         """Return the live generation if it is missing or damaged, else None."""

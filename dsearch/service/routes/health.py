@@ -25,9 +25,9 @@ async def healthz() -> Response:
 
 @router.get("/readyz", response_model=Health, responses=problems.documented(NotReady, EncoderUnavailable))
 async def readyz(service: TheService) -> Response:
-    """Report readiness for searches, and the number of open collections that damage has stopped."""
+    """Report readiness for searches."""
     service.require_ready()
-    return json_answer({"status": "ready", "damaged": len(service.catalogue.damaged())})
+    return json_answer({"status": "ready"})
 
 
 @router.get(

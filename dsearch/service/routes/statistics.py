@@ -20,7 +20,6 @@ router = APIRouter(prefix="/v1/collections/{collection}/stats", tags=["collectio
 async def get_statistics(collection: str, service: TheService) -> Response:
     """Return statistics: generations, writes since the last, storage of keys and their recall, bytes."""
     described = await service.read(service.catalogue.call(statistics, collection))
-    for part in ("rebuild", "verification"):
-        if described[part]["problem"] is not None:
-            described[part]["problem"] = without_home(described[part]["problem"])
+    if (problem := described["rebuild"]["problem"]) is not None:
+        described["rebuild"]["problem"] = without_home(problem)
     return json_answer(described)

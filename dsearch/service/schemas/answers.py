@@ -267,14 +267,9 @@ class AliasList:
 
 @dataclass(frozen=True)
 class Health:
-    """Liveness or readiness of the process.
-
-    Attributes:
-        damaged: number of open collections whose index is damaged; of GET /readyz.
-    """
+    """Liveness or readiness of the process."""
 
     status: Literal["ok", "ready"]
-    damaged: int | None = None
 
 
 @dataclass(frozen=True)
@@ -310,7 +305,6 @@ class StatisticsAnswer:
         bytes: of all files.
         rebuild: the share from which on the index is rebuilt by itself, whether a build runs, how far it is,
             and why the last one failed.
-        verification: whether the index is what was written: unopened, running, proven or damaged; why not.
     """
 
     name: str
@@ -328,7 +322,6 @@ class StatisticsAnswer:
     bytes: int
     bytes_per_document: float | None
     rebuild: dict[str, Any]
-    verification: dict[str, Any]
 
 
 def public_metadata(metadata: dict[str, Any]) -> dict[str, Any]:

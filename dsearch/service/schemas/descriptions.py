@@ -284,7 +284,6 @@ EXAMPLES: dict[str, Any] = {
         "bytes": 42000000,
         "bytes_per_document": 8103.4,
         "rebuild": {"share": 0.05, "running": False, "progress": None, "problem": None},
-        "verification": {"state": "proven", "problem": None},
     },
     "Document": _DOCUMENT,
     "DocumentPage": {"documents": [_DOCUMENT], "next": "cS1tYzI"},

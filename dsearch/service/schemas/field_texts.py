@@ -251,7 +251,6 @@ EXAMPLES: dict[str, Any] = {
     "RefreshRequest.queries": ["what is a key?"],
     "RerankResult.document": {"text": "Keys are compared with queries."},
     "CollectionDamaged.problem": {"code": "corrupt_data", "detail": "documents.db is damaged"},
-    "Health.damaged": 0,
     "Highlight.field": "text",
     "Problem.written": {"sequence": 121, "inserted": 2},
     "Task.ended": "2025-01-31T12:03:00.000+00:00",

@@ -36,7 +36,7 @@ from dsearch.errors import (
 from dsearch.store import Event, Impression, MemoryRow, ModelRecord, Store
 from dsearch.types import Document, Progress
 
-checked = guarded(SearchEngine, "_open", lock="_opening", free=("damaged",))
+checked = guarded(SearchEngine, "_open", lock="_opening")
 
 
 PROGRAM = "interrupted_maintenance"

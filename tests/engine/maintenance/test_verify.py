@@ -169,19 +169,6 @@ def test_a_report_as_json() -> None:
     assert replace(report, problems=()).ok
 
 
-def test_a_clean_close_that_is_damaged_counts_for_nothing(
-    engine: SearchEngine, collection: Collection
-) -> None:
-    path = collection.store.path
-    engine.close()
-    assert verify_collection(path).ok
-    closed = path / module.FILE_NAME
-    assert closed.exists()
-    closed.write_bytes(closed.read_bytes()[:-3])
-    (damage,) = verify_collection(path).damage
-    assert damage == f"{closed}: not what was written; it counts for nothing and goes at the next opening"
-
-
 def test_a_loss_is_accepted_once_and_nothing_else_is(tmp_path: Path) -> None:
     folder = tmp_path / "food"
     with pytest.raises(CollectionNotFound):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.state import live as module
-from dsearch.engine.state.live import IntegrityProof, no_such_state
-from dsearch.errors import Command, Conflict, CorruptData, Gone, InvalidRequest
-from dsearch.index import Generation
+from dsearch.engine.state.live import no_such_state
+from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.types import Document
 
 
@@ -137,20 +135,3 @@ def test_a_stamp_of_later_is_a_conflict_and_one_of_before_is_gone(collection: Co
         error = no_such_state("food", replace(stamp, **change), snapshot)
         assert type(error) is kind
         assert f"generation {snapshot.generation.number}, sequence {snapshot.sequence}" in str(error)
-
-
-def test_a_generation_that_cannot_be_read_is_damaged(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the disk, which may be whole again later: what is built anew is answered from."""
-    generation = collection.snapshot.generation
-    monkeypatch.setattr(generation, "unproven", ("keys.faiss",))
-    monkeypatch.setattr(Generation, "prove", Mock(side_effect=OSError(5, "Input/output error")))
-    proof = IntegrityProof(generation, 5.0, Command("index", ("-c", "food")))
-    proof.wait()
-    assert (proof.state, proof.proven_at) == ("damaged", None)
-    with pytest.raises(
-        CorruptData, match=r"cannot be read \(.*Input/output error\); check the disk"
-    ) as raised:
-        proof.require()
-    assert raised.value.hint == Command("index", ("-c", "food"))

@@ -369,7 +369,7 @@ def test_ready_when_encoder_and_indexes_are_loaded(
         deadline = time.monotonic() + LATEST_S
         while client.get("/readyz").status_code != 200 and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert client.get("/readyz").json() == {"status": "ready", "damaged": 0}
+        assert client.get("/readyz").json() == {"status": "ready"}
 
 
 def test_without_an_encoder_it_is_not_ready_but_finds_words(

@@ -130,8 +130,8 @@ def test_a_collection_that_is_gone_hides_no_number_of_the_others(engine: SearchE
     read = readings_of(
         _Leaving(engine), engine.query_cache, (), EventLoopLag(), Admission(float, EventLoopLag())
     )
-    damaged = [labels["collection"] for name, _, labels, _ in read if name == "dsearch_collection_damaged"]
-    assert damaged == ["papers", "zebras"]
+    told = [labels["collection"] for name, _, labels, _ in read if name == "dsearch_collection_sequence"]
+    assert told == ["papers", "zebras"]
 
 
 HERE = "/v1/collections/papers"

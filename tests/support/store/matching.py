@@ -19,5 +19,5 @@ def matching_rows(store: Reader, filter: Any) -> Int64[np.ndarray, " rows"]:
         "SELECT row FROM document NOT INDEXED WHERE deleted IS NULL "
         f"AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
     )
-    with store._answering() as connection:
+    with store._readers.reading() as connection:
         return np.array([row for (row,) in connection.execute(query, parameters)], np.int64)
