@@ -188,7 +188,7 @@ class SearchEngine:
                     name,
                     dimension=dimension,
                     keys=keys,
-                    language=language or ENGLISH,
+                    language=ENGLISH if language is None else language,
                     search_fields=search_fields or (),
                     passages=passages,
                 )

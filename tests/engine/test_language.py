@@ -36,6 +36,54 @@ def test_every_generation_and_fresh_rows_are_cut_alike(engine: SearchEngine) -> 
     assert english.describe().language == "english"
 
 
+LANGUAGES = [
+    # language, text, word that finds it, words that find nothing
+    ("german", "Die Katzen laufen", "Katze", ["die"]),
+    ("french", "Les chevaux mangent", "cheval", ["les"]),
+    ("none", "The cats running", "the", ["cat", "run"]),
+    ("english", "The cats running", "cat", ["the"]),
+    ("german,english", "Die Katzen and the cats", "Katze cat", ["die"]),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "word", "others"), LANGUAGES)
+def test_an_empty_collection_has_its_language_from_the_first_document_on(
+    engine: SearchEngine, language: str, text: str, word: str, others: list[str]
+) -> None:
+    """New, emptied and filled again, and built without a document."""
+    collection = engine.create("new", language=language)
+
+    def require_language() -> None:
+        collection.upsert([Document("a", text)])
+        assert found(collection, word) == ["a"]
+        assert [found(collection, other) for other in others] == [[] for _ in others]
+
+    require_language()
+    collection.delete(["a"])
+    require_language()
+    collection.refresh()
+    assert found(collection, word) == ["a"]
+    collection.delete(["a"])
+    collection.refresh()
+    assert len(collection.snapshot.generation) == 0
+    require_language()
+
+
+@pytest.mark.parametrize(("language", "text", "word", "others"), LANGUAGES)
+def test_an_empty_collection_that_is_opened_again_has_its_language(
+    tmp_path: Path, language: str, text: str, word: str, others: list[str]
+) -> None:
+    with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
+        engine.create("new", language=language)
+    for readonly in (False, True):
+        with SearchEngine(tmp_path / "home", encoder=HashingEncoder, readonly=readonly) as engine:
+            collection = engine.collection("new")
+            if not readonly:
+                collection.upsert([Document("a", text)])
+            assert found(collection, word) == ["a"]
+            assert [found(collection, other) for other in others] == [[] for _ in others]
+
+
 def test_a_reopened_collection_keeps_its_language(tmp_path: Path) -> None:
     for _ in range(2):
         with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:

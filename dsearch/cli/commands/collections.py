@@ -39,7 +39,7 @@ def create(
                 name,
                 dimension=dimension,
                 keys=None if kind is None else KeyOptions(kind),
-                language=language or "english",
+                language="english" if language is None else language,
                 search_fields=names or (),
                 passages=PassageOptions(passage_tokens, overlap, none=no_passages),
             )

@@ -176,7 +176,7 @@ class ShardedAttention:
         if hops < 1:
             raise InvalidRequest(f"hops={hops}; use an integer of at least 1")
         queries = head.queries(states)
-        if head.memory and query.mode != "keyword":
+        if head.memory is not None and query.mode != "keyword":
             past = self._past(head.memory, states)
             # What every document of a large collection borrows takes minutes.
             query = replace(query, past=past, coverage=query.coverage and past.borrowers)

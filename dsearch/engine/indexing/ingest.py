@@ -186,7 +186,8 @@ def build_files(
         queries: sample queries to tune an approximate kind; derived from the keys when None.
         on_progress: receives each stage.
     """
-    keys, language = keys or KeyOptions.of(store), language or language_of(store)
+    keys = keys or KeyOptions.of(store)
+    language = language_of(store) if language is None else language
     searched = search_fields_of(store) if search_fields is None else tuple(search_fields)
     state = store.snapshot()
     number = store.next_generation_number()

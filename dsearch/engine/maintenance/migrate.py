@@ -145,7 +145,7 @@ def prepare(
             f"collection {source.name!r} is encoded by {encoder.identity.name} already; give another"
         )
     started = time.monotonic()
-    language = language or language_of(source)
+    language = language_of(source) if language is None else language
     tokenizer_for(language)  # refuses an unknown one before anything is encoded
     target = _target(migrating_folder(home, source.name), source, encoder, passages)
 

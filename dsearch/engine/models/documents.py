@@ -31,7 +31,7 @@ from dsearch.engine.indexing.chunking import PassageLengths, encode, passage_tab
 from dsearch.engine.indexing.tokens import Encoded, encode_rounded
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
 from dsearch.engine.options import KeyOptions, keyword_texts, language_of, stop_words_of, tokenizer_for
-from dsearch.engine.snapshot.fresh import Fresh
+from dsearch.engine.snapshot.fresh import Fresh, keyword_of
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
 from dsearch.index import Generation, KeywordIndex, remove_unfinished
@@ -109,7 +109,7 @@ def encoded_state(
     generation = Generation.open(folder / FOLDER / FIRST)
     nothing = np.zeros(0, np.int64)
     embeddings = np.zeros((0, store.dimension), np.float32)
-    fresh = Fresh.of(nothing, embeddings, [], generation.keyword or KeywordIndex.build([]))
+    fresh = Fresh.of(nothing, embeddings, [], keyword_of(generation))
     view = Snapshot.of(generation, fresh, nothing, documents.state.sequence)
     return replace(view, fields=documents.state.fields, reranked=documents.state.reranked)
 
@@ -223,7 +223,7 @@ class ModelDocuments:
         rows = np.sort(base.rows(base.visible()))
         added = np.setdiff1d(rows, generation.rows, assume_unique=True)
         removed = np.setdiff1d(generation.rows, rows, assume_unique=True)
-        fresh = self._fresh(version, state, added, generation.keyword or KeywordIndex.build([]))
+        fresh = self._fresh(version, state, added, keyword_of(generation))
         view = Snapshot.of(generation, fresh, removed, base.sequence)
         return replace(view, fields=base.fields, reranked=base.reranked)
 

@@ -193,7 +193,8 @@ def load_head(store: Store, version: str, memory: FixedMemory | None = None) -> 
     head.load_state_dict(load(content))
     if head.second_stage is not None:
         head.second_stage.fields, head.second_stage.reranker = _named_parts(record)
-    memory = memory or _memory(store, version, record)
+    if memory is None:
+        memory = _memory(store, version, record)
     if memory is not None:
         head.memory = QueryMemory.sharing(memory)
     return head.eval()

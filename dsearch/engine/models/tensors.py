@@ -142,7 +142,9 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     learned = (
         (name.removeprefix("score."), tensor) for name, tensor in tensors.items() if name[:6] == "score."
     )
-    head.score = score_of_tensors(learned, encoder_dim) or head.score
+    score = score_of_tensors(learned, encoder_dim)
+    if score is not None:
+        head.score = score
     if "output.weight" in tensors:
         head.open_output(len(tensors["output.weight"]) if tensors["output.weight"].ndim else 0)
     squeeze = tensors.get("excitation.squeeze")

@@ -3,6 +3,8 @@
 `GrowingMatrix`: rows that grow at the cost of the new rows only, while readers keep their earlier view.
 
 `SnapshotTokens`: tokens of a snapshot's documents, those of the generation, and of the rows written since.
+
+`keyword_of`: the keyword index that cuts and scores both.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from dsearch.index import KeywordIndex, PassageTable, TokenizedTexts
+from dsearch.index import Generation, KeywordIndex, PassageTable, TokenizedTexts
 from dsearch.index.tokens.codec import TokenCodec
 from dsearch.index.tokens.table import DocumentTokens, GatheredTokens, TokenTable
 
@@ -133,7 +135,7 @@ class SnapshotTokens:
     @property
     def codec(self) -> TokenCodec:
         """Their codec."""
-        table = self.built or self.fresh
+        table = self.fresh if self.built is None else self.built
         assert table is not None
         return table.codec
 
@@ -156,6 +158,12 @@ class SnapshotTokens:
         if position < self.documents:
             return None if self.built is None else self.built.document(position)
         return None if self.fresh is None else self.fresh.document(position - self.documents)
+
+
+def keyword_of(generation: Generation) -> KeywordIndex:
+    """Return the keyword index of a generation, an empty one if it was built without."""
+    # One over no documents is false, and yet has the collection's language.
+    return KeywordIndex.build([]) if generation.keyword is None else generation.keyword
 
 
 def same_codec(first: TokenCodec, other: TokenCodec) -> bool:

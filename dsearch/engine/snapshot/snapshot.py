@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
-from dsearch.engine.snapshot.fresh import Fresh, SnapshotTokens
+from dsearch.engine.snapshot.fresh import Fresh, SnapshotTokens, keyword_of
 from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
 from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, ParsedQuery
@@ -85,7 +85,7 @@ class Snapshot:
         Raises:
             DimensionMismatch: the generation's keys are shorter than its embeddings, so W_g has no inverse.
         """
-        keyword = generation.keyword or KeywordIndex.build([])
+        keyword = keyword_of(generation)
         unfold = None
         projection = generation.key_projection
         if projection is not None:

@@ -21,7 +21,7 @@ from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import with_tuned_parameters
 from dsearch.engine.models.files import served_version
 from dsearch.engine.options import keyword_texts
-from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
+from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix, keyword_of
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.caches import KeptRerankings
 from dsearch.engine.state.fields import KeptFields
@@ -187,7 +187,7 @@ class LiveState:
     def _beside(self, generation: Generation) -> Snapshot:
         """Build the state of `generation` with later writes and deletions."""
         changes = self._store.changes_since(generation.manifest.sequence)
-        fresh = self._fresh(changes.added, generation.keyword)
+        fresh = self._fresh(changes.added, keyword_of(generation))
         state = Snapshot.of(generation, fresh, changes.removed, changes.sequence)
         return replace(state, fields=self._fields.of, reranked=self._rerankings.of)
 
@@ -211,12 +211,12 @@ class LiveState:
         fresh = before.extended(added, self._embeddings.appended(embeddings), texts, passages, tokens)
         return present.later(fresh, changes.removed, changes.sequence)
 
-    def _fresh(self, rows: np.ndarray, keyword: KeywordIndex | None) -> Fresh:
+    def _fresh(self, rows: np.ndarray, keyword: KeywordIndex) -> Fresh:
         embeddings, texts = self._store.embeddings(rows), keyword_texts(self._store, rows)
         self._embeddings = GrowingMatrix(embeddings)
         passages = passage_table(self._store.passages(rows), rows, self._store.dimension)
         tokens = self._tokens.fresh_table(rows)
-        return Fresh.of(rows, embeddings, texts, keyword or KeywordIndex.build([]), passages, tokens)
+        return Fresh.of(rows, embeddings, texts, keyword, passages, tokens)
 
 
 def no_such_state(name: str, stamp: Stamp, present: Snapshot) -> Gone | Conflict:

@@ -116,6 +116,19 @@ def test_a_refresh_takes_in_what_was_written(collection: Collection, tmp_path: P
         assert hits(other.collection("food"), "v0") == hits(collection, "v0")
 
 
+def test_a_version_of_an_emptied_collection_keeps_the_language(engine: SearchEngine) -> None:
+    collection = engine.create("deutsch", language="german")
+    collection.ingest([Document("a", "Die Katzen laufen")])
+    version = add(collection)
+    collection.promote(version)
+    collection.delete(["a"])
+    collection.refresh()
+    assert len(collection.snapshot_for(version).generation) == 0
+    collection.upsert([Document("b", "Die Katzen laufen")])
+    for word, ids in {"Katze": ["b"], "die": []}.items():
+        assert [hit.id for hit in collection.search(word, mode="keyword").hits] == ids, word
+
+
 def test_long_documents_are_found_by_the_passages_that_the_version_encodes(engine: SearchEngine) -> None:
     """Built with it, written later in one batch with short ones, and taken in by refreshes."""
     collection, made = engine.create("long", passages=OPTIONS), change()

@@ -54,6 +54,15 @@ def test_one_table_alone_stands_for_its_side(codec: TokenCodec) -> None:
     assert SnapshotTokens.of(None, None, 0) is None
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_table_without_a_document_has_a_codec(codec: TokenCodec, fresh: bool) -> None:
+    empty = TokenTable.of(codec, [])
+    of = SnapshotTokens.of(None if fresh else empty, empty if fresh else None, 0)
+    assert of is not None
+    assert of.codec is codec
+    assert of.gather(np.array([-1])).counts.tolist() == [0]
+
+
 def test_fresh_tokens_of_another_codec_are_left_out(codec: TokenCodec) -> None:
     built = TokenTable.of(codec, [tokens(1)])
     for other in (
