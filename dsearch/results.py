@@ -147,18 +147,6 @@ class DocumentPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """Certificate that the first hits are exactly those of scoring every document.
-
-    Attributes:
-        reason: what the proof rests on, or what it lacks.
-    """
-
-    proved: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Attention:
     """Attention of each query over its candidates, best first; zeros behind a query's last candidate.
 
@@ -177,7 +165,6 @@ class Attention:
             several heads may take different passages of long documents.
         dense, keyword, head_weights: by head, with include "parts".
         slopes: ∂ dense / ∂ query state, with include "slopes" and one round of search.
-        certificates: one a query, with `certify`.
         null_weight: that of "nothing fits", where the model has a slot for it.
         memory: part of the scores from past queries, with include "parts" and a model with a query memory.
         candidates: number of documents that share each query's attention; with over "all" more than are
@@ -203,7 +190,6 @@ class Attention:
     keyword: Float[np.ndarray, "batch heads candidates"] | None = None
     head_weights: Float[np.ndarray, "batch heads candidates"] | None = None
     slopes: Float[np.ndarray, "batch heads candidates encoder_dim"] | None = None
-    certificates: list[Proof] | None = None
     null_weight: Float[np.ndarray, " batch"] | None = None
     memory: Float[np.ndarray, "batch candidates"] | None = None
     candidates: list[int] | None = None

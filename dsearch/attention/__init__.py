@@ -30,15 +30,6 @@ if TYPE_CHECKING:
         with_zero_gradient,
     )
     from dsearch.attention.regression import NadarayaWatson, Prediction, predict
-    from dsearch.attention.retrieval.certificate import (
-        Certificate,
-        bound_additive,
-        bound_cosine,
-        bound_kernel,
-        bound_sum,
-        certify,
-        floor_of,
-    )
     from dsearch.attention.retrieval.coverage import covered_mass
     from dsearch.attention.retrieval.hops import attend_in_hops, refine
     from dsearch.attention.retrieval.mixture import mix
@@ -88,15 +79,6 @@ _NAMES = {
         "unit",
     ),
     "database": ("Answer", "Database", "similarity"),
-    "retrieval.certificate": (
-        "Certificate",
-        "bound_additive",
-        "bound_cosine",
-        "bound_kernel",
-        "bound_sum",
-        "certify",
-        "floor_of",
-    ),
     "retrieval.coverage": ("covered_mass",),
     "blockwise.blocks": ("ExactAttention", "PartialAttention", "merge"),
     "excitation": ("GatedValues", "SqueezeExcite"),
@@ -119,7 +101,6 @@ __all__ = [
     "AdditiveScore",
     "Answer",
     "AttentionResult",
-    "Certificate",
     "Database",
     "ExactAttention",
     "GatedValues",
@@ -138,13 +119,8 @@ __all__ = [
     "additive",
     "attend",
     "attend_in_hops",
-    "bound_additive",
-    "bound_cosine",
-    "bound_kernel",
-    "bound_sum",
     "boxcar",
     "causal_mask",
-    "certify",
     "cosine",
     "covered_mass",
     "dot",
@@ -153,7 +129,6 @@ __all__ = [
     "exact_attention",
     "exact_match",
     "fit_null_slot",
-    "floor_of",
     "gaussian",
     "general",
     "hard",

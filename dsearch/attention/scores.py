@@ -76,7 +76,7 @@ def additive(
         keys: n keys; the annotations h of the paper.
         query_weight: W; None is the identity.
         key_weight: U; None is the identity.
-        vector: v; None is all ones. |score| ≤ Σ|vᵢ|, a bound that a certificate can use.
+        vector: v; None is all ones.
 
     The tanh of every pair is held at once, `[..., m, n, hidden]`: score candidates with it, not a corpus.
     """

@@ -30,8 +30,6 @@ def show_attention(queries: Sequence[str], attention: Attention, limit: int) -> 
                 f"{min(limit, len(ids))} of {amount(counts[at], 'candidate')}, {shares[at]:.1%} of the "
                 "attention"
             )
-    for proof in attention.certificates or []:
-        say(f"{'certified' if proof.proved else 'not certified'}: {proof.reason}")
     _tell(attention.note, attention.stamp)
 
 

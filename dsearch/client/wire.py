@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from dsearch.client.flow import HttpReply, Request
 from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable, amount
-from dsearch.results import Attention, FieldPrediction, Gradients, Proof, WriteResult
+from dsearch.results import Attention, FieldPrediction, Gradients, WriteResult
 from dsearch.types import Document, SearchResult, Stamp
 
 if TYPE_CHECKING:
@@ -137,15 +137,12 @@ def joined(answers: Sequence[Attention]) -> Attention:
         axis = None if name in _NO_CANDIDATES else 2 if by_head else 1
         padding = -1 if name == "positions" else 0
         arrays[name] = np.concatenate([_widened(part, axis, widest, padding) for part in parts])
-    certificates = None
-    if answers[0].certificates is not None:
-        certificates = [proof for answer in answers for proof in answer.certificates or []]
     ids = [line for answer in answers for line in answer.ids]
     candidates = [count for answer in answers for count in answer.candidates or []]
     note = next((answer.note for answer in answers if answer.note is not None), None)
     if answers[0].texts is not None:
         arrays["texts"] = [line for answer in answers for line in answer.texts or []]
-    return replace(answers[0], ids=ids, certificates=certificates, candidates=candidates, note=note, **arrays)
+    return replace(answers[0], ids=ids, candidates=candidates, note=note, **arrays)
 
 
 def joined_gradients(answers: Sequence[Gradients]) -> Gradients:
@@ -361,13 +358,11 @@ def tensors_of(content: bytes) -> tuple[Any, dict[str, np.ndarray]]:
 def attention(content: bytes) -> Attention:
     """The answer to `attend`."""
     facts, tensors = tensors_of(content)
-    certificates = facts.get("certificates")
     return Attention(
         ids=facts["ids"],
         stamp=parse(Stamp, facts),
         hops=facts["hops"],
         temperature=facts["temperature"],
-        certificates=None if certificates is None else [parse(Proof, proof) for proof in certificates],
         candidates=facts.get("candidates"),
         note=facts.get("note"),
         draft=facts.get("draft"),

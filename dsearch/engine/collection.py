@@ -144,7 +144,6 @@ class Collection(CollectionModels):
         *,
         model: str | None = None,
         purpose: Purpose | None = None,
-        certify: int | None = None,
         filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> AttendResult:
@@ -154,7 +153,6 @@ class Collection(CollectionModels):
             queries: texts (with quotes and signs as ordinary characters), or query states.
             model: version; the live one of the purpose when None.
             purpose: search, as by default, or predict.
-            certify: number of first places to certify as those of scoring every document; None for none.
             options: as for `predict`.
 
         Raises:
@@ -167,7 +165,6 @@ class Collection(CollectionModels):
             queries,
             model=model,
             purpose=purpose or "search",
-            certify=certify,
             filter=filter,
             options=options,
         )

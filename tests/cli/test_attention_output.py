@@ -13,7 +13,7 @@ import pytest
 from dsearch.cli.attention_output import draw_weights, show_attention, show_prediction
 from dsearch.cli.output import draw
 from dsearch.errors import InvalidRequest
-from dsearch.results import Attention, Evidence, FieldPrediction, Predictions, Proof
+from dsearch.results import Attention, Evidence, FieldPrediction, Predictions
 from dsearch.types import AttentionSummary, Explanation, Hit, SearchResult, Stamp
 
 STAMP = Stamp(3, "v2", 9)
@@ -68,19 +68,18 @@ def test_each_query_has_weights_of_its_own(capsys: pytest.CaptureFixture[str]) -
     ]
 
 
-def test_one_query_is_not_repeated_and_proofs_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_query_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     one = replace(
         ATTENTION,
         ids=ATTENTION.ids[:1],
         weights=ATTENTION.weights[:1],
         covered_mass=None,
         note=None,
-        certificates=[Proof(True, "all scored"), Proof(False, "a tie")],
     )
     show_attention(["river"], one, 9)
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
-    assert err.splitlines() == ["certified: all scored", "not certified: a tie", "generation 3, model v2"]
+    assert err.splitlines() == ["generation 3, model v2"]
 
 
 NUMBER = FieldPrediction(

@@ -91,7 +91,6 @@ READS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("facets", ("papers", ["i", "none"]), {"filter": {"i": {"in": [1, 2, 3, 4]}}, "limit": 3}),
     ("documents", ("papers",), {"filter": {"i": {"lt": 9}}, "limit": 50}),
     ("attend", ("papers", QUERIES), {"filter": {"i": {"gte": 20}}, "model": "v1", "include": ["slopes"]}),
-    ("attend", ("papers", QUERIES), {"certify": 2}),
     ("attend", ("papers",), {"vectors": STATES, "include": ["keys", "values", "parts", "slopes"]}),
     ("attend", ("papers", QUERIES), {"vectors": STATES, "dtype": "float64", "model": "v1", "candidates": 5}),
     ("attend", ("papers", QUERIES), {"score": "gaussian", "width": 1.1, "mode": "dense", "pooling": "hard"}),

@@ -287,12 +287,6 @@ def test_a_server_reads_no_functions_and_sends_no_tokens(remote: Client) -> None
             layer(states_of(), QUERIES, **own)
 
 
-def test_a_bias_goes_with_no_proof(remote: Client, reference: Open) -> None:
-    bias = [0.0] * reference().snapshot.positions
-    with pytest.raises(InvalidRequest, match="certify and bias"):
-        remote.attend("papers", QUERIES, certify=3, bias=bias)
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_wrong_is_refused_alike(open_any: Open) -> None:
     layer = open_any(candidates=5)

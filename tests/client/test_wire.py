@@ -35,7 +35,7 @@ from dsearch.client.wire import (
 )
 from dsearch.client.wire import attention as wire_attention
 from dsearch.errors import Command, Conflict, DsearchError, Gone, InvalidRequest, Unavailable
-from dsearch.results import Attention, Gradients, Proof, RefusedDocument, WriteResult
+from dsearch.results import Attention, Gradients, RefusedDocument, WriteResult
 from dsearch.service.batching.attend import attended_arrays, attended_facts
 from dsearch.service.wire.json import tensors_answer
 from dsearch.types import Document, Stamp
@@ -199,7 +199,6 @@ def everything() -> Attention:
         hops=2,
         temperature=0.25,
         mixture=np.array([0.25, 0.75]),
-        certificates=[Proof(True, "enough"), Proof(False, "too near"), Proof(True, "exact")],
         candidates=[5, 6, 7],
         note="few",
         draft="d1",

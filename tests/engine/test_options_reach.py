@@ -319,7 +319,6 @@ OF_THE_LAYER_ALONE = {
     "rerank_candidates": "likewise",
 }
 OWN = {
-    "attend": {"certify": ({"candidates": 5}, [1, 4])},
     "predict": {"evidence": ({}, [0, 3]), "field": ({}, ["value", "kind"])},
 }
 WITHOUT_TEXTS = {"match_field", "ignore_case", "mode"}
@@ -328,7 +327,7 @@ SHARED_BY_ALL = {"candidates"}
 NOT_ATTENDED = {
     "attend by states": WITHOUT_TEXTS,
     "parts by ids": WITHOUT_TEXTS,
-    "attend over all": {"over", "certify"},
+    "attend over all": {"over"},
     "predict over all": {"over", *SHARED_BY_ALL},
     "learned values": ANOTHER_MODEL,
     "learned values over all": {"over", *ANOTHER_MODEL, *SHARED_BY_ALL},
@@ -381,15 +380,14 @@ def named(collection: Collection, given: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-CERTIFIED: Given = {"candidates": 5}, [1, 4]
 INCLUDED: Given = {"include": ()}, [(part,) for part in get_args(Part)]
 
 
 def test_what_is_asked_for_beside_attention_is_answered(collection: Collection) -> None:
-    def parts(certify: int | None = None, include: tuple[Part, ...] = (), **options: Any) -> Any:
-        return attention_parts(collection, asked(texts=TEXTS, **options), certify=certify, include=include)
+    def parts(include: tuple[Part, ...] = (), **options: Any) -> Any:
+        return attention_parts(collection, asked(texts=TEXTS, **options), include=include)
 
-    assert not lost_options(parts, {"certify": CERTIFIED, "include": INCLUDED}, ())
+    assert not lost_options(parts, {"include": INCLUDED}, ())
 
 
 def test_each_gradient_that_is_given_counts(collection: Collection) -> None:

@@ -1,1 +1,1 @@
-"""Attention over retrieved candidates: the trained head, top-k, hops, coverage and certificates."""
+"""Attention over retrieved candidates: the trained head, top-k, hops, coverage."""

@@ -50,10 +50,6 @@ def attend(
     collection: options.CollectionName = "default",
     filter: options.FilterText = None,
     limit: Shown = 10,
-    certify: Annotated[
-        int | None,
-        typer.Option("--certify", min=1, help="First places to certify as those of scoring every document."),
-    ] = None,
     heatmap: Heatmap = None,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
@@ -84,7 +80,7 @@ def attend(
             filter=options.filter_of(filter),
             options=LayerOptions(**chosen, **selected),
         )
-        answer = attention_parts(engine.collection(collection), query, include={"parts"}, certify=certify)
+        answer = attention_parts(engine.collection(collection), query, include={"parts"})
     if heatmap is not None and answer.head_weights is not None:
         rows = [
             dict(zip(line[:limit], heads.T.tolist(), strict=False))

@@ -165,7 +165,6 @@ class LocalSearch:
         *,
         vectors: Vectors | None = None,
         include: Sequence[Part] = (),
-        certify: int | None = None,
         **options: Unpack[DifferentiableOptions],
     ) -> results.Attention:
         """Attention itself: context, weights, scores and ids."""
@@ -173,7 +172,7 @@ class LocalSearch:
 
         question = _question(queries, vectors, options)
         opened = self.engine.collection(collection)
-        return attention_parts(opened, question, include=set(include), certify=certify)
+        return attention_parts(opened, question, include=set(include))
 
     def vjp(
         self,

@@ -183,7 +183,6 @@ class SearchOperations:
         *,
         vectors: Vectors | None = None,
         include: Sequence[Part] = (),
-        certify: int | None = None,
         **options: Unpack[DifferentiableOptions],
     ) -> Flow[Attention]:
         """Compute attention: context, weights, scores and ids; options: `DifferentiableOptions`.
@@ -197,10 +196,9 @@ class SearchOperations:
             vectors: query states [n, dimension], in place of what the encoder gives.
             include: "keys", "values", "positions" and "texts" of the candidates; "parts" of their scores by
                 head; "slopes", how their dense scores move with the query state.
-            certify: how many first places to certify.
             options: how they attend.
         """
-        body = {**plain(options), "include": list(include), "certify": certify}
+        body = {**plain(options), "include": list(include)}
         parts, answers = RequestParts(queries, vectors), list[Attention]()
         for part in parts:
             try:

@@ -19,10 +19,8 @@ from jaxtyping import Bool, Float, Float32, Int32, Int64
 from dsearch.attention.arrays import (
     Array,
     as_like,
-    at_least,
     gather,
     is_array,
-    largest,
     numbers_of,
     on_device_of,
     places_of_largest,
@@ -106,10 +104,6 @@ class SnapshotMemory:
         if not learns and len(relevance) == 1:  # covered mass wants it again
             self._whole = recalled, total
         return total
-
-    def most(self, recalled: Recalled) -> Float[Array, " batch"]:
-        """A bound on γ M of any document: none has more than the judged document with the most."""
-        return at_least(largest(recalled.relevance, 1)[:, 0], 0.0)
 
     def best(
         self, recalled: Recalled, count: int, *, borrowers: bool | None = None

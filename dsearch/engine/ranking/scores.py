@@ -1,8 +1,7 @@
-"""Scores of a collection by name, each with its upper bound for a document that was not proposed.
+"""Scores of a collection by name.
 
 An index ranks by the inner product q·k. Every other score re-scores the candidates that the inner product
-proposed. If the score is bounded by a function of the inner product, a certificate can prove that no better
-document was missed (certificate.py).
+proposed.
 
 | name | score of query q and key k | own dial |
 |---|---|---|
@@ -89,42 +88,6 @@ class NamedScore:
             away = squared_distance(queries, keys).detach() > (EQUAL * length(queries)).square()
             return torch.zeros_like(away, dtype=queries.dtype).masked_fill(away, -math.inf)
         return SCORES[self.name](queries, keys, *([self.width] if self.name in KERNELS else []))
-
-    def bound(
-        self,
-        floor: Float[Array, "batch heads"],
-        queries: Float[Array, "batch heads"],
-        shortest: float,
-        longest: float,
-        key_dim: int,
-    ) -> Float[Array, "batch heads"]:
-        """The most that a document can score whose inner product is at most `floor`.
-
-        Args:
-            floor: the last inner product that was proposed.
-            queries: |q|.
-            shortest: no key is shorter.
-            longest: no key is longer.
-            key_dim: numbers in a key.
-        """
-        import torch
-
-        from dsearch.attention.retrieval.certificate import bound_additive, bound_cosine, bound_kernel
-
-        if self.name == "scaled_dot_product":
-            return floor / math.sqrt(key_dim)
-        if self.name == "cosine":  # to a query of length 0 every cosine is 0
-            return torch.where(queries > 0, bound_cosine(floor, queries, shortest, longest), 0.0)
-        if self.name == "additive":
-            return bound_additive(torch.ones(key_dim).to(floor)).expand_as(floor)
-        if self.name == "exact_match":
-            nearest = queries.square() + shortest**2 - 2 * floor
-            return torch.where(nearest > (EQUAL * queries).square(), -math.inf, 0.0)
-        if self.name in KERNELS:
-            return bound_kernel(floor, queries, shortest, self.name, self.width)
-        if self.name in INNER_PRODUCTS:
-            return floor
-        return torch.full_like(floor, math.inf)  # no bound is known: nothing is certified
 
 
 def ranks_by_inner_product(score: Score) -> bool:

@@ -1,4 +1,4 @@
-"""Attention of queries over a collection: ids, weights, context and a certificate."""
+"""Attention of queries over a collection: ids, weights and context."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention import Certificate
 from dsearch.attention_options import COVERED_ENOUGH
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.options import LayerOptions
-from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.state.state import CollectionState
@@ -28,14 +26,13 @@ Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 class AttendResult:
     """Result of `attend`, with the candidates' ids in the same order; "" where there is none.
 
-    `certificate` is set if it was requested; its `reason` says what it rests on, or what it lacks. `note`
-    says so if the candidates hold too little of the attention over all documents (`output.covered_mass`).
+    `note` says so if the candidates hold too little of the attention over all documents
+    (`output.covered_mass`).
     """
 
     output: SearchOutput
     ids: list[list[str]]
     stamp: Stamp
-    certificate: Certificate | None = None
     note: str | None = None
 
 
@@ -45,19 +42,15 @@ def attend(
     *,
     model: str | None,
     purpose: Purpose,
-    certify: int | None,
     filter: object | None,
     options: LayerOptions,
 ) -> AttendResult:
     """See `Collection.attend`."""
-    if certify is not None and certify < 1:
-        raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
     with torch.inference_mode():
         layer, stamp, states, texts = resolve_inputs(collection, queries, model, purpose, filter, options)
         output = layer(states, texts)
-        certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
     ids = collection.ids_at(layer.snapshot, output.positions)
-    return AttendResult(output, ids, stamp, certificate, coverage_note(layer, output))
+    return AttendResult(output, ids, stamp, coverage_note(layer, output))
 
 
 def coverage_note(layer: SearchLayer, output: SearchOutput) -> str | None:

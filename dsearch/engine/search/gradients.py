@@ -27,7 +27,6 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.models.tensors import head_from_numbers, require_head_alone
 from dsearch.engine.options import LayerOptions
-from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
@@ -37,7 +36,7 @@ from dsearch.engine.search.field_values import field_rows, texts_at, with_field
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound, amount
-from dsearch.results import Attention, Gradients, Proof
+from dsearch.results import Attention, Gradients
 from dsearch.types import Purpose, Stamp
 
 Precision = Literal["float32", "float64"]
@@ -90,7 +89,6 @@ def attention_parts(
     query: GradientQuery,
     *,
     include: Container[Part] = (),
-    certify: int | None = None,
     largest_bytes: int | None = None,
 ) -> Attention:
     """Compute attention with everything that a gradient needs.
@@ -101,21 +99,15 @@ def attention_parts(
         include: "keys" and "values" of the candidates; their "positions" and "texts"; "parts" (dense,
             keyword, head_weights); "slopes", which are left out over all documents, and with several hops, a
             null slot or a memory (use `vjp`).
-        certify: as for `Collection.attend`.
         largest_bytes: more than this of keys, values and slopes are refused.
 
     Raises:
         InvalidRequest, DimensionMismatch, ModelNotFound, Gone, Conflict.
     """
-    if certify is not None and certify < 1:
-        raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
-    if certify is not None and query.bias is not None:
-        raise InvalidRequest("certify and bias; the bounds of a proof know no bias: leave one of them out")
     layer, stamp, states, texts = layer_of(collection, query)
     with torch.inference_mode():
         table = _table_of(query)
         output = _attended(collection, layer, states, texts, query.field, table)
-        certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
         arrays = {"context": output.context, "weights": output.weights, "scores": _finite(output)}
         if output.output is not None:
             arrays["output"] = output.output
@@ -154,9 +146,6 @@ def attention_parts(
     if "slopes" in include and alone and output.null_weight is None and output.recalled is None:
         arrays["slopes"] = slopes_of(layer, states, output)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, output.positions)]
-    certificates = None
-    if certificate is not None:
-        certificates = [Proof(bool(proved), certificate.reason) for proved in certificate.proved]
     numbers: Any = {name: array.contiguous().numpy() for name, array in arrays.items()}
     return Attention(
         ids,
@@ -164,7 +153,6 @@ def attention_parts(
         layer.hops,
         temperature,
         mixture,
-        certificates=certificates,
         candidates=None if output.documents is None else output.documents.tolist(),
         note=coverage_note(layer, output),
         draft=query.draft,

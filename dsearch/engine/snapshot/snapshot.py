@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from dsearch.attention.late_interaction import RerankerIdentity
 
 __all__ = ["NONE", "Snapshot"]  # NONE: position and row of a missing document
-
-_lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary()
-
 
 ReadField = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
 ScoreRows = Callable[["RerankerIdentity", str, Int64[np.ndarray, " rows"]], Float32[np.ndarray, " rows"]]
@@ -190,25 +186,6 @@ class Snapshot:
         first = self.embeddings(np.where(keys < self.positions, keys, NONE))
         further = np.where(keys < self.positions, NONE, keys - self.positions)
         return first + self.passages.embeddings(further)
-
-    @property
-    def dense_rounding(self) -> float | None:
-        """Relative error of the inner products of the dense search; None for an approximate one."""
-        if self.built and self.generation.dense.kind != "Flat":
-            return None
-        return 1e-5 if self.unfold is None else 1e-3  # W_g has a condition number of at most 1e3
-
-    def embedding_lengths(self) -> tuple[float, float]:
-        """Return bounds on the lengths of all embeddings, the smaller first; (1, 1) without any.
-
-        The first call reads all embeddings of a generation.
-        """
-        if self.generation not in _lengths:
-            _lengths[self.generation] = _shortest_and_longest(self.generation.vectors)
-        fresh = (self.fresh.embeddings, self.fresh.passages.embeddings)
-        every = [_lengths[self.generation], *map(_shortest_and_longest, fresh)]
-        shortest, longest = min(low for low, _ in every), max(high for _, high in every)
-        return (shortest, longest) if self.positions else (1.0, 1.0)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Snapshot:
         """Return itself: it is immutable, and a copied layer uses the same documents."""
@@ -385,11 +362,3 @@ def _passages_of(generation: Generation, fresh: Fresh) -> SnapshotPassages | Non
         return None
     later = replace(fresh.passages, owners=fresh.passages.owners + len(generation))
     return SnapshotPassages(len(generation) + len(fresh), generation.passages, later)
-
-
-def _shortest_and_longest(embeddings: Float32[np.ndarray, "rows encoder_dim"]) -> tuple[float, float]:
-    shortest, longest = np.inf, 0.0
-    for start in range(0, len(embeddings), 65_536):
-        lengths = np.linalg.norm(embeddings[start : start + 65_536], axis=1)
-        shortest, longest = min(shortest, float(lengths.min())), max(longest, float(lengths.max()))
-    return shortest, longest

@@ -57,7 +57,6 @@ def attend(
             collection,
             request.to_query(collection.store.dimension, owner),
             include=set(request.include),
-            certify=request.certify,
             largest_bytes=largest_bytes,
         )
 
@@ -125,7 +124,7 @@ def attended_facts(attention: Attention) -> dict[str, Any]:
     }
     if attention.texts is not None:
         facts["texts"] = attention.texts
-    return facts if attention.certificates is None else facts | {"certificates": attention.certificates}
+    return facts
 
 
 def attended_json(attention: Attention) -> dict[str, Any]:
@@ -161,8 +160,6 @@ def _result(attention: Attention, query: int) -> dict[str, Any]:
         result["candidates"] = attention.candidates[query]
     if attention.texts is not None:
         result["texts"] = attention.texts[query]
-    if attention.certificates is not None:
-        result["certificate"] = attention.certificates[query]
     return result
 
 

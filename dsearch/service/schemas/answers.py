@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dsearch.engine.feedback import RandomPair
-from dsearch.results import CollectionDamaged, CollectionInfo, FieldPrediction, Proof
+from dsearch.results import CollectionDamaged, CollectionInfo, FieldPrediction
 from dsearch.service.wire.json import new_id, stamped
 from dsearch.types import (
     ROOT_KEYS,
@@ -112,7 +112,6 @@ class AttendedQuery:
         slopes: ∂ dense / ∂ query state of each head and candidate, if included; null with hops.
         null_weight: weight of "nothing fits", if the model has a slot for it.
         memory: part from past queries, if the model has a query memory; with `parts`.
-        certificate: if it was requested.
         candidates: number of documents that share the attention; over all documents more than are listed.
         covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
         positions: of each candidate in the state that answered, if included.
@@ -132,7 +131,6 @@ class AttendedQuery:
     slopes: list[list[list[float]]] | None = None
     null_weight: float | None = None
     memory: list[float] | None = None
-    certificate: Proof | None = None
     candidates: int | None = None
     covered_mass: float | None = None
     output: list[float] | None = None

@@ -12,7 +12,7 @@ from dsearch.engine.draws import MAX_LEARNING_RATE, SAMPLES
 from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import DimensionMismatch, amount
-from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Limit, Number, Vector
+from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Number, Vector
 from dsearch.service.wire.requests import RequestModel, allowed, encodable
 from dsearch.types import Purpose, Stamp
 
@@ -144,9 +144,6 @@ class AttendRequest(Differentiable):
         },
     )
 
-    certify: Limit | None = Field(
-        None, description="number of first places to certify as those of scoring every document"
-    )
     include: list[
         Annotated[
             Literal["keys", "values", "parts", "slopes", "positions", "texts"],

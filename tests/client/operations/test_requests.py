@@ -327,12 +327,11 @@ def test_a_question_says_all_that_was_given(
 
 def test_attention_and_its_gradients_come_as_tensors() -> None:
     stamp = Stamp(3, "v1", 7)
-    request = sent("attend", C, ["cat"], include=("keys",), certify=2, stamp=stamp, draft="d")
+    request = sent("attend", C, ["cat"], include=("keys",), stamp=stamp, draft="d")
     assert (request.path, request.accept, request.repeatable) == (f"{P}/attend", TENSORS, True)
     assert body(request) == {
         "queries": ["cat"],
         "include": ["keys"],
-        "certify": 2,
         "stamp": {"generation": 3, "model": "v1", "sequence": 7},
         "draft": "d",
     }

@@ -1,4 +1,4 @@
-"""Scores and poolings by name over a collection, and the certificate that nothing was overlooked."""
+"""Scores and poolings by name over a collection."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from dsearch import attention
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine, SearchLayer, open_layer
-from dsearch.engine.indexing.ingest import build_generation
-from dsearch.engine.options import KeyOptions
-from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.scores import EQUAL, NamedScore, chosen_stages
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Mode
@@ -80,7 +77,6 @@ def test_the_default_is_the_inner_product_and_the_heads_temperature(many: Collec
     torch.testing.assert_close(general.output.weights, plain.output.weights)
     cosine = many.attend([QUERY], score="cosine")
     torch.testing.assert_close(cosine.output.weights, plain.output.weights, atol=1e-5, rtol=1e-4)
-    assert plain.certificate is None
 
 
 def test_hybrid_adds_the_keyword_part_to_any_score(many: Collection, encoder: HashingEncoder) -> None:
@@ -136,11 +132,9 @@ def test_a_collection_is_a_database(engine: SearchEngine) -> None:
         [Document(id=last, text=last, metadata={"first": first}) for last, first in people.items()]
     )
     match = {"score": "exact_match", "match_field": "text"}
-    found = database.attend(["Li", "Knuth"], certify=1, **match)
+    found = database.attend(["Li", "Knuth"], **match)
     assert [[id for id in ids if id] for ids in found.ids] == [["Li"], []]
     assert found.output.weights[0, 0] == 1
-    assert found.certificate is not None
-    assert found.certificate.proved.all()
     answers = database.predict(["Li", "Knuth"], field="first", **match).predictions
     assert answers[0].labels == {"Mu": 1.0}
     assert (answers[1].kind, answers[1].labels) == (None, None)
@@ -148,113 +142,19 @@ def test_a_collection_is_a_database(engine: SearchEngine) -> None:
     assert database.predict(["Li"], field="first", **match).predictions[0].kind is None
 
 
-@pytest.mark.parametrize("heads", [0, 1, 3], ids=["untrained", "one head", "three heads"])
-@pytest.mark.parametrize(
-    ("mode", "score"),
-    [("keyword", "dot"), *((mode, name) for mode in ("dense", "hybrid") for name in attention.SCORES)],
-)
-def test_what_is_certified_is_exact(
-    many: Collection, encoder: HashingEncoder, score: str, mode: str, heads: int
-) -> None:
-    texts = ["word1 word7", "word3 word50 word2", "nothing known", many.store.get("m7").text]
-    texts += [f"word{i} word{i + 20} word{i + 40}" for i in range(20)]
-    states = torch.as_tensor(encoder.encode_queries(texts))
-    head = opened_head(heads) if heads else Head(32)
-    # One round: from the second on, the query itself depends on what was proposed.
-    options = {"mode": mode, "score": score, "width": WIDTHS.get(score), "hops": 1}
-    proofs = 0
-    with torch.inference_mode():
-        every = SearchLayer(many.snapshot, head, candidates=10_000, **options)(states, texts).positions
-        for candidates in (1, 2, 20, 60):
-            layer = SearchLayer(many.snapshot, head, candidates=candidates, **options)
-            found = layer(states, texts)
-            for places in (1, 5):
-                proved = certificate_of(layer, found, states, texts, places).proved
-                proofs += int(proved.sum())
-                for query in proved.nonzero().flatten().tolist():
-                    ours, best = found.positions[query, :places], every[query, :places]
-                    assert set(ours[ours >= 0]) == set(best[best >= 0])
-    if not heads and score != "additive":  # |additive| ≤ 32 is true and of no use
-        assert proofs > 0
-
-
-def test_what_was_overlooked_is_not_certified(engine: SearchEngine) -> None:
-    """Long keys crowd out the near one: the inner product proposes them, the kernel would rank it first."""
-    collection = engine.create("lengths")
-    vectors = np.zeros((12, 32), np.float32)
-    vectors[:10, 0], vectors[10, 0], vectors[11, 1] = 3.0, 1.0, 1.0
-    documents = [Document(id=str(i), text=f"text {i}") for i in range(12)]
-    collection.store.upsert(documents, vectors)  # not of length 1, which `Collection.upsert` refuses
-    collection.refresh()
-    query = torch.eye(32)[:1]
-    few = collection.attend(query, score="gaussian", width=0.5, candidates=5, certify=1)
-    assert few.ids[0][0] == "0"
-    assert few.certificate is not None
-    assert not few.certificate.proved.any()
-    all_ = collection.attend(query, score="gaussian", width=0.5, candidates=12, certify=1)
-    assert all_.ids[0][0] == "10"
-    assert all_.certificate is not None
-    assert all_.certificate.proved.all()
-    for score in ("cosine", "exact_match"):
-        other = collection.attend(query, score=score, candidates=5, certify=1)
-        assert other.certificate is not None
-        assert not other.certificate.proved.any()
-
-
-@pytest.mark.parametrize(("gap", "proved"), [(5e-6, False), (1e-4, True)])
-def test_a_lead_within_the_rounding_of_the_dense_search_proves_nothing(
-    engine: SearchEngine, gap: float, proved: bool
-) -> None:
-    """Rounding may hide an unseen document that is ahead of the last candidate by 1e-5 of the lengths."""
-    vectors = np.eye(12, 32, dtype=np.float32)
-    vectors[1, :2] = (
-        1 - gap,
-        np.sqrt(1 - (1 - gap) ** 2),
-    )  # inner products with the query: 1, 1 - gap, 0, 0, …
-    vectors[2:] = np.eye(32, dtype=np.float32)[2:12]
-    collection = engine.create("near")
-    collection.store.upsert([Document(id=str(i), text=f"text {i}") for i in range(12)], vectors)
-    collection.refresh()
-    found = collection.attend(torch.eye(32)[:1], score="dot", candidates=2, certify=1)
-    assert found.ids[0][:2] == ["0", "1"]
-    assert found.certificate is not None
-    assert found.certificate.proved.tolist() == [proved]
-
-
-def test_where_there_is_no_bound_it_says_so(engine: SearchEngine, encoder: HashingEncoder) -> None:
-    many = engine.create("rounded")
-    many.ingest(many_documents(200))
-    states = torch.as_tensor(encoder.encode_queries([QUERY]))
-    own = many.attend(states, score=attention.AdditiveScore(32, 32, 8), candidates=20, certify=3)
-    assert own.certificate is not None
-    assert not own.certificate.proved.any()
-    assert own.certificate.reason == "no bound on unseen documents is known for a score of your own"
-    build_generation(many.store, keys=KeyOptions("SQ8"))
-    many._live._snapshot = None
-    rounded = many.attend(states, candidates=20, certify=3)
-    assert rounded.certificate is not None
-    assert not rounded.certificate.proved.any()
-    assert "kind SQ8" in rounded.certificate.reason
-    everything = many.attend(states, candidates=1000, certify=3)
-    assert everything.certificate is not None
-    assert everything.certificate.proved.all()
-
-
-def test_a_score_that_is_only_registered_ranks_and_is_never_certified(
+def test_a_score_that_is_only_registered_ranks(
     many: Collection, encoder: HashingEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry of `SCORES` is all that a new score needs; a certificate needs a bound as well."""
+    """An entry of `SCORES` is all that a new score needs."""
 
     def manhattan(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         return -(queries.unsqueeze(-2) - keys.unsqueeze(-3)).abs().sum(-1)
 
     monkeypatch.setitem(attention.SCORES, "manhattan", manhattan)
     states = torch.as_tensor(encoder.encode_queries([QUERY]))
-    attended = many.attend(states, score="manhattan", candidates=1000, certify=3)
+    attended = many.attend(states, score="manhattan", candidates=1000)
     keys = torch.as_tensor(many.snapshot.embeddings(attended.output.positions[0]))
     torch.testing.assert_close(attended.output.scores, manhattan(states, keys), atol=1e-5, rtol=1e-5)
-    assert attended.certificate is not None
-    assert not many.attend(states, score="manhattan", candidates=5, certify=3).certificate.proved.any()
 
 
 def test_a_layer_that_matches_a_field_follows_its_documents(engine: SearchEngine) -> None:
@@ -312,7 +212,6 @@ def test_what_is_outside_leaves_no_nan_in_any_gradient(
         ({"temperature": 0.0}, "temperature=0.0; use a number above 0"),
         ({"temperature": float("inf")}, "temperature=inf; use a number above 0"),
         ({"mode": "keyword", "score": "cosine"}, "mode='keyword' scores by keywords alone; leave score out"),
-        ({"certify": 0}, "certify=0; use 1 or more places"),
         ({"score": attention.cosine, "width": 1.0}, "width=1.0 beside a score of your own"),
     ],
 )
@@ -329,10 +228,6 @@ def test_vectors_are_equal_within_a_share_of_the_querys_length(length: float) ->
     away = torch.tensor([0.0, 0.9 * EQUAL, 1.1 * EQUAL, 10 * EQUAL]) * length
     keys = torch.stack([torch.zeros(4), length - away], 1)[None]
     assert score(query, keys)[0, 0].tolist() == [0, 0, -torch.inf, -torch.inf]
-    # Keys of this length and a product of at most `floor` are at least √(2 (length² − floor)) away.
-    for share, bound in ((0.9, 0.0), (1.1, -torch.inf)):
-        floor = torch.tensor([[length**2 - (share * EQUAL * length) ** 2 / 2]], dtype=torch.float64)
-        assert score.bound(floor, floor.sqrt() * 0 + length, length, length, 2).tolist() == [[bound]]
 
 
 WITHOUT, WITH = Head(32), Head(32).reranking(SecondStage(8))

@@ -55,13 +55,6 @@ def test_vectors_make_a_dense_layer_and_texts_keep_their_mode(collection: Collec
     vectors = torch.nn.functional.normalize(torch.randn(2, 32), dim=-1)
     assert collection.attend(vectors).output.keyword.abs().sum() == 0
     assert collection.attend(["apple"]).output.keyword.abs().sum() > 0
-    for certify in (0, -1):
-        with pytest.raises(
-            InvalidRequest, match=rf"certify={certify}; use 1 or more places, or leave it out"
-        ):
-            collection.attend(["apple"], certify=certify)
-    assert collection.attend(["apple"], certify=1).certificate is not None
-    assert collection.attend(["apple"]).certificate is None
 
 
 def test_vectors_without_words_keep_a_mode_that_was_asked_for(collection: Collection) -> None:

@@ -208,19 +208,6 @@ def test_a_list_of_the_metadata_is_no_field_to_pool(collection: Collection) -> N
             attention_parts(collection, query)
 
 
-def test_a_proof_knows_no_bias_and_proves_places(collection: Collection) -> None:
-    bias = np.zeros(collection.snapshot.positions)
-    query = GradientQuery(texts=QUERIES, bias=bias)
-    assert attention_parts(collection, query).certificates is None
-    with pytest.raises(InvalidRequest, match="certify and bias; the bounds of a proof know no bias"):
-        attention_parts(collection, query, certify=3)
-    with pytest.raises(InvalidRequest, match="certify=0; use 1 or more places, or leave it out"):
-        attention_parts(collection, GradientQuery(texts=QUERIES), certify=0)
-    certificates = attention_parts(collection, GradientQuery(texts=QUERIES), certify=1).certificates
-    assert certificates is not None
-    assert len(certificates) == len(QUERIES)
-
-
 def test_slopes_of_many_candidates_are_computed_in_parts(
     collection: Collection, encoder: HashingEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

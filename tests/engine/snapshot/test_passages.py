@@ -21,11 +21,9 @@ from support.engine.long_documents import (
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import GradientQuery, PassageOptions, SearchLayer, attention_parts, vjp
 from dsearch.engine.options import KeyOptions
-from dsearch.engine.ranking.certificate import _inner_products
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
 from dsearch.index import PassageTable
-from dsearch.store import Passages
 from dsearch.types import Document
 
 # --- what is found
@@ -213,37 +211,6 @@ def test_covered_mass_is_the_share_of_the_softmax_over_documents(long, heads, gr
     held = held.masked_fill((at == -1)[:, None], 0.0).sum(-1)
     torch.testing.assert_close(covered, (held * head.mixture).sum(-1), atol=1e-5, rtol=1e-4)
     assert covered.min() < 0.999
-
-
-@pytest.mark.parametrize("score", ["dot", "cosine", "gaussian", "scaled_dot_product"])
-def test_what_is_certified_is_true(long, score):
-    proved = 0
-    for seed in range(4):
-        states = states_of(long, [words(3, seed * 10 + n) for n in range(6)])
-        options = {"score": score, "mode": "dense", "width": 0.3 if score == "gaussian" else None}
-        some_of = long.attend(states, certify=2, candidates=6, **options)
-        everything = long.attend(states, candidates=1000, **options)
-        for query in range(len(states)):
-            if some_of.certificate.proved[query]:
-                proved += 1
-                assert some_of.ids[query][:2] == everything.ids[query][:2]
-    assert proved > 5
-
-
-def test_bounds_on_unseen_documents_know_every_passage(long):
-    """What certificates rest on: inner products of best passages, and the lengths of all embeddings."""
-    head, states, snapshot = trained(long.store.dimension, 2), states_of(long), long.snapshot
-    dense, _, _ = brute(long, head, states, None)
-    positions = np.broadcast_to(np.array([3, 0, 12, -1]), (len(states), 4))
-    inner = _inner_products(snapshot, head.fold(head.queries(states)), positions)
-    torch.testing.assert_close(inner[..., :3], dense[..., [3, 0, 12]])
-    (one,) = long.encoder.encode_documents(["one"])
-    spans = np.array([[0, 9], [9, 20]])
-    for length in (0.5, 2.0):  # of a further passage; first ones have length 1
-        odd = Document(f"odd{length}", words(9, 1))
-        long.store.upsert([odd], one[None], passages={0: Passages(spans, length * one[None])})
-    long.refresh()
-    assert long.snapshot.embedding_lengths() == pytest.approx((0.5, 2.0))
 
 
 def test_a_score_takes_the_passage_that_is_best_by_itself(long):

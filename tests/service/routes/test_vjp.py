@@ -56,14 +56,13 @@ def test_tensors_and_json_are_what_python_gives_to_the_bit(
     states = torch.as_tensor(live.encoder.encode_queries(QUERIES)).double()
     texts = QUERIES if words else None
     asked = GradientQuery(states=states, texts=texts, dtype=dtype, options={"candidates": 7})
-    expected = attention_parts(live, asked, include=set(EVERYTHING), certify=3)  # type: ignore[arg-type]
-    body = {"vectors": states.tolist(), "queries": texts, "dtype": dtype, "candidates": 7, "certify": 3}
+    expected = attention_parts(live, asked, include=set(EVERYTHING))  # type: ignore[arg-type]
+    body = {"vectors": states.tolist(), "queries": texts, "dtype": dtype, "candidates": 7}
     answered = client.post(f"{URL}/attend", json={**body, "include": EVERYTHING}, headers=TENSORS)
     assert answered.headers["content-type"] == TENSORS["Accept"]
     facts, tensors = facts_and_tensors(answered.content)
     assert facts["ids"] == expected.ids
     assert (facts["hops"], facts["temperature"]) == (1, expected.temperature)
-    assert len(facts["certificates"]) == 2
     arrays = {
         name: array
         for name in Attention.__slots__
