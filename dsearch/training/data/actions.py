@@ -60,17 +60,18 @@ _APART = 0.5  # of the median key's agreement
 def factors_of(amounts: Mapping[str, float], share: float) -> dict[str, float]:
     """Factor of each contributor's amount, so that none has more than a share of the sum.
 
-    The share is at least 2 / contributors: one of two may give everything, one of ten a fifth. The largest
-    amounts are cut to one common cap c, the largest that satisfies c ≤ share · Σ min(amount, c).
+    The share is at least 2 / contributors: one of two may give everything, one of ten a fifth. Contributors of
+    amount 0, such as those who only gave thumbs, do not count. The largest amounts are cut to one common cap c,
+    the largest that satisfies c ≤ share · Σ min(amount, c).
 
     Args:
         amounts: contributor → amount, ≥ 0.
         share: largest share of one contributor.
     """
-    if not amounts:
-        return {}
-    share = min(1.0, max(share, 2 / len(amounts)))
-    ordered = sorted(amounts.values(), reverse=True)
+    ordered = sorted((amount for amount in amounts.values() if amount > 0), reverse=True)
+    if not ordered:
+        return dict.fromkeys(amounts, 1.0)
+    share = min(1.0, max(share, 2 / len(ordered)))
     cap, rest = ordered[0], sum(ordered)
     for cut, amount in enumerate(ordered):
         # With the `cut` largest at the cap: c = share · (cut · c + the others' sum).

@@ -296,7 +296,8 @@ def _grades(
         elif mass:
             left_out[f"documents of a query on which fewer than {amount(quorum, 'key')} agree"] += 1
     most = max(clicked.values(), default=0.0)
-    noise = [document for document, mass in clicked.items() if mass < floor * most]
+    # A document of mass 0 was clicked, but agents who read it found it of no use.
+    noise = {document for document, mass in clicked.items() if mass == 0 or mass < floor * most}
     left_out["documents of a query with too few of its clicks"] += len(noise)
     grades = {document: mass / most for document, mass in clicked.items() if document not in noise}
     return grades | said, sum(clicked.values()) + len(said) * max(most, 1.0)

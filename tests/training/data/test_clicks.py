@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression, Page
-from dsearch.training.data.actions import outsiders
+from dsearch.training.data.actions import ACTIONS, outsiders
 from dsearch.training.data.clicks import MANY_KEYS, ClickOptions, graded_pages
 from dsearch.training.data.propensity import assumed_propensities, even_propensities
 
@@ -315,3 +319,36 @@ def test_one_agent_that_floods_takes_little_away() -> None:
     assert flooded["d2"] == pytest.approx(honest["d2"])
     assert flooded["d1"] == 1.0
     assert flooded["d9"] < 0.25
+
+
+def test_visitors_who_only_gave_thumbs_do_not_erase_those_who_clicked() -> None:
+    """One who clicked and two who gave thumbs; what was clicked counts."""
+    pages = [click("d1", key="clicks")]
+    pages += [page(("thumbs_up", "d2"), key=f"k{n}", query="other") for n in range(2)]
+    graded = graded_pages(pages, THETA)
+    assert graded.grades == {"wing": {"d1": 1.0}, "other": {"d2": 2.0}}
+    assert graded.weights["wing"] > 0
+
+
+def test_a_document_that_no_agent_could_use_has_no_grade() -> None:
+    pages = [click("d1", key="clicks"), page(("dismissed", "d1"), key="agent")]
+    assert graded_pages(pages, THETA).grades == {}
+
+
+_acts = st.tuples(
+    st.sampled_from(["", "a", "b", "c", "d"]),  # contributors
+    st.sampled_from(["wing", "flutter"]),
+    st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.sampled_from(IDS[:3])), max_size=4),
+)
+
+
+@given(visits=st.lists(_acts, max_size=8), quorum=st.sampled_from([None, 1, 2, 3]))
+def test_any_actions_of_any_contributors_give_finite_grades(
+    visits: list[tuple[str, str, list[tuple[str, str]]]], quorum: int | None
+) -> None:
+    pages = [page(*acts, key=key, query=query, client=key) for key, query, acts in visits]
+    graded = graded_pages(pages, THETA, ClickOptions(quorum=quorum))
+    for query, grades in graded.grades.items():
+        assert all(math.isfinite(grade) and grade > 0 for grade in grades.values()), query
+        assert math.isfinite(graded.weights[query])
+        assert graded.weights[query] > 0

@@ -162,7 +162,12 @@ def test_nobody_has_more_than_the_share(amounts: dict[str, float], share: float)
     factors = factors_of(amounts, share)
     kept = {key: factors[key] * amounts[key] for key in amounts}
     assert all(0 <= factor <= 1 for factor in factors.values())
-    limit = min(1.0, max(share, 2 / len(amounts)))
+    giving = [amount for amount in amounts.values() if amount > 0]
+    if not giving:
+        assert set(factors.values()) == {1.0}
+        return
+    limit = min(1.0, max(share, 2 / len(giving)))
+    assert min(kept[key] for key, amount in amounts.items() if amount > 0) > 0
     assert max(kept.values()) <= limit * sum(kept.values()) * (1 + 1e-6) + 1e-9
     if max(amounts.values()) <= limit * sum(amounts.values()):
         assert all(factor == pytest.approx(1.0) for factor in factors.values())
