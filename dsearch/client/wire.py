@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from dsearch.client.flow import HttpReply, Request
-from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable, amount
+from dsearch.errors import Command, DsearchError, InvalidDocument, InvalidRequest, Unavailable, amount
 from dsearch.results import Attention, FieldPrediction, Gradients, WriteResult
 from dsearch.types import Document, SearchResult, Stamp
 
@@ -227,18 +228,40 @@ def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def json_of(content: Any) -> bytes:
-    """JSON; NumPy's arrays are lists in it.
+def json_of(content: Any, error: type[InvalidRequest] = InvalidRequest) -> bytes:
+    """JSON; NumPy's arrays are lists in it. `error` is raised for what JSON does not have.
 
     Raises:
-        InvalidRequest: there is something that JSON does not have.
+        InvalidRequest: there is something that JSON does not have, such as a number that is not finite.
     """
     import orjson
 
     try:
-        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError as error:
-        raise InvalidRequest(f"not JSON ({error}); give text, finite numbers, lists and objects") from None
+        written = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as why:
+        raise error(f"not JSON ({why}); give text, finite numbers, lists and objects") from None
+    # orjson writes null for NaN and infinity: without a null there was neither, and nothing to look for.
+    if b"null" in written and (place := _place_not_finite(content)) is not None:
+        raise error(f"{place}; JSON has finite numbers only, use null")
+    return written
+
+
+def _place_not_finite(content: Any, place: str = "") -> str | None:
+    """First number that is not finite, by place, such as `metadata.size=nan`; None without any."""
+    if isinstance(content, float):
+        return None if math.isfinite(content) else f"{place or 'value'}={content}"
+    if isinstance(content, str | bytes | int | None):
+        return None
+    if is_dataclass(content) and not isinstance(content, type):
+        content = {part.name: getattr(content, part.name) for part in fields(content)}
+    if isinstance(content, Mapping):
+        parts = ((f"{place}.{name}" if place else str(name), part) for name, part in content.items())
+    else:  # a list, an array, or a number of NumPy
+        content = content.tolist() if hasattr(content, "tolist") else content
+        if not isinstance(content, list | tuple):
+            return None if not isinstance(content, float) else _place_not_finite(content, place)
+        parts = ((f"{place}[{at}]", part) for at, part in enumerate(content))
+    return next((found for name, part in parts if (found := _place_not_finite(part, name))), None)
 
 
 def batches(documents: Iterable[Document | Mapping[str, Any]]) -> Iterator[tuple[int, bytes]]:
@@ -246,7 +269,7 @@ def batches(documents: Iterable[Document | Mapping[str, Any]]) -> Iterator[tuple
     lines: list[bytes] = []
     size = before = 0
     for document in documents:
-        lines.append(json_of(_object(document)))
+        lines.append(json_of(_object(document), InvalidDocument))
         size += len(lines[-1])
         if len(lines) >= BATCH_DOCUMENTS or size >= BATCH_BYTES:
             yield before, b"\n".join(lines)
@@ -276,7 +299,10 @@ def tensor_batches(
         part = slice(start, start + BATCH_DOCUMENTS)
         with np.errstate(over="ignore"):  # refused by the server, as too long
             tensor = np.ascontiguousarray(rows[part], np.float32)
-        yield start, save({"embeddings": tensor}, {"documents": json_of(written[part]).decode()})
+        yield (
+            start,
+            save({"embeddings": tensor}, {"documents": json_of(written[part], InvalidDocument).decode()}),
+        )
 
 
 def _object(document: Document | Mapping[str, Any]) -> Mapping[str, Any]:

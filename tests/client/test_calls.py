@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -358,6 +359,16 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("facets", ("papers", ["a..b"]), {}, "invalid_request"),
     ("search", ("papers", "cat"), {"filter": {"i": {"near": 3}}}, "invalid_request"),
     ("search", ("papers", "cat"), {"cursor": "bm9uZQ"}, "invalid_cursor"),
+    ("search", ("papers", "cat"), {"score_threshold": math.inf}, "invalid_request"),
+    ("search", ("papers", "cat"), {"score_threshold": np.float32("nan")}, "invalid_request"),
+    ("search", ("papers", "cat"), {"filter": {"i": {"gte": -math.inf}}}, "invalid_request"),
+    ("search", ("papers", "cat"), {"filter": {"i": {"eq": math.nan}}}, "invalid_request"),
+    ("similar", ("papers", ["d001"]), {"score_threshold": math.nan}, "invalid_request"),
+    ("documents", ("papers",), {"filter": {"i": {"lt": math.inf}}}, "invalid_request"),
+    ("upsert", ("papers", [{"id": "n", "text": "x", "metadata": {"d": math.nan}}]), {}, "invalid_document"),
+    ("upsert", ("papers", [Document("n", "x", value=math.inf)]), {}, "invalid_document"),
+    ("update_metadata", ("papers", "d001", {"i": math.nan}), {}, "invalid_document"),
+    ("evaluate", ("papers", JUDGED[0], {"q": {"d001": math.nan}}), {}, "invalid_request"),
     ("delete_many", ("papers",), {}, "invalid_request"),
     ("update_metadata", ("papers", "none", {}), {}, "document_not_found"),
     ("create_collection", ("klingon",), {"language": "klingon"}, "invalid_request"),

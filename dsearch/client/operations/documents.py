@@ -167,7 +167,7 @@ class DocumentOperations:
     @operation
     def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> Flow[MetadataResult]:
         """Change part of a document's metadata (JSON Merge Patch, RFC 7396). `PATCH …/documents/{id}`"""
-        body = json_of({"metadata": changes})
+        body = json_of({"metadata": changes}, InvalidDocument)
         answer = yield Request("PATCH", path_of(collection, "documents", id), {}, body, writes=True)
         return wire.parse(MetadataResult, wire.content_of(answer))
 
