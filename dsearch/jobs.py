@@ -114,6 +114,23 @@ def request_of(job: LearningJob) -> dict[str, Any]:
     return arguments
 
 
+def check_grades(judgements: Grades | None) -> None:
+    """Refuse grades that are not finite; the first is named.
+
+    Args:
+        judgements: query id → document id → grade; None has none.
+
+    Raises:
+        InvalidRequest: a grade is NaN or infinity.
+    """
+    for query, grades in (judgements or {}).items():
+        for document, grade in grades.items():
+            if not isfinite(grade):
+                raise InvalidRequest(
+                    f"grade {grade} of document {document!r} for query {query!r}; use finite numbers"
+                )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningJob:
     """Data and options common to training and tuning.
@@ -161,6 +178,7 @@ class LearningJob:
         """
         if (self.queries is None) != (self.judgements is None):
             raise InvalidRequest("queries and judgements belong together; give both or neither")
+        check_grades(self.judgements)
         for name, (declared, about) in options_of(type(self)).items():
             value = getattr(self, name)
             if value is not declared.default and not (has_type(value, declared) and about.allows(value)):
@@ -443,6 +461,8 @@ class EvaluationJob:
         """
         if not self.judgements:
             raise InvalidRequest("there is no judgement to score against; give queries and judgements")
+        check_grades(self.judgements)
+        check_grades(self.training)
         if self.systems is not None and self.model is not None:
             raise InvalidRequest("model and systems; give the model within systems, or model alone")
         for system in self.systems or ():

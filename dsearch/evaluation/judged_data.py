@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -65,35 +65,44 @@ def read_judged_data(path: str | PathLike[str], split: str, problems: Problems |
     if not path.is_file():
         folder = BeirFolder(path)
         return JudgedData(folder.queries(problems), list(read_judged_pairs(folder.qrels_path(split))))
-    texts = _texts_beside(path, problems)
-    if path.suffix.lower() in _JSON:
-        pairs = list(_json_pairs(path, problems, ids=texts is not None))
-    elif _is_trec(path):
-        pairs = list(read_judged_pairs(path))
-        if texts is None:
-            raise InvalidSource(
-                f"{path}: TREC's judgements name queries by id; put their texts beside it, as "
-                f"{' or '.join(_QUERIES)}"
-            )
+    written_as_json, trec = path.suffix.lower() in _JSON, _is_trec(path)
+    if written_as_json:
+        pairs = list(_json_pairs(path, None if problems is None else Problems(), ids=True))
     else:
-        pairs = list(_table_pairs(path))
+        pairs = list(read_judged_pairs(path) if trec else _table_pairs(path))
     if not pairs:
         raise InvalidSource(f"{path}: no judgement; a line has query, document and, if you like, grade")
+    texts = _texts_beside(path, {pair.query for pair in pairs}, problems)
+    if texts is None and trec:
+        raise InvalidSource(
+            f"{path}: TREC's judgements name queries by id, and no file next to it has the text of one; put "
+            f"the texts next to it, as {' or '.join(_QUERIES)}"
+        )
+    if written_as_json:  # again: a query that is no id is its own text, which a number is not
+        pairs = list(_json_pairs(path, problems, ids=texts is not None))
     if texts is None:
         texts = [Query(text, text) for text in dict.fromkeys(pair.query for pair in pairs)]
     return JudgedData(texts, pairs)
 
 
-def _texts_beside(path: Path, problems: Problems | None) -> list[Query] | None:
-    """Queries of the file beside one of judgements; None if there is none."""
+def _texts_beside(path: Path, judged: Set[str], problems: Problems | None) -> list[Query] | None:
+    """Queries of the file beside one of judgements that names any of the judged ones; None if there is none.
+
+    A file of other queries, which lies in the same folder by chance, says nothing of these.
+    """
     for name in _QUERIES:
         beside = path.with_name(name)
         if beside == path or not beside.is_file():
             continue
-        if beside.suffix == ".jsonl":
-            return read_queries(beside, problems)
-        return [Query(id, text) for _, (id, text, *_) in _rows(beside, 2, texts=True)]
+        if any(query.id in judged for query in _read_queries(beside, Problems())):
+            return _read_queries(beside, problems)
     return None
+
+
+def _read_queries(path: Path, problems: Problems | None) -> list[Query]:
+    if path.suffix == ".jsonl":
+        return read_queries(path, problems)
+    return [Query(id, text) for _, (id, text, *_) in _rows(path, 2, texts=True)]
 
 
 def _is_trec(path: Path) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsearch.engine import UNTRAINED, Collection, QueryStates, System, make_run
-from dsearch.engine.evaluate import absent_documents_warning
+from dsearch.engine.evaluate import absent_documents_warning, with_texts
 from dsearch.engine.trained_queries import trained_apart
 from dsearch.evaluation import Values, build_report, evaluate, split_seen, without_positives
 from dsearch.jobs import EvaluationJob
@@ -26,17 +26,19 @@ def run_evaluation(
 
     Returns:
         An `EvaluationReport` as JSON, and a `warning` where a system was trained on some queries, which
-        are groups of their own, or where relevant documents are not in the collection. If the job names
+        are groups of their own, where relevant documents are not in the collection, or where judged queries
+        have no text, which are left out. If the job names
         two or more systems, `comparison` lists the queries that the second wins and loses against the first.
 
     Raises:
         ModelNotFound: a system of a version that is not there.
-        InvalidRequest: no judged query has a relevant document.
+        InvalidRequest: no judged query has a relevant document, or none has a text.
     """
     observer = observer or Observer()
     qrels = {query: {id: float(grade) for id, grade in of.items()} for query, of in job.judgements.items()}
     texts = job.queries
-    queries = [Query(id, texts[id]) for id in qrels if texts.get(id, "").strip()]
+    qrels, textless = with_texts(qrels, texts)
+    queries = [Query(id, texts[id]) for id in qrels]
     groups: dict[str, list[str]] = {}
     if job.training is not None:
         seen, unseen = split_seen(qrels, {query: dict(of) for query, of in job.training.items()})
@@ -58,7 +60,7 @@ def run_evaluation(
     if job.training is None and version == collection.live_model:
         calibrate_by_judgements(collection, version, texts, qrels)
     result = build_report(scores, baseline, groups, left_out=len(without_positives(qrels))).to_dict()
-    warnings = [apart.warning if apart else None, absent_documents_warning(collection, qrels)]
+    warnings = [textless, apart.warning if apart else None, absent_documents_warning(collection, qrels)]
     result["warning"] = "; ".join(filter(None, warnings)) or None
     if job.systems is not None and len(systems) > 1:
         result["comparison"] = _comparison(scores, groups, texts)

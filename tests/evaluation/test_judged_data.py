@@ -57,10 +57,27 @@ def test_queries_beside_a_file_give_the_texts_of_its_ids(tmp_path, beside, name)
     assert read(tmp_path / name) == ({"1": "undo it"}, {"1": {"d1": 2.0}})
 
 
+@pytest.mark.parametrize("beside", ["queries.jsonl", "queries.tsv"])
+@pytest.mark.parametrize("name", ["judged.csv", "judged.jsonl"])
+def test_queries_beside_a_file_that_are_others_say_nothing_of_it(tmp_path, beside, name):
+    queries = {"queries.jsonl": '{"_id": "1", "text": "undo it"}\n', "queries.tsv": "1\tundo it\n"}
+    (tmp_path / beside).write_text(queries[beside])
+    judged = {"judged.csv": "river,d1,1\n", "judged.jsonl": '{"query": "river", "document": "d1"}\n'}
+    (tmp_path / name).write_text(judged[name])
+    assert read(tmp_path / name) == ({"river": "river"}, {"river": {"d1": 1.0}})
+
+
+def test_queries_beside_a_file_are_looked_for_in_both_forms(tmp_path):
+    (tmp_path / "queries.jsonl").write_text('{"_id": "9", "text": "of something else"}\n')
+    (tmp_path / "queries.tsv").write_text("1\tundo it\n")
+    (tmp_path / "qrels.txt").write_text("1 0 d1 2\n")
+    assert read(tmp_path / "qrels.txt") == ({"1": "undo it"}, {"1": {"d1": 2.0}})
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "1 0 d1 2\n", "TREC's judgements name queries by id; put their texts beside it"),
+        ("a.txt", "1 0 d1 2\n", "TREC"),
         ("a.csv", "query\nundo\n", "a.csv:2: one column"),
         ("a.csv", "undo,d1,much\n", "a.csv:1: grade 'much' is not a finite number"),
         ("a.csv", "undo,,1\n", "a.csv:1: without query or document"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dsearch.errors import InvalidRequest
 from dsearch.jobs import EvaluationJob
 from dsearch.training import evaluation
 from dsearch.training.evaluation import MOST_SHOWN, _comparison, _systems, run_evaluation
@@ -84,7 +85,21 @@ def test_every_system_ranks_the_queries_that_have_words(done: dict[str, list[Any
     [(systems, baseline, groups, left_out)] = done["report"]
     assert (systems, baseline) == (["dense", "keyword", "hybrid", "trained v1"], "hybrid")
     assert (groups, left_out) == ({}, 0)
-    assert result == {"systems": [], "warning": None}
+    assert result["systems"] == []
+
+
+def test_judged_queries_without_a_text_are_left_out_and_named(
+    done: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would count 0: nobody can search for them."""
+    scored: list[list[str]] = []
+    monkeypatch.setattr(evaluation, "evaluate", lambda run, qrels: scored.append(list(qrels)) or {})
+    result = run_evaluation(collection(), job())
+    assert scored == [["q1", "q2"]] * 4
+    assert "'q3', 'q4'" in result["warning"]
+    nobody = EvaluationJob({"q3": " "}, JUDGED)
+    with pytest.raises(InvalidRequest, match="'q1'"):
+        run_evaluation(collection(), nobody)
 
 
 def test_systems_are_named_by_version_and_way() -> None:
@@ -109,18 +124,11 @@ def test_warnings_are_one_sentence_after_the_other(
     monkeypatch.setattr(evaluation, "trained_apart", lambda *_: apart)
     monkeypatch.setattr(evaluation, "absent_documents_warning", lambda *_: "absent")
     result = run_evaluation(collection(), job(training={"q1": {"a": 1.0}}))
-    assert result["warning"] == "learned from; absent"
+    assert result["warning"].endswith("; learned from; absent")
     groups = done["report"][-1][2]
     assert groups["learned"] == ["q1"]
     assert "q1" in groups["seen"]
     assert "q2" in groups["unseen"]
-
-
-def test_a_judged_query_without_words_is_compared_too() -> None:
-    """Nothing is ranked for it, so that both systems miss what it should find."""
-    scores: Any = {"a": {"nDCG@10": {"q1": 0.5, "q4": 0.0}}, "b": {"nDCG@10": {"q1": 0.0, "q4": 1.0}}}
-    [row] = _comparison(scores, {}, QUERIES)["wins"]
-    assert (row["id"], row["query"]) == ("q4", "")
 
 
 def test_the_largest_wins_and_losses_come_first() -> None:

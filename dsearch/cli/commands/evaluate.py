@@ -279,11 +279,14 @@ class Judgements:
 
 
 def read_judgements(data: Path, split: str, exclude: Path | None = None) -> Judgements:
-    """Read a split; says how many lines of it could not be read.
+    """Read a split; says what of it could not be read, and which judged queries have no text.
 
     Raises:
         InvalidSource: a file is missing or malformed; file and line are named.
+        InvalidRequest: no judged query has a text.
     """
+    from dsearch.engine.evaluate import with_texts
+
     problems = Problems()
     judged = read_judged_data(data, split, problems)
     if problems.count:
@@ -291,7 +294,11 @@ def read_judgements(data: Path, split: str, exclude: Path | None = None) -> Judg
             f"left out: {amount(problems.count, 'line')} of queries or judgements, such as "
             f"{problems.first[0]}"
         )
-    qrels = merged_pairs(judged.pairs)
+    qrels, textless = with_texts(
+        merged_pairs(judged.pairs), {query.id: query.text for query in judged.queries}
+    )
+    if textless is not None:
+        say(f"warning: {textless}")
     training = None
     if split != "train" and "train" in splits_of(data):
         training = merged_pairs(read_judged_data(data, "train", Problems()).pairs)

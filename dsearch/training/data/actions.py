@@ -60,9 +60,9 @@ _APART = 0.5  # of the median key's agreement
 def factors_of(amounts: Mapping[str, float], share: float) -> dict[str, float]:
     """Factor of each contributor's amount, so that none has more than a share of the sum.
 
-    The share is at least 2 / contributors: one of two may give everything, one of ten a fifth. Contributors of
-    amount 0, such as those who only gave thumbs, do not count. The largest amounts are cut to one common cap c,
-    the largest that satisfies c ≤ share · Σ min(amount, c).
+    The share is at least 2 / contributors: one of two may give everything, one of ten a fifth. Contributors
+    of amount 0, such as those who only gave thumbs, do not count. The largest amounts are cut to one common
+    cap c, the largest that satisfies c ≤ share · Σ min(amount, c).
 
     Args:
         amounts: contributor → amount, ≥ 0.
