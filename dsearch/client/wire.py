@@ -10,7 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -252,8 +252,6 @@ def _place_not_finite(content: Any, place: str = "") -> str | None:
         return None if math.isfinite(content) else f"{place or 'value'}={content}"
     if isinstance(content, str | bytes | int | None):
         return None
-    if is_dataclass(content) and not isinstance(content, type):
-        content = {part.name: getattr(content, part.name) for part in fields(content)}
     if isinstance(content, Mapping):
         parts = ((f"{place}.{name}" if place else str(name), part) for name, part in content.items())
     else:  # a list, an array, or a number of NumPy
