@@ -135,28 +135,26 @@ _AT_A_TIME = 64
 NOTHING = -1e30  # score of an empty result
 
 
-def with_texts(qrels: Qrels, texts: Mapping[str, str]) -> tuple[Qrels, str | None]:
+def with_texts(qrels: Qrels, texts: Mapping[str, str], warn: Callable[[str], object]) -> Qrels:
     """Leave out judged queries that have no text: nobody can search for them, so they would count 0.
 
     Args:
         qrels: query id → document id → grade.
         texts: query id → text.
-
-    Returns:
-        The judgements of the others, and a warning that names some of those left out; None without any.
+        warn: called with a sentence that names some of those left out, if there are any.
 
     Raises:
         InvalidRequest: no judged query has a text.
     """
     textless = [query for query in qrels if not texts.get(query, "").strip()]
     if not textless:
-        return qrels, None
+        return qrels
     named = ", ".join(map(repr, textless[:3]))
     what = amount(len(textless), "judged query", "judged queries")
     if len(textless) == len(qrels):
         raise InvalidRequest(f"{what} and a text for none of them, such as {named}; give the queries' texts")
-    left = {query: grades for query, grades in qrels.items() if query not in set(textless)}
-    return left, f"{what} left out, without a text: {named}{', …' if len(textless) > 3 else ''}"
+    warn(f"{what} left out, without a text: {named}{', …' if len(textless) > 3 else ''}")
+    return {query: grades for query, grades in qrels.items() if texts.get(query, "").strip()}
 
 
 def absent_documents_warning(

@@ -37,7 +37,8 @@ def run_evaluation(
     observer = observer or Observer()
     qrels = {query: {id: float(grade) for id, grade in of.items()} for query, of in job.judgements.items()}
     texts = job.queries
-    qrels, textless = with_texts(qrels, texts)
+    warnings: list[str | None] = []
+    qrels = with_texts(qrels, texts, warnings.append)
     queries = [Query(id, texts[id]) for id in qrels]
     groups: dict[str, list[str]] = {}
     if job.training is not None:
@@ -60,7 +61,7 @@ def run_evaluation(
     if job.training is None and version == collection.live_model:
         calibrate_by_judgements(collection, version, texts, qrels)
     result = build_report(scores, baseline, groups, left_out=len(without_positives(qrels))).to_dict()
-    warnings = [textless, apart.warning if apart else None, absent_documents_warning(collection, qrels)]
+    warnings += [apart.warning if apart else None, absent_documents_warning(collection, qrels)]
     result["warning"] = "; ".join(filter(None, warnings)) or None
     if job.systems is not None and len(systems) > 1:
         result["comparison"] = _comparison(scores, groups, texts)

@@ -294,11 +294,8 @@ def read_judgements(data: Path, split: str, exclude: Path | None = None) -> Judg
             f"left out: {amount(problems.count, 'line')} of queries or judgements, such as "
             f"{problems.first[0]}"
         )
-    qrels, textless = with_texts(
-        merged_pairs(judged.pairs), {query.id: query.text for query in judged.queries}
-    )
-    if textless is not None:
-        say(f"warning: {textless}")
+    texts = {query.id: query.text for query in judged.queries}
+    qrels = with_texts(merged_pairs(judged.pairs), texts, lambda warning: say(f"warning: {warning}"))
     training = None
     if split != "train" and "train" in splits_of(data):
         training = merged_pairs(read_judged_data(data, "train", Problems()).pairs)
