@@ -12,7 +12,6 @@ STANDS = {
     "watch": "documents that were written stay",
     "tune": "no version was made",
     "train": "no version was made",
-    "synthesize": "the questions that were written stay",
     "refresh": "the index before it answers",
     "migrate": "the old encoder answers until the end, and what was encoded stays",
     "compact": "no document is lost",

@@ -10,11 +10,8 @@ from dsearch.training.data.examples import (
     examples_from_judgements,
     sentences_of_corpus,
 )
-from dsearch.training.data.likelihoods import TeacherScores, score_questions
 from dsearch.training.data.propensity import Propensities, propensities_from_pages
-from dsearch.training.data.synthesis import SynthesisResult, synthesize
 from dsearch.training.data.validation import CheckedData, DataReport, checked_judgements
-from dsearch.training.data.writer import QuestionWriter
 from dsearch.training.evaluation import run_evaluation
 from dsearch.training.finetune.feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
@@ -88,13 +85,10 @@ __all__ = [
     "NullSlot",
     "Observer",
     "Propensities",
-    "QuestionWriter",
     "Registration",
     "Regression",
     "RunFolder",
     "Student",
-    "SynthesisResult",
-    "TeacherScores",
     "TrainedValues",
     "TrainingDiverged",
     "TrainingOptions",
@@ -133,13 +127,11 @@ __all__ = [
     "run_training",
     "run_tuning",
     "save_model",
-    "score_questions",
     "scores_by",
     "self_supervised_options",
     "sentences_of_corpus",
     "starting_version",
     "summary",
-    "synthesize",
     "train_head",
     "train_student",
     "tune",

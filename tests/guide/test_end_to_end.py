@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from support.paths import SCRIPTS
 from support.sizes import by_size
-
-import dsearch
 
 
 class WordReader:
@@ -78,48 +74,3 @@ def test_http_trains_the_same_head(
         [float(cell) for cell in here[3:7]], abs=1e-4
     )
     assert float(there[7]) < 1e-4
-
-
-class WordWriter:
-    """Asks for the first words of a passage."""
-
-    def __init__(self, folder: str | None):
-        self.folder = folder
-
-    def questions(self, passages: Sequence[str]) -> list[str]:
-        return [f"Where is {' '.join(passage.split()[:2])}?" for passage in passages]
-
-    def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        return [-1.0 if question.split()[2] in passage else -9.0 for question, passage in pairs]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")
-def test_questions_train_collections_and_are_kept(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, out = tmp_path / "rivers", tmp_path / "out"
-    (folder / "qrels").mkdir(parents=True)
-    out.mkdir()
-    text = "and then some more words that make it long enough for a question about it"
-    documents = [dsearch.Document(f"d{n}", f"river{n} bridge{n} {text}") for n in range(16)]
-    lines = [f'{{"_id": "{one.id}", "title": "", "text": "{one.text}"}}' for one in documents]
-    (folder / "corpus.jsonl").write_text("\n".join(lines))
-    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "bridge3"}\n')
-    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq\td3\t1\n")
-    (folder / "source_docs.tsv").write_text("query-id\tcorpus-id\nq\td4\n")
-    with dsearch.SearchEngine(tmp_path / "home") as engine:
-        engine.create("rivers").ingest(documents)
-    monkeypatch.setattr(script, "QuestionWriter", WordWriter)
-    # That trainings run, and are told of; what they learn is the other test's.
-    monkeypatch.setattr(script, "TrainingJob", partial(script.TrainingJob, epochs=by_size(2, None)))
-    arguments = ["questions", str(folder), "--home", str(tmp_path / "home"), "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["end_to_end.py", *arguments, "--trainings", "questions", "teacher"])
-    script.main()
-    rows = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [row[2] for row in rows] == ["nothing", "16 of 16 questions", "the same, likelihoods as teacher"]
-    assert rows[0][5] == "1.000"
-    assert sorted(one.name for one in out.iterdir()) == ["rivers.jsonl", "rivers.tsv"]
-    monkeypatch.delattr(script, "QuestionWriter")  # nothing is left to write
-    monkeypatch.setattr(sys, "argv", ["end_to_end.py", *arguments, "--trainings", "teacher"])
-    script.main()

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,7 +39,6 @@ from dsearch.training import (
     run_tuning,
     save_model,
 )
-from dsearch.training.data.synthesis import synthesize
 from dsearch.training.finetune import second_stage
 from dsearch.training.gate.compare import compare_values
 from dsearch.training.gate.gate import GateReport, judge
@@ -72,7 +71,6 @@ NOT_RUN = {
     "corpus.made_queries.nonsense_queries": "of a calibration",
     "training.confidence.made_queries": "by the same queries whatever the seed: test_confidence.py",
     "training.confidence.calibration_of": "as above",
-    "training.data.writer.QuestionWriter.__init__": "a language model: cli/test_options_reach.py",
     "training.evaluation.run_evaluation": "test_evaluation.py",
     "training.losses.passages.FurtherPassages.to": "long documents: test_passages.py",
     "training.scopes.stage_loss.StageLoss.__init__": "scopes/test_stage_loss.py",
@@ -234,15 +232,7 @@ def scores(given: Given) -> None:
     assert judge(before, after, GATE, seed=SEED).verdict == "refused"  # by a slice
 
 
-def questions(given: Given) -> None:
-    class Echo:
-        def questions(self, passages: Sequence[str]) -> list[str]:
-            return [passage[:20] for passage in passages]
-
-    synthesize(given.words, Echo(), given.folder / "questions.jsonl", documents=9, seed=SEED)
-
-
-JOBS = (head, clicks, corpus, field_of_documents, full_scope, tuning, saving, scores, questions)
+JOBS = (head, clicks, corpus, field_of_documents, full_scope, tuning, saving, scores)
 
 
 def _passing(*answers: Any, **options: Any) -> GateReport:
