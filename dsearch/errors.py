@@ -18,7 +18,7 @@ HTTP status of the service's response.
     ├── UnsupportedFormat       500  data of a newer or unknown format version
     ├── ProcessDied             500  work in a process of its own ended without a result
     └── Unavailable             503
-        ├── EncoderUnavailable  503  the encoder's weights are not on this machine
+        ├── EncoderUnavailable  503  the encoder has no weights here, or settings that are not supported
         ├── RerankerUnavailable 503  the reranker of a version is not on this machine, or another one
         ├── MissingExtra        503  a part of dsearch that was not installed
         ├── ShardsMissing       503  no copy of a shard answers
@@ -263,7 +263,7 @@ class Unavailable(DsearchError):
 
 
 class EncoderUnavailable(Unavailable):
-    """The encoder's weights are not on this machine."""
+    """The encoder has no weights on this machine, or settings that are not supported."""
 
     code = "encoder_unavailable"
 

@@ -108,6 +108,12 @@ def tell_waiting(documents: int, collection: str) -> None:
     )
 
 
+def tell_prompts(unused: str | None) -> None:
+    """Name prompts of the encoder that are not used."""
+    if unused is not None:
+        say(f"note: {unused}")
+
+
 def _quoted_values(filter: object) -> Iterator[str]:
     """Texts among a filter's operands that read as a number or a boolean."""
     if isinstance(filter, str):

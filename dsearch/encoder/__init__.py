@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
-from dsearch.encoder.automatic.source import EncoderInUse, EncoderSource, encoder_cache, encoder_in_use
+from dsearch.encoder.automatic.source import (
+    EncoderInUse,
+    EncoderSource,
+    encoder_cache,
+    encoder_in_use,
+    prompts_of,
+)
 from dsearch.encoder.backends import Backend
 from dsearch.encoder.load import BackendChoice, choice_of, load_encoder
 from dsearch.encoder.text_encoder import EncoderIdentity, QueryCache, TextEncoder
@@ -61,6 +67,7 @@ __all__ = [
     "encoder_cache",
     "encoder_in_use",
     "load_encoder",
+    "prompts_of",
     "tuned",
     "tuned_identity",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -86,6 +87,11 @@ class Encoder(nn.Module):
         if max_tokens is not None:
             require_tokens(max_tokens, position_limit(model), name)
             model.max_seq_length = max_tokens
+        elif longest == math.inf:
+            raise EncoderUnavailable(
+                f"encoder {name!r} (a {type(model[0]).__name__}) takes texts of any length, and dsearch cuts "
+                "them into passages by a limit of tokens; give an encoder that has one"
+            )
         identity = EncoderIdentity(
             name=name,
             revision=weights.revision,
@@ -113,6 +119,11 @@ class Encoder(nn.Module):
     @batch_size.setter
     def batch_size(self, texts: int) -> None:
         self._batch_size = texts
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """Prefixes of texts by name; those of `Role` are used."""
+        return self.model.prompts or {}
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -150,7 +161,7 @@ class Encoder(nn.Module):
         Raises:
             EncoderUnavailable: a model without states, or a tokenizer without places of tokens.
         """
-        prompt = (self.model.prompts or {}).get(role, "")
+        prompt = self.prompts.get(role, "")
         with self._tokenizing:
             prepared = self._prepared(texts, role)
             tokenizer = self.model.tokenizer
@@ -194,7 +205,7 @@ class Encoder(nn.Module):
         return out, [tokens[at] for at in range(len(texts))]
 
     def _prepared(self, texts: Sequence[str], role: Role) -> Mapping[str, Any]:
-        prompt = (self.model.prompts or {}).get(role, "")
+        prompt = self.prompts.get(role, "")
         # `preprocess` since sentence-transformers 6, `tokenize` before.
         prepare = getattr(self.model, "preprocess", None) or self.model.tokenize
         return prepare([prompt + text for text in texts])
@@ -207,7 +218,7 @@ class Encoder(nn.Module):
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Token counts of documents, with special tokens and prompt, before truncation."""
-        prompt = (self.model.prompts or {}).get("document", "")
+        prompt = self.prompts.get("document", "")
         with self._tokenizing:
             tokens = self.model.tokenizer(
                 [prompt + text for text in texts], truncation=False, padding=False, verbose=False
@@ -224,7 +235,7 @@ class Encoder(nn.Module):
             if self._whole is None or self._whole[0] != version:
                 self._whole = version, whole_tokenizer(tokenizer.backend_tokenizer.to_str())
             whole = self._whole[1]
-        tokenize = word_tokenizer(whole, (self.model.prompts or {}).get("document", ""))
+        tokenize = word_tokenizer(whole, self.prompts.get("document", ""))
         return None if tokenize is None else tokenize(texts)
 
     @torch.inference_mode()

@@ -12,7 +12,8 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsearch.errors import CorruptData, EncoderUnavailable
+from dsearch.encoder.model_settings import settings_problem
+from dsearch.errors import Command, CorruptData, EncoderUnavailable
 
 DEFAULT_ENCODER = "all-MiniLM-L6-v2"
 
@@ -56,7 +57,8 @@ def find_weights(name: str) -> Weights:
     """The folder of the model called `name`.
 
     Raises:
-        EncoderUnavailable: it is neither packaged, nor a folder, nor to be had from the hub.
+        EncoderUnavailable: it is neither packaged, nor a folder, nor to be had from the hub; or its settings
+            are not followed (model_settings.py).
         CorruptData: a packaged encoder is not the published file.
     """
     if not name.strip():  # as a path it would be the working folder
@@ -66,9 +68,9 @@ def find_weights(name: str) -> Weights:
         )
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return Weights(folder, "", _digest(folder, name), _settings_digest(folder))
+        return _weights_in(folder, "", name)
     if name in _DEFAULT_NAMES and (packaged := _packaged()):
-        weights = Weights(packaged, "", _digest(packaged, name), _settings_digest(packaged))
+        weights = _weights_in(packaged, "", name)
         if weights.sha256 != _DEFAULT_SHA256:
             raise CorruptData(
                 f"{packaged}: the weights have SHA-256 {weights.sha256}, the published {DEFAULT_ENCODER} has "
@@ -85,7 +87,17 @@ def find_weights(name: str) -> Weights:
             )
         return Weights(folder, "", sha256, packed=file)
     folder = _from_hub(name)
-    return Weights(folder, folder.name, _digest(folder, name), _settings_digest(folder))
+    return _weights_in(folder, folder.name, name)
+
+
+def _weights_in(folder: Path, revision: str, name: str) -> Weights:
+    if problem := settings_problem(folder):
+        raise EncoderUnavailable(
+            f"encoder {name!r}: {problem}, or leave --encoder out for {DEFAULT_ENCODER}. A collection that "
+            "it has encoded moves to another one",
+            hint=Command("migrate", ("-c", "COLLECTION", "--encoder", "ENCODER")),
+        )
+    return Weights(folder, revision, _digest(folder, name), _settings_digest(folder))
 
 
 def _packaged() -> Path | None:

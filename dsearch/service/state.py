@@ -17,7 +17,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
-from dsearch.encoder import QueryCache
+from dsearch.encoder import QueryCache, prompts_of
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.episodes import Episodes
 from dsearch.errors import DsearchError
@@ -226,7 +226,9 @@ class Service:
             self.catalogue.load_encoder()
         for name in self.catalogue.names():  # of one that was migrated it is another
             with contextlib.suppress(DsearchError), self.catalogue.whole(name) as collection:
-                _ = collection.encoder if collection.has_encoder else None
+                encoder = collection.encoder if collection.has_encoder else None
+                if encoder is not None and (unused := prompts_of(encoder)) is not None:
+                    _log.warning("collection %s: %s", name, unused)
 
 
 async def _service(request: Request) -> Service:

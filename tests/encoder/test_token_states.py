@@ -51,7 +51,7 @@ def test_token_states_leave_a_prompt_out(home: TinyHome, monkeypatch: pytest.Mon
     exact, other = Encoder.load(home.encoder), home.load("onnx")
     assert isinstance(other, CompiledEncoder)
     exact.model.prompts = {"query": "question: "}
-    monkeypatch.setattr(other, "_prompts", {"query": "question: "})
+    monkeypatch.setattr(other, "prompts", {"query": "question: "})
     (expected,), (tokens,) = (
         exact.encode_tokens(TEXTS[:1], "query")[1],
         other.encode_tokens(TEXTS[:1], "query")[1],
@@ -74,7 +74,7 @@ def test_what_is_encoded_and_counted_begins_with_the_prompt(
     else:
         needs("onnx")
         encoder = home.load("onnx")
-        monkeypatch.setattr(encoder, "_prompts", prompts)
+        monkeypatch.setattr(encoder, "prompts", prompts)
     as_documents = [prompts["document"] + text for text in TEXTS]
     as_queries = [prompts["query"] + text for text in TEXTS]
     assert encoder.token_counts(TEXTS) == plain.token_counts(as_documents) != plain.token_counts(TEXTS)

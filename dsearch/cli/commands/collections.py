@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.output import tell_prompts
 from dsearch.cli.remote import server_of
 from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
 from dsearch.errors import Conflict, CorruptData, HomeLocked, InvalidRequest, amount
@@ -30,6 +31,7 @@ def create(
     json: options.AsJson = False,
 ) -> None:
     """Create an empty collection; `dsearch index` does it by itself."""
+    from dsearch.encoder import prompts_of
     from dsearch.engine import KeyOptions, PassageOptions
 
     names = options.field_names(search_fields)
@@ -44,6 +46,8 @@ def create(
                 passages=PassageOptions(passage_tokens, overlap, none=no_passages),
             )
             info = created.describe()
+            if created.has_encoder:
+                tell_prompts(prompts_of(created.encoder))
     except HomeLocked as locked:
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         passages = {option: value for option, value in cut.items() if value is not None}

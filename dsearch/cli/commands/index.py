@@ -12,7 +12,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
-from dsearch.cli.output import tell_waiting
+from dsearch.cli.output import tell_prompts, tell_waiting
 from dsearch.cli.remote import index_by_server, is_there, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, as_rate, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest, amount
@@ -160,6 +160,7 @@ def index(
                     raise
             described = target.describe()
             calibrate(target)
+            tell_prompts((target.encoder_in_use() or {}).get("prompts"))
         if not sources and not report.encoded and not second_stage:
             say("no documents were waiting: every one can be found")
     except HomeLocked as locked:
@@ -192,6 +193,7 @@ def index(
             deleted = delete_by_server(client, collection, folders.obsolete(nullcontext))
             if deleted:
                 info = client.collection(collection)
+            tell_prompts((client.statistics(collection)["encoder"] or {}).get("prompts"))
         for problem in written.problems:
             say(f"refused document {problem.line}: {problem.detail}")
         _show(info, written, deleted, folders, written.refused, json=json)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.output import tell_prompts
 from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_json, say
 from dsearch.errors import Conflict, DsearchError, HomeLocked, amount
@@ -155,6 +156,8 @@ def stats(
     if (encoder := counted["encoder"]) is not None:
         why = "" if encoder["note"] is None else f" ({encoder['note']})"
         lines["encoder"] = f"{encoder['name']} by {encoder['runs_by']}{why}"
+        if encoder["prompts"] is not None:
+            lines["prompts"] = encoder["prompts"]
     if aliases:
         lines["aliases"] = ", ".join(aliases)
     for name, line in lines.items():
@@ -371,6 +374,9 @@ def migrate(
     Trained models stay behind: they fit the old encoder alone. While a server runs, its setting next_encoder
     has to name the new one.
     """
+    from dsearch.config import load_settings
+    from dsearch.encoder import EncoderSource
+
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
@@ -387,6 +393,8 @@ def migrate(
             task = client.migrate(collection, encoder=encoder)  # refused where its settings have another
             migration = ended_task(client, task, f"migration of {collection}")
         then = f"The server answers with it; when all collections are moved, set encoder to {encoder}"
+    with suppress(DsearchError):  # its files are gone since
+        tell_prompts(EncoderSource.of(load_settings(home=home), name=encoder).in_use().prompts)
     if json:
         print_json(migration)
         return

@@ -87,7 +87,12 @@ def _runs_by(settings: Settings) -> dict[str, Any]:
         chosen = source.in_use()
     except DsearchError:
         return cache
-    return {"backend": chosen.runs_by, **({} if chosen.note is None else {"note": chosen.note}), **cache}
+    remarks = {"note": chosen.note, "prompts": chosen.prompts}
+    return {
+        "backend": chosen.runs_by,
+        **{name: remark for name, remark in remarks.items() if remark is not None},
+        **cache,
+    }
 
 
 def _print(report: dict[str, Any], indent: str = "") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,6 +77,11 @@ class AutomaticEncoder:
     def reference(self) -> Encoder:
         """The torch encoder, loaded on first use."""
         return self._current.reference if isinstance(self._current, CompiledEncoder) else self._current
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """Prefixes of texts by name; those of `Role` are used."""
+        return self._current.prompts
 
     @property
     def vocabulary(self) -> Vocabulary:

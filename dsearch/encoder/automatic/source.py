@@ -16,8 +16,9 @@ from dsearch.encoder.backends import AUTO, FLOAT, TORCH, Backend, best_dtype
 from dsearch.encoder.exported.cache import states_problem_of
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.load import by_torch, load_encoder, read_choice
+from dsearch.encoder.model_settings import saved_prompts, unused_prompts
 from dsearch.encoder.text_encoder import TextEncoder
-from dsearch.encoder.weights import find_weights
+from dsearch.encoder.weights import Weights, find_weights
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
@@ -33,11 +34,13 @@ class EncoderInUse:
         name: the user's name of the encoder.
         runs_by: back end and precision.
         note: reason why it is torch, or why token states are torch's, where another was to be expected.
+        prompts: sentence that names prompts of the model that are not used.
     """
 
     name: str
     runs_by: str
     note: str | None = None
+    prompts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,38 +94,43 @@ class EncoderSource:
         Raises:
             EncoderUnavailable: no weights.
         """
+        weights = find_weights(self.name)
+        runs_by, note = self._runs_by(weights)
+        prompts = {} if weights.packed is not None else saved_prompts(weights.folder)
+        return EncoderInUse(self.name, runs_by, note, unused_prompts(prompts))
+
+    def _runs_by(self, weights: Weights) -> tuple[str, str | None]:
+        """Back end with precision, and `EncoderInUse.note`."""
         in_torch = str(Backend(TORCH, self.dtype if self.backend == TORCH and self.dtype else FLOAT))
         if self.backend not in (None, AUTO):
-            return EncoderInUse(self.name, str(Backend(self.backend, self.dtype or best_dtype(self.backend))))
-        weights = find_weights(self.name)
+            return str(Backend(self.backend, self.dtype or best_dtype(self.backend))), None
         if (choice := read_choice(self.cache, weights.sha256, self.dtype)) is not None:
-            return EncoderInUse(self.name, str(choice.backend), "measured by dsearch backends")
+            return str(choice.backend), "measured by dsearch backends"
         if self.backend is None or self.device != "cpu":
-            return EncoderInUse(self.name, in_torch)
+            return in_torch, None
         library = preferred()
         if library is None:
-            return EncoderInUse(self.name, in_torch, "neither openvino nor onnxruntime is installed")
+            return in_torch, "neither openvino nor onnxruntime is installed"
         request = Exporting(self.name, weights, None, self.cache, partial(by_torch, self.name))
         cached = outcome(request, library, self.dtype)
         if cached.backend is not None:
-            return EncoderInUse(self.name, str(cached.backend), states_problem_of(request, cached.backend))
-        return EncoderInUse(
-            self.name,
-            in_torch,
-            cached.problem or f"its first use prepares {library} in the background",
-        )
+            return str(cached.backend), states_problem_of(request, cached.backend)
+        return in_torch, cached.problem or f"its first use prepares {library} in the background"
 
 
 def encoder_in_use(encoder: TextEncoder | None) -> EncoderInUse | None:
     """Return the back end of a loaded encoder; None for none."""
     if encoder is None:
         return None
+    name, prompts = encoder.identity.name, prompts_of(encoder)
     if isinstance(encoder, AutomaticEncoder):
-        return EncoderInUse(
-            encoder.identity.name, str(encoder.runs_by), encoder.note or encoder.states_problem
-        )
-    identity = encoder.identity
-    return EncoderInUse(identity.name, f"{identity.backend} {identity.dtype}")
+        return EncoderInUse(name, str(encoder.runs_by), encoder.note or encoder.states_problem, prompts)
+    return EncoderInUse(name, f"{encoder.identity.backend} {encoder.identity.dtype}", prompts=prompts)
+
+
+def prompts_of(encoder: TextEncoder) -> str | None:
+    """Return the sentence that names prompts of a loaded encoder that are not used; None without such."""
+    return unused_prompts(getattr(encoder, "prompts", None))
 
 
 def machine_cache() -> Path:

@@ -46,7 +46,7 @@ class CompiledEncoder:
         tokenizer: JSON of a `tokenizers.Tokenizer`.
         inputs: names of the arrays that `run` takes, of `FIELDS`.
         padding: token that pads short texts.
-        prompts: prefixes of texts, by role.
+        prompts: prefixes of texts by name; those of `Role` are used.
         identity: identity of the encoder, including back end and precision.
         reference: function that loads the exported torch encoder.
         batch_size: texts per run, fewer if they are long.
@@ -75,7 +75,7 @@ class CompiledEncoder:
         self._run = run
         self._cut, self._whole = whole_tokenizer(tokenizer), whole_tokenizer(tokenizer)
         self._cut.enable_truncation(identity.max_tokens)
-        self._inputs, self._padding, self._prompts = tuple(inputs), padding, dict(prompts)
+        self._inputs, self._padding, self.prompts = tuple(inputs), padding, dict(prompts)
         self._identity, self.batch_size, self._few_shapes = identity, batch_size, few_shapes
         self._load_reference = reference
         self._loading = threading.Lock()
@@ -133,7 +133,7 @@ class CompiledEncoder:
     ) -> tuple[Float32[np.ndarray, "texts encoder_dim"], list[TextTokens]]:
         """`encode_tokens` of the exported model, whether its states agree with torch's or not."""
         out = np.empty((len(texts), self._identity.dimension), np.float32)
-        prompt = self._prompts.get(role, "")
+        prompt = self.prompts.get(role, "")
         encoded = self._cut.encode_batch([prompt + text for text in texts])  # with the places of tokens
         tokens: dict[int, TextTokens] = {}
         for batch in self._batches(encoded):
@@ -146,19 +146,19 @@ class CompiledEncoder:
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Token counts of documents, with special tokens and prompt, before truncation."""
-        prompt = self._prompts.get("document", "")
+        prompt = self.prompts.get("document", "")
         return [
             len(encoding) for encoding in self._whole.encode_batch_fast([prompt + text for text in texts])
         ]
 
     def word_tokens(self, texts: Sequence[str]) -> list[WordTokens] | None:
         """As `WordEncoder`."""
-        tokenize = word_tokenizer(self._whole, self._prompts.get("document", ""))
+        tokenize = word_tokenizer(self._whole, self.prompts.get("document", ""))
         return None if tokenize is None else tokenize(texts)
 
     def _encode(self, texts: Sequence[str], role: str) -> Float32[np.ndarray, "texts encoder_dim"]:
         out = np.empty((len(texts), self._identity.dimension), np.float32)
-        prompt = self._prompts.get(role, "")
+        prompt = self.prompts.get(role, "")
         encoded = self._cut.encode_batch_fast([prompt + text for text in texts])
         for batch in self._batches(encoded):
             out[batch] = self._run(self._padded([encoded[int(i)] for i in batch])).embeddings

@@ -297,8 +297,8 @@ class StatisticsAnswer:
         pending: documents without an embedding yet: not searchable.
         deleted: documents that are gone but whose bytes are not, until the files are compacted.
         model_problem: why the promoted version does not answer, and which one does; or null.
-        encoder: its name, the back end that runs it now, and why that is torch, if it is; null while none is
-            loaded.
+        encoder: its name, the back end that runs it now, why that is torch, if it is, and its prompts that
+            are not used; null while none is loaded.
         keys: how the live generation keeps its keys, with recall, speed and size as measured.
         bytes: of all files.
         rebuild: the share from which on the index is rebuilt by itself, whether a build runs, how far it is,

@@ -278,7 +278,12 @@ EXAMPLES: dict[str, Any] = {
         "model_problem": None,
         "models": 2,
         "delta": {"documents": 31, "share": 0.006},
-        "encoder": {"name": "all-MiniLM-L6-v2", "runs_by": "openvino bfloat16", "note": None},
+        "encoder": {
+            "name": "all-MiniLM-L6-v2",
+            "runs_by": "openvino bfloat16",
+            "note": None,
+            "prompts": None,
+        },
         "keys": _KEYS,
         "generations": [{"number": 3, "live": True, "documents": 5164, "sequence": 96, "bytes": 21000000}],
         "bytes": 42000000,

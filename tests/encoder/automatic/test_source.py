@@ -45,21 +45,6 @@ def test_the_source_loads_what_it_names(tmp_path: Path, monkeypatch: pytest.Monk
     ]
 
 
-@pytest.mark.parametrize(
-    ("backend", "dtype", "runs_by"),
-    [
-        ("torch", None, "torch float32"),
-        ("torch", "bfloat16", "torch bfloat16"),
-        ("onnx", "int8", "onnx int8"),
-    ],
-)
-def test_a_back_end_that_is_named_runs_it(
-    tmp_path: Path, backend: str, dtype: str | None, runs_by: str
-) -> None:
-    in_use = EncoderSource("own", tmp_path, backend, dtype).in_use()
-    assert (in_use.name, in_use.runs_by, in_use.note) == ("own", runs_by, None)
-
-
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """What was measured on it by precision, and what was exported for `auto`."""
@@ -70,6 +55,21 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.setattr(source, "outcome", lambda *given: state.exported)
     monkeypatch.setattr(source, "states_problem_of", lambda *given: None)
     return state
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "runs_by"),
+    [
+        ("torch", None, "torch float32"),
+        ("torch", "bfloat16", "torch bfloat16"),
+        ("onnx", "int8", "onnx int8"),
+    ],
+)
+def test_a_back_end_that_is_named_runs_it(
+    tmp_path: Path, machine: SimpleNamespace, backend: str, dtype: str | None, runs_by: str
+) -> None:
+    in_use = EncoderSource("own", tmp_path, backend, dtype).in_use()
+    assert (in_use.name, in_use.runs_by, in_use.note) == ("own", runs_by, None)
 
 
 @pytest.mark.parametrize(("backend", "device"), [(None, "cpu"), (None, "cuda"), ("auto", "cuda")])
