@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any, cast
 
 import orjson
@@ -81,8 +82,8 @@ def _colons(value: Any, depth: int) -> float:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise AmbiguousJson(f"the name {twice[:80]!r} stands twice in one object; give each name once")
     return content
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dsearch.corpus import strict_json
 from dsearch.corpus.strict_json import MAX_DEPTH, AmbiguousJson, parse
 
 TEXTS = st.text(st.sampled_from('a:b"\\{}[],é😀\n') | st.characters(codec="utf-8"), max_size=6)
@@ -107,3 +108,21 @@ def test_the_depth_limit_is_exact(opening: str) -> None:
 def test_what_a_second_name_hides_is_refused_however_deep(depth: int) -> None:
     with pytest.raises(AmbiguousJson, match=r"stands twice in one object|more than 64 levels deep"):
         parse('{"a": ' + "[" * depth + "]" * depth + ', "a": 1}')
+
+
+def test_the_name_that_stands_twice_is_looked_for_once_in_each_name() -> None:
+    """Each name was compared with all the others: an object of 8 MiB took hours."""
+
+    class Name(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    pairs = [(Name(f"n{i}"), 0) for i in range(3000)] + [(Name("n2999"), 1)]
+    with pytest.raises(AmbiguousJson, match="the name 'n2999' stands twice"):
+        strict_json._READER.object_pairs_hook(pairs)  # pyright: ignore[reportPrivateUsage]
+    assert Name.compared < 10 * len(pairs)

@@ -6,7 +6,7 @@ sender is slowed to the pace of the encoder.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,16 +53,12 @@ class StreamCounts:
             try:
                 self._add(number, line, documents)
                 numbers.append(number)
-            except ValidationError as error:
-                self._refuse(number, "invalid_document", field_errors(in_body(error))[0]["detail"])
-            except DsearchError as error:
-                self._refuse(number, error.code, without_home(str(error)))
+            except (ValidationError, DsearchError) as error:
+                self._refuse(number, error)
         with self.catalogue.writing(self.collection, encoder=bool(documents)) as collection:
             problems = embedding_problems(collection.store, documents)
             for place, problem in problems.items():
-                self._refuse(
-                    numbers[place], problem.code, f"the document (id {documents[place].id[:80]!r}) {problem}"
-                )
+                self._refuse(numbers[place], problem, f"the document (id {documents[place].id[:80]!r}) ")
                 del self._lines[documents[place].id]
             documents = documents.without(problems)
             if not documents:
@@ -91,10 +87,16 @@ class StreamCounts:
         documents.add(document)
         self._lines[document.id] = number
 
-    def _refuse(self, line: int, code: str, detail: str) -> None:
+    def _refuse(self, line: int, error: ValidationError | DsearchError, where: str = "") -> None:
+        """Count a line; only those that the answer lists are described."""
         self.refused += 1
-        if len(self.problems) < SHOWN_PROBLEMS:
-            self.problems.append(RefusedDocument(line, code, detail))
+        if len(self.problems) >= SHOWN_PROBLEMS:
+            return
+        if isinstance(error, ValidationError):
+            code, detail = InvalidDocument.code, field_errors(in_body(error)[:1])[0]["detail"]
+        else:
+            code, detail = error.code, without_home(str(error))
+        self.problems.append(RefusedDocument(line, code, f"{where}{detail}"))
 
 
 def _twice(id: str, line: int) -> InvalidDocument:
@@ -107,37 +109,54 @@ async def blocks(parts: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:
     Raises:
         BodyTooLarge: a line above the limit.
     """
+    lines = _Lines()
     block: list[Line] = []
     size = 0
-    async for number, line in _lines(parts):
-        if not line.strip():
-            continue
-        block.append((number, line))
-        size += len(line)
-        if len(block) >= BLOCK_LINES or size >= BLOCK_BYTES:
-            yield block
-            block, size = [], 0
+    async for part in parts:
+        for number, line in lines.finished_by(part):
+            block.append((number, line))
+            size += len(line)
+            if len(block) >= BLOCK_LINES or size >= BLOCK_BYTES:
+                yield block
+                block, size = [], 0
+    block += lines.finished_by(b"\n")
     if block:
         yield block
 
 
-async def _lines(parts: AsyncIterable[bytes]) -> AsyncIterator[Line]:
-    number = 1
-    unfinished: list[bytes] = []
-    length = 0
-    async for part in parts:
-        *finished, rest = part.split(b"\n")
-        for end in finished:
-            line = b"".join([*unfinished, end])
-            _require_short(len(line), number)
-            yield number, line
-            number += 1
-            unfinished, length = [], 0
-        unfinished.append(rest)
-        length += len(rest)
-        _require_short(length, number)
-    if length:
-        yield number, b"".join(unfinished)
+class _Lines:
+    """Takes the parts of a stream, and splits them into lines."""
+
+    def __init__(self) -> None:
+        self._number = 1
+        self._unfinished: list[bytes] = []
+        self._length = 0
+
+    def finished_by(self, part: bytes) -> Iterator[Line]:
+        """Yield the lines that end in this part and are not blank.
+
+        The event loop waits for this, and a part may be all line feeds: a blank line costs a comparison.
+
+        Raises:
+            BodyTooLarge: a line above the limit.
+        """
+        text, line_feed, rest = part.rpartition(b"\n")
+        if not line_feed:
+            self._keep(part)
+            return
+        lines = b"".join([*self._unfinished, text]).split(b"\n")
+        first, self._number = self._number, self._number + len(lines)
+        self._unfinished, self._length = [], 0
+        for number, line in enumerate(lines, first):
+            if line and not line.isspace():
+                _require_short(len(line), number)
+                yield number, line
+        self._keep(rest)
+
+    def _keep(self, rest: bytes) -> None:
+        self._unfinished.append(rest)
+        self._length += len(rest)
+        _require_short(self._length, self._number)
 
 
 def _require_short(length: int, number: int) -> None:

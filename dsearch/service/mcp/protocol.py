@@ -23,7 +23,7 @@ from dsearch.errors import DsearchError, InvalidRequest, ScopeTooNarrow
 from dsearch.service.error_texts import without_home
 from dsearch.service.mcp.tools import TOOLS, AgentTool, ToolCaller
 from dsearch.service.state import Service
-from dsearch.service.wire.problems import field_errors
+from dsearch.service.wire.problems import field_errors, in_body
 from dsearch.service.wire.requests import repr_of
 from dsearch.version import __version__
 
@@ -32,6 +32,7 @@ _INSTRUCTIONS = (
     "whole text of one. Ask again in other words if nothing fits. Give the calls of a task the same episode, "
     "and end it with report_outcome where that is listed: the search learns what helped."
 )
+SHOWN_ERRORS = 5  # an agent reads them all
 _log = logging.getLogger(__name__)
 
 CallerOf = Callable[[ServerRequestContext[Any, Any]], ToolCaller]
@@ -95,8 +96,8 @@ async def _call(service: Service, name: str, arguments: dict[str, Any], caller: 
     try:
         parsed = tool.arguments.model_validate(arguments)
     except ValidationError as error:
-        wrong = field_errors([{**item, "loc": ("body", *item["loc"])} for item in error.errors()])
-        raise InvalidRequest("; ".join(item["detail"] for item in wrong[:5])) from None
+        wrong = field_errors(in_body(error)[:SHOWN_ERRORS])
+        raise InvalidRequest("; ".join(item["detail"] for item in wrong)) from None
     return await tool.run(service, parsed, caller)
 
 

@@ -37,6 +37,7 @@ from dsearch.service.schemas.answers import public_document, public_metadata
 from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
+from dsearch.service.wire.error_bound import BoundedErrors
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body, problem_of
 from dsearch.service.wire.requests import (
@@ -56,7 +57,7 @@ from dsearch.types import Document
 router = APIRouter(
     prefix="/v1/collections/{collection}/documents", tags=["documents"], route_class=StrictRoute
 )
-_ARRAY = TypeAdapter(list[DocumentGiven])
+_ARRAY = TypeAdapter(Annotated[list[DocumentGiven], BoundedErrors()])
 _BODY = {
     "required": True,
     "content": {

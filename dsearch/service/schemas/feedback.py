@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsearch.service.schemas.search import DocumentId, EpisodeName, QueryText
+from dsearch.service.wire.error_bound import BoundedErrors
 from dsearch.service.wire.requests import RequestModel, allowed, encodable
 
 MAX_EVENTS = 1000
@@ -122,7 +123,7 @@ class EventGiven(RequestModel):
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-Events = Annotated[list[EventGiven], Field(min_length=1, max_length=MAX_EVENTS)]
+Events = Annotated[list[EventGiven], Field(min_length=1, max_length=MAX_EVENTS), BoundedErrors()]
 
 
 class OutcomeRequest(RequestModel):

@@ -26,11 +26,11 @@ from dsearch.errors import Command, DsearchError, KeyMissing, NotFound
 from dsearch.service import errors as service_errors
 from dsearch.service.error_texts import without_home
 from dsearch.service.errors import RetryLater
+from dsearch.service.wire.error_bound import SHOWN_ERRORS
 from dsearch.service.wire.error_shapes import Shape, shape_of
 from dsearch.service.wire.requests import repr_of
 
 MEDIA_TYPE = "application/problem+json"
-SHOWN_ERRORS = 100
 _SHAPES = {"model_attributes_type": "a JSON object", "model_type": "a JSON object", "list_type": "an array"}
 
 
@@ -188,11 +188,13 @@ async def _of_dsearch(request: Request, error: Exception) -> Response:
 
 async def _of_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = field_errors(error.errors())
+    refused = error.errors()
+    errors = field_errors(refused[:SHOWN_ERRORS])
     detail = errors[0]["detail"]
-    if len(errors) > 1:
-        detail += f" (and {len(errors) - 1} more, see errors)"
-    return problem("invalid_request", detail, errors=errors[:SHOWN_ERRORS])
+    if len(refused) > 1:
+        least = "" if len(refused) <= SHOWN_ERRORS else "at least "
+        detail += f" (and {least}{len(refused) - 1} more, see errors)"
+    return problem("invalid_request", detail, errors=errors)
 
 
 def in_body(error: ValidationError) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from dsearch.declared import suggestion
 from dsearch.service.errors import BodyTooLarge, UnsupportedMediaType
 from dsearch.service.wire import json as strict_json
+from dsearch.service.wire.error_bound import bounded_fields
 
 SHOWN = 80  # characters of a given value that a message repeats
 
@@ -65,6 +66,11 @@ class RequestModel(BaseModel):
     """An object that a client sends: unknown names are refused, and the message lists the known ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The schema, whose lists and objects stop at a number of errors."""
+        return bounded_fields(handler(source))
 
     @model_validator(mode="before")
     @classmethod

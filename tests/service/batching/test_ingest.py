@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from dsearch.errors import InvalidDocument
 from dsearch.search_options import SearchOptions
 from dsearch.service.batching import ingest
 from dsearch.service.batching.ingest import StreamCounts, blocks
 from dsearch.service.batching.search import Searches
 from dsearch.service.errors import BodyTooLarge
+from dsearch.service.wire.problems import field_errors
 
 
 class Sent:
@@ -76,11 +78,28 @@ def test_each_line_has_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_hundred_problems_are_told_and_all_are_counted() -> None:
     counts = StreamCounts(None, "papers")  # type: ignore[arg-type]
     for line in range(1, 151):
-        counts._refuse(line, "invalid_document", "no")  # pyright: ignore[reportPrivateUsage]
+        counts._refuse(line, InvalidDocument("no"))  # pyright: ignore[reportPrivateUsage]
     assert (counts.refused, len(counts.problems), counts.problems[-1].line) == (150, 100, 100)
     assert counts.nothing_stored
     counts.unchanged = 1
     assert not counts.nothing_stored
+
+
+def test_lines_that_are_not_listed_are_not_described(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[int] = []
+
+    def describe(errors: Sequence[Any]) -> list[dict[str, str]]:
+        described.append(len(errors))
+        return field_errors(errors)
+
+    monkeypatch.setattr(ingest, "field_errors", describe)
+    assert client.put("/v1/collections/notes").status_code == 201
+    headers = {"Content-Type": "application/x-ndjson"}
+    answer = client.put("/v1/collections/notes/documents", content="{}\n" * 300, headers=headers).json()
+    assert (answer["written"]["refused"], len(answer["written"]["problems"])) == (300, 100)
+    assert described == [1] * 100
 
 
 def test_an_id_whose_line_was_refused_may_come_again(

@@ -74,7 +74,7 @@ def test_only_the_first_refused_fields_are_listed_and_all_are_counted(client: Te
     assert (answer.status_code, answer.headers["content-type"]) == (422, MEDIA_TYPE)
     assert len(problem["errors"]) == SHOWN_ERRORS == 100
     assert [one["field"] for one in problem["errors"][:2]] == ["numbers.0", "numbers.1"]
-    assert problem["detail"].endswith(" (and 249 more, see errors)")
+    assert "at least 249 more" in problem["detail"]
     one = client.post("/numbers", json={"numbers": [1], "limit": 0}).json()
     assert (one["detail"], len(one["errors"])) == ("limit=0; use an integer from 1 to 9", 1)
 
