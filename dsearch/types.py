@@ -76,48 +76,6 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingInfluence:
-    """A training query that moved a hit.
-
-    Attributes:
-        query: its text; null: not stored, as for clicks and sentences of the documents.
-        grade: judged grade of this document for the query; null: only others were judged.
-        share: share of the change of this hit's score by all training queries at the first step of training,
-            by absolute amounts; below 0 if the query lowered the hit. Later steps are not counted.
-    """
-
-    query: str | None
-    grade: float | None
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedEffect:
-    """Effect of training on a hit: its rank by the parent model, and the training queries that moved it.
-
-    Attributes:
-        parent: version that training started from.
-        score: score by the parent. Scores of models with several heads are comparable only within one answer.
-        weight: weight by the parent.
-        rank: rank by the parent, from 1.
-        dense: gain of the dense part of the score since; several heads count by their shares. With one head
-            `score + dense + keyword + memory` is the hit's score.
-        keyword: gain of the keyword part of the score.
-        lessons: training queries that moved it most; null: the model stores none.
-        memory: gain of the part from past queries.
-    """
-
-    parent: str
-    score: float
-    weight: float
-    rank: int
-    dense: float
-    keyword: float
-    lessons: list[TrainingInfluence] | None = None
-    memory: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class PastQuery:
     """A judged query of the model's memory that raised a hit.
 
@@ -147,8 +105,6 @@ class Explanation:
         shares: share of the document's weight by each head; they sum to 1.
         mixing: term of the score from the comparison of several heads.
         null_weight: weight of the null slot, not given to any document; null: the model has no slot.
-        learned: effect of training; null for the untrained model, and if it is unknown (models with document
-            embeddings of their own, shards, a second stage).
         memory: part from judged queries that are like this one; 0 without a query memory.
         past_queries: the queries behind it, the largest part first.
         second_stage: part from the tokens of query and document; 0 without a second stage. Of a document
@@ -163,7 +119,6 @@ class Explanation:
     shares: list[float] = field(default_factory=lambda: [1.0])
     mixing: float = 0.0
     null_weight: float | None = None
-    learned: LearnedEffect | None = None
     memory: float = 0.0
     past_queries: list[PastQuery] = field(default_factory=list["PastQuery"])
     second_stage: float = 0.0

@@ -19,7 +19,7 @@ from dsearch.cli.session import as_json as as_line
 from dsearch.cli.session import say, typed
 from dsearch.errors import InvalidRequest, Unavailable, amount
 from dsearch.store.filters.parse import parse_field
-from dsearch.types import Confidence, Explanation, Hit, LearnedEffect, SearchResult
+from dsearch.types import Confidence, Explanation, Hit, SearchResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -156,22 +156,6 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else as_line(value)
 
 
-def _learned(learned: LearnedEffect) -> list[str]:
-    """Describe the effect of training on a hit, and the queries that pulled it."""
-    lines = [
-        (
-            f"{learned.parent} had it at rank {learned.rank} with {learned.score:.4f}; since then dense "
-            f"{learned.dense:+.4f}, keyword {learned.keyword:+.4f}"
-            + (f", past queries {learned.memory:+.4f}" if abs(learned.memory) >= _SHOWN else "")
-        )
-    ]
-    for lesson in learned.lessons or []:
-        named = "a query whose words are not kept" if lesson.query is None else f'"{lesson.query}"'
-        judged = "" if lesson.grade is None else f", judged {lesson.grade:g}"
-        lines.append(f"  {lesson.share:+.0%} by {named}{judged}")
-    return lines
-
-
 def _explained(score: float, explain: Explanation) -> list[str]:
     heads = list(zip(explain.dense, explain.keyword, explain.head_weights, explain.shares, strict=True))
     past = f" + past queries {explain.memory:.4f}" if explain.memory >= _SHOWN else ""
@@ -192,8 +176,6 @@ def _explained(score: float, explain: Explanation) -> list[str]:
             continue
         named = "a query whose words are not kept" if query.query is None else f'"{query.query}"'
         lines.append(f"  {query.part:+.4f} by {named}, judged before")
-    if explain.learned is not None:
-        lines += _learned(explain.learned)
     if explain.terms:
         parts = (f"{term} {' '.join(f'{part:.4f}' for part in of)}" for term, of in explain.terms.items())
         lines.append(f"keyword: {', '.join(parts)}")

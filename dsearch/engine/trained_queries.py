@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from dsearch.engine.collection import Collection
-from dsearch.engine.models.files import UNTRAINED
+from dsearch.engine.models.files import UNTRAINED, load_learned_queries
+from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.types import Query, query_name
 
 _SAME = 1 - 1e-5  # cosine of two embeddings of one text, by different batches or back ends
@@ -36,18 +37,30 @@ def trained_on(
     recognised: set[str] = set()
     at: str | None = version
     while at is not None and at != UNTRAINED:
-        lessons = collection.lessons_of(at)
-        if lessons is not None and lessons.texts is not None:
-            texts = {query_name(text) for text in lessons.texts}
-            recognised |= {query.id for query in queries if query_name(query.text) in texts}
-        elif lessons is not None and len(lessons) and lessons.states.shape[1] == states.shape[1]:
-            nearest = (states @ lessons.states.T).max(1)
-            recognised |= {query.id for query, near in zip(queries, nearest, strict=True) if near >= _SAME}
+        learned = load_learned_queries(collection.store, at)
+        if learned is not None:
+            recognised |= _recognised(learned, queries, states)
         at = collection.store.model(at).parent
     if collection.stored_head(version).memory is not None:  # it answers by what was remembered, too
         texts = {query_name(row.text) for row in collection.remembered.rows()}
         recognised |= {query.id for query in queries if query_name(query.text) in texts}
     return [query.id for query in queries if query.id in recognised]
+
+
+def _recognised(
+    learned: LearnedQueries,
+    queries: Sequence[Query],
+    states: Float32[np.ndarray, "queries encoder_dim"],
+) -> set[str]:
+    """Ids of the queries that are among those of a training."""
+    if learned.texts is not None:
+        texts = {query_name(text) for text in learned.texts}
+        return {query.id for query in queries if query_name(query.text) in texts}
+    trained = learned.states
+    if trained is None or not len(trained) or trained.shape[1] != states.shape[1]:
+        return set()
+    nearest = (states @ trained.T).max(1)
+    return {query.id for query, near in zip(queries, nearest, strict=True) if near >= _SAME}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
-from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.engine.rebuild import Rebuilder, measured_live
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import Conflict, DsearchError
@@ -36,7 +36,7 @@ class CollectionModels(CollectionState):
         parent: str = UNTRAINED,
         encoder: EncoderChange | None = None,
         documents: EncodedDocuments | None = None,
-        lessons: TrainingInfluences | None = None,
+        learned_from: LearnedQueries | None = None,
     ) -> str:
         """Store a trained model as a version that is not live yet.
 
@@ -46,7 +46,7 @@ class CollectionModels(CollectionState):
             parent: version that training started from.
             encoder: change of the query encoder.
             documents: re-encoded documents; required if the document encoder was trained.
-            lessons: influence of training queries on documents, for `explain`.
+            learned_from: queries that it learned from.
         """
         with self._writing:
             return save_model(
@@ -56,7 +56,7 @@ class CollectionModels(CollectionState):
                 parent=parent,
                 encoder=encoder,
                 documents=documents,
-                lessons=lessons,
+                learned_from=learned_from,
             )
 
     def add_to_record(self, version: str, fields: dict[str, Any]) -> None:

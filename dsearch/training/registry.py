@@ -11,7 +11,7 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
 from dsearch.engine.models.confidence import RECORDED
-from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.errors import Command, Conflict
 from dsearch.store import MemoryRow
 from dsearch.training.confidence import with_near
@@ -101,7 +101,7 @@ def register_trained(
         parent=parent,
         encoder=getattr(trained, "encoder", None),
         documents=getattr(trained, "documents", None),
-        lessons=getattr(trained, "lessons", None),
+        learned_from=getattr(trained, "learned_from", None),
         tuned_head=None if (tuned := getattr(trained, "tuned", None)) is None else tuned.head,
     )
 
@@ -118,7 +118,7 @@ def register(
     parent: str = UNTRAINED,
     encoder: EncoderChange | None = None,
     documents: EncodedDocuments | None = None,
-    lessons: TrainingInfluences | None = None,
+    learned_from: LearnedQueries | None = None,
     tuned_head: Head | None = None,
 ) -> Registration:
     """Register what was trained; let it answer if it may, else the tuned search if that may.
@@ -137,7 +137,7 @@ def register(
         parent: the version that training started from.
         encoder: change of the encoder.
         documents: encoded by it.
-        lessons: which training queries moved which documents, for `explain`.
+        learned_from: queries that it learned from.
         tuned_head: head of the tuned search, whose record is under `tuned`; None if there is none.
     """
     record = {**record, "verdict": reason, "accepted": accept}
@@ -151,7 +151,7 @@ def register(
         head = with_inserted(head, live_memory)
         tuned_head = None if tuned_head is None else with_inserted(tuned_head, live_memory)
     version = collection.add_model(
-        head, record, parent=parent, encoder=encoder, documents=documents, lessons=lessons
+        head, record, parent=parent, encoder=encoder, documents=documents, learned_from=learned_from
     )
     if accept or (promote and passed):
         outdated = _promoted(collection, version, {} if accept else record)

@@ -15,13 +15,11 @@ from dsearch.types import (
     Explanation,
     Highlight,
     Hit,
-    LearnedEffect,
     Passage,
     PastQuery,
     PendingDocuments,
     SearchResult,
     Stamp,
-    TrainingInfluence,
     Verdict,
 )
 
@@ -179,22 +177,6 @@ def test_the_parts_of_a_score_are_shown(capsys: pytest.CaptureFixture[str]) -> N
         "head 0: dense 0.6000 + keyword 0.3000, share 75.0%; weight 50.0%",
         "head 1: dense 0.2000 + keyword 0.1000, share 25.0%; weight 25.0%",
         "score 0.9000 = Σ share · (dense + keyword) + mixing -0.1250",
-    ]
-
-
-def test_what_training_did_to_a_hit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    lessons = [
-        TrainingInfluence("q", 2.0, 0.3),
-        TrainingInfluence(None, None, -0.25),
-        TrainingInfluence("", 0.0, -0.125),
-    ]
-    learned = LearnedEffect("v1", 0.8, 0.4, 7, 0.125, -0.5, lessons)
-    shown_parts = parts(capsys, Explanation([0.6], [0.3], [0.5], learned=learned))
-    assert shown_parts[1].startswith("v1 had it at rank 7 with 0.8000; since then dense ")
-    assert shown_parts[2:] == [
-        '  +30% by "q", judged 2',
-        "  -25% by a query whose words are not kept",
-        '  -12% by "", judged 0',
     ]
 
 

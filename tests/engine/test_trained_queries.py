@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.evaluate import encode_queries
-from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.engine.state.remembered import JUDGEMENTS
 from dsearch.engine.trained_queries import trained_apart, trained_on
 from dsearch.store import MemoryRow
@@ -34,16 +33,8 @@ def test_queries_are_recognised_by_text_or_embedding_through_all_ancestors(
         versions, parent = [], "v0"
         for text in ("The river source", "a boat"):
             texts = ["something else", text]
-            lessons = TrainingInfluences(
-                states=encoder.encode_queries(texts).astype(np.float32),
-                pulls=np.zeros((2, 32), np.float32),
-                owners=np.zeros(1, np.int64),
-                rows=np.zeros(1, np.int64),
-                grades=np.ones(1, np.float32),
-                texts=texts,
-            )
-            lessons = lessons if stored else replace(lessons, texts=None)
-            parent = collection.add_model(head, {}, parent=parent, lessons=lessons)
+            learned = LearnedQueries(texts) if stored else LearnedQueries(None, encoder.encode_queries(texts))
+            parent = collection.add_model(head, {}, parent=parent, learned_from=learned)
             versions.append(parent)
         parent = collection.add_model(head, {}, parent=parent)  # tuned, say: it stores none of its own
         states = encode_queries(collection, ASKED)

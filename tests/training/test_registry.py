@@ -150,7 +150,7 @@ def test_each_part_of_what_was_trained_is_registered(monkeypatch: pytest.MonkeyP
     """Every parameter of `register` is a part of the result, or the caller's."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(registry, "register", lambda *of, **more: given.update(more))
-    parts = {name: object() for name in ("head", "record", "encoder", "documents", "lessons")}
+    parts = {name: object() for name in ("head", "record", "encoder", "documents", "learned_from")}
     gate, tuned_head, collection = SimpleNamespace(passed=True, reason="why"), object(), object()
     trained: Any = SimpleNamespace(**parts, gate=gate, tuned=SimpleNamespace(head=tuned_head))
     caller: dict[str, Any] = {"promote": False, "accept": True, "parent": "v7"}

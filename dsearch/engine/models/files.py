@@ -34,7 +34,7 @@ from dsearch.encoder import EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
 from dsearch.engine.models.memory import MEMORY_NAME, fixed_memory, memory_bytes, memory_record
-from dsearch.engine.models.training_record import LESSONS_NAME, TrainingInfluences
+from dsearch.engine.models.training_record import LEARNED_NAME, LearnedQueries
 from dsearch.errors import Command, Conflict, Gone, InvalidRequest, UnsupportedFormat
 from dsearch.index import Manifest
 from dsearch.index.durable import file_digest, publish_folder, sync_folder
@@ -76,7 +76,7 @@ def save_model(
     parent: str,
     encoder: EncoderChange | None = None,
     documents: EncodedDocuments | None = None,
-    lessons: TrainingInfluences | None = None,
+    learned_from: LearnedQueries | None = None,
 ) -> str:
     """Write a trained head durably, register it, and return its version. It is not live yet.
 
@@ -87,7 +87,7 @@ def save_model(
         parent: the version that it was trained from.
         encoder: what training changed of the query encoder, if it did.
         documents: as that encoder sees them, where it is the documents' too.
-        lessons: what it was taught, query by query: nothing answers by it, `explain` shows it.
+        learned_from: queries that it learned from; nothing answers by them.
 
     Raises:
         InvalidRequest: documents without an encoder, or of several passages.
@@ -107,9 +107,9 @@ def save_model(
         base = EncoderIdentity.from_dict(store.encoder)
         record = {**record, "query_encoder": write_change(unfinished, encoder, base)}
         names, format = [HEAD_NAME, WEIGHTS_NAME], FORMAT_WITH_ENCODER
-    if lessons is not None:
-        (unfinished / LESSONS_NAME).write_bytes(lessons.to_bytes())
-        names = [*names, LESSONS_NAME]
+    if learned_from is not None:
+        (unfinished / LEARNED_NAME).write_bytes(learned_from.to_bytes())
+        names = [*names, LEARNED_NAME]
     if head.memory is not None:
         (unfinished / MEMORY_NAME).write_bytes(memory_bytes(head.memory))
         names = [*names, MEMORY_NAME]
@@ -246,8 +246,8 @@ def _stored(store: Store, version: str) -> tuple[dict[str, Any], bytes]:
     return record, verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
 
 
-def load_lessons(store: Store, version: str) -> TrainingInfluences | None:
-    """Load the record of a model's training queries; None if it was not stored.
+def load_learned_queries(store: Store, version: str) -> LearnedQueries | None:
+    """Load the queries that a version learned from; None if they were not stored.
 
     Raises:
         ModelNotFound: no such version.
@@ -256,11 +256,9 @@ def load_lessons(store: Store, version: str) -> TrainingInfluences | None:
     if version == UNTRAINED:
         return None
     files: dict[str, dict[str, str]] = store.model(version).record["files"]
-    if LESSONS_NAME not in files:
+    if LEARNED_NAME not in files:
         return None
-    return TrainingInfluences.from_bytes(
-        verified(store, version, LESSONS_NAME, files[LESSONS_NAME]["sha256"])
-    )
+    return LearnedQueries.from_bytes(verified(store, version, LEARNED_NAME, files[LEARNED_NAME]["sha256"]))
 
 
 def way_back(store: Store, purpose: Purpose = "search") -> list[str]:

@@ -1,4 +1,4 @@
-"""Records of the queries that a model was trained on: `QueryDrift` and `TrainingInfluences`.
+"""Records of the queries that a model was trained on: `QueryDrift` and `LearnedQueries`.
 
 `QueryDrift` measures how far recent queries lie from the training queries. When people begin to ask about
 another topic nothing fails; answers only stop gaining from training. The distance between the two means shows
@@ -12,20 +12,8 @@ unbiased (Gretton et al. 2012, "A Kernel Two-Sample Test", lemma 6), in units of
 variance: 0 if both come from one source, 1 if the means lie as far apart as a training query from its own
 mean. Differences that leave the mean unchanged are not detected.
 
-`TrainingInfluences` records the training queries of a head, each with the direction of its gradient. With the
-bilinear score s(q, d) = e_q · M e_d, the gradient of a listwise loss of training query i, at the head that
-training started from, is
-
-    −t ∂L_i/∂M = e_i ⊗ r_i        r_i = w_i Σ_d (p_i(d) − a_i(d)) e_d
-
-p_i: the grades, as shares; a_i: the attention before training; w_i: the weight of the query. A step along
-it moves the score of any other query and document by (e_q · e_i) (r_i · e_d), up to one factor that is the
-same for all. That is TracIn with the start as its only checkpoint (Pruthi et al., NeurIPS 2020, section 3).
-It needs only e_i and r_i: two rows a query, independent of later changes to the documents.
-
-The approximation leaves out later steps, retention and decay, and the training of the keyword weight, the
-temperature and the hop. It therefore shows which queries pulled, in which direction, and how hard relative to
-the others; the amounts do not sum to the change.
+`LearnedQueries` names the queries themselves, so that an evaluation can tell those that a version learned
+from apart from others.
 """
 
 from __future__ import annotations
@@ -38,13 +26,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData
-from dsearch.types import TrainingInfluence
 
 HALF_LIFE = 500  # queries after which one counts half
 LEAST = 30  # queries below which nothing is said
@@ -136,85 +123,39 @@ class QueryDrift:
         return max(0.0, distance - noise) / variance
 
 
-LESSONS_NAME = "lessons.safetensors"
-SHOWN = 5
+LEARNED_NAME = "lessons.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingInfluences:
-    """Training queries of a head, and their gradients.
+class LearnedQueries:
+    """Queries that a version learned from: their texts, or the embeddings of those whose texts are not kept.
 
     Attributes:
-        states: e_i.
-        pulls: r_i.
-        owners: index of the query of each grade.
-        rows: document of each grade, as a row of the store.
-        grades: grades, above 0.
-        texts: texts of the queries; None if they must not be stored: those of clicks, and of the corpus
-            itself.
+        texts: texts; None if they must not be stored: those of clicks, and of the corpus itself.
+        states: embeddings; None where there are texts.
     """
 
-    states: Float32[np.ndarray, "queries encoder_dim"]
-    pulls: Float32[np.ndarray, "queries encoder_dim"]
-    owners: Int64[np.ndarray, " grades"]
-    rows: Int64[np.ndarray, " grades"]
-    grades: Float32[np.ndarray, " grades"]
     texts: list[str] | None
-
-    def __len__(self) -> int:
-        return len(self.states)
-
-    def of(
-        self,
-        state: Float32[np.ndarray, " encoder_dim"],
-        embedding: Float32[np.ndarray, " encoder_dim"],
-        row: int,
-    ) -> list[TrainingInfluence]:
-        """Return the queries that moved a document most for a query, the strongest first, at most five.
-
-        Args:
-            state: e_q.
-            embedding: e_d.
-            row: the document's.
-        """
-        effects = (self.states @ state).astype(np.float64) * (self.pulls @ embedding)
-        total = float(np.abs(effects).sum())
-        if not total:
-            return []
-        mine = self.rows == row
-        judged = dict(zip(self.owners[mine].tolist(), self.grades[mine].tolist(), strict=True))
-        texts = self.texts
-        strongest: list[int] = np.argsort(-np.abs(effects), kind="stable")[:SHOWN].tolist()
-        return [
-            TrainingInfluence(
-                query=None if texts is None else texts[at],
-                grade=judged.get(at),
-                share=float(effects[at]) / total,
-            )
-            for at in strongest
-            if effects[at]
-        ]
+    states: Float32[np.ndarray, "queries encoder_dim"] | None = None
 
     def to_bytes(self) -> bytes:
         """As a file of a model's folder."""
-        tensors = {
-            "states": self.states,
-            "pulls": self.pulls,
-            "owners": self.owners,
-            "rows": self.rows,
-            "grades": self.grades,
-        }
-        return save(tensors, None if self.texts is None else {"texts": json.dumps(self.texts)})
+        if self.texts is not None:
+            return save({}, {"texts": json.dumps(self.texts)})
+        assert self.states is not None
+        return save({"states": self.states})
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> TrainingInfluences:
-        """Read the output of `to_bytes`.
+    def from_bytes(cls, content: bytes) -> LearnedQueries:
+        """Read the output of `to_bytes`; what else earlier releases stored there is left out.
 
         Raises:
             CorruptData: `content` is not such an output.
         """
         try:
             texts = metadata_of(content).get("texts")
-            return cls(**load(content), texts=None if texts is None else json.loads(texts))
-        except (SafetensorError, ValueError, TypeError, AttributeError) as error:
-            raise CorruptData(f"{LESSONS_NAME} cannot be read ({error}); train again") from error
+            if texts is not None:
+                return cls(json.loads(texts))
+            return cls(None, load(content)["states"])
+        except (SafetensorError, ValueError, TypeError, AttributeError, KeyError) as error:
+            raise CorruptData(f"{LEARNED_NAME} cannot be read ({error}); train again") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
@@ -24,25 +24,6 @@ if TYPE_CHECKING:
     from dsearch.engine.ranking.resident import ResidentEmbeddings
 
 SCORES_AT_ONCE = 1 << 21  # 8 MB
-
-
-class Among(NamedTuple):
-    """Candidates that are given rather than proposed, ascending; `beyond`: see `SearchOutput`."""
-
-    positions: Int64[np.ndarray, "batch candidates"]
-    beyond: Bool[np.ndarray, "batch candidates"] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        positions: Int64[np.ndarray, "batch candidates"],
-        beyond: Bool[np.ndarray, "batch candidates"] | None,
-    ) -> Among:
-        """Sort candidates; −1 = none, last."""
-        last = np.where(positions == NONE, np.iinfo(np.int64).max, positions)
-        order = last.argsort(axis=1, kind="stable")
-        ascending = np.take_along_axis(positions, order, 1)
-        return cls(ascending, None if beyond is None else np.take_along_axis(beyond, order, 1))
 
 
 class SearchLegs:
@@ -182,18 +163,6 @@ class SearchLegs:
         if self.keyword_of_all is None:
             self.keyword_of_all = self._snapshot.all_keyword_scores(texts)
         return self._snapshot.best_by_keywords(self.keyword_of_all, self._candidates)
-
-
-def propose(
-    snapshot: Snapshot,
-    folded: Float[Array, "batch heads encoder_dim"],
-    texts: Sequence[str] | None,
-    *,
-    mode: Mode,
-    candidates: int,
-) -> Int64[np.ndarray, "batch found"]:
-    """The candidates of a search of one round; see `SearchLegs`."""
-    return SearchLegs(snapshot, texts, mode=mode, candidates=candidates).propose(folded)
 
 
 def _few(snapshot: Snapshot, queries: int) -> bool:

@@ -27,7 +27,7 @@ from dsearch.attention.retrieval.ranking import partition_by_head
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.types import Explanation, LearnedEffect, PastQuery
+from dsearch.types import Explanation, PastQuery
 
 SHOWN = 5  # past queries of a hit
 Explain = Callable[[int, int], Explanation]
@@ -37,7 +37,6 @@ def explainer(
     output: SearchOutput,
     layer: Ranker,
     texts: Sequence[str] | None,
-    learned: Callable[[int, int], LearnedEffect | None] | None = None,
 ) -> Explain:
     """Return a function that explains a candidate's score, given the candidate's row and column in `output`.
 
@@ -45,7 +44,6 @@ def explainer(
         found: candidates.
         layer: layer that found them.
         texts: texts of the queries.
-        learned: function that returns the effect of training on a candidate (search/training_effect.py).
     """
     of_terms = explained(output, layer.head, layer.temperature)
     past = _past_queries(output, layer)
@@ -57,8 +55,6 @@ def explainer(
         explanation = of_terms(query, column, terms)
         if past is not None:
             explanation = replace(explanation, past_queries=past(query, column))
-        if learned is not None:
-            explanation = replace(explanation, learned=learned(query, column))
         return explanation
 
     return explain

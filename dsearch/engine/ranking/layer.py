@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.transforms import NO_GRAPH, bounded_states, require_numbers
-from dsearch.engine.ranking.candidates import Among
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.ranking.scores import NamedScore, check_texts, check_values
@@ -81,8 +80,8 @@ class SearchLayer(Ranker, nn.Module):
         if torch.compiler.is_compiling():
             # FAISS and NumPy have no graph: the layer runs as it is between the compiled parts around it.
             uncompiled: Callable[..., SearchOutput] = torch.compiler.disable(self._search)  # pyright: ignore
-            return uncompiled(query_states, texts, embed, values, None, tokens=tokens, shares=True)
-        return self._search(query_states, texts, embed, values, None, tokens=tokens, shares=True)
+            return uncompiled(query_states, texts, embed, values, tokens=tokens, shares=True)
+        return self._search(query_states, texts, embed, values, tokens=tokens, shares=True)
 
     def with_head(self, head: Head, snapshot: Snapshot) -> SearchLayer:
         """Return the same search by another head, with the score of that one where this one has its own."""
@@ -143,7 +142,6 @@ class SearchLayer(Ranker, nn.Module):
         texts: Sequence[str] | None,
         embed: EmbedRows | None,
         values: Float[Tensor, "positions value_dim"] | None,
-        among: Among | None = None,
         pooled: bool = True,
         shares: bool = False,
         tokens: Sequence[QueryTokens] | None = None,
@@ -153,7 +151,7 @@ class SearchLayer(Ranker, nn.Module):
             embed = under_autocast_of_now(embed, kind)
         query_states = self._in_own_precision(bounded_states(query_states))
         with in_full_precision(kind):
-            return super()._search(query_states, texts, embed, values, among, pooled, shares, tokens)
+            return super()._search(query_states, texts, embed, values, pooled, shares, tokens)
 
 
 def with_own_parameters(layer: Layer, memo: dict[int, Any]) -> Layer:

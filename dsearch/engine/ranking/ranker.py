@@ -31,7 +31,7 @@ from dsearch.attention.arrays import (
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.hops import refine
 from dsearch.attention_options import CANDIDATES, OVER, Over
-from dsearch.engine.ranking.candidates import Among, SearchLegs, within_reach
+from dsearch.engine.ranking.candidates import SearchLegs, within_reach
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.output import SearchOutput, context_of
 from dsearch.engine.ranking.scores import (
@@ -197,19 +197,6 @@ class Ranker:
         score = None if self.mode == "keyword" else self.score
         return Scoring(self.snapshot, self.head, score).best_keys(output.folded, output.positions[:, :most])
 
-    def among(
-        self,
-        query_states: Float[Array, "batch encoder_dim"],
-        texts: Sequence[str] | None,
-        positions: Int64[np.ndarray, "batch candidates"],
-        beyond: Bool[np.ndarray, "batch candidates"] | None = None,
-    ) -> SearchOutput:
-        """Attention over these candidates, in place of those that it would propose; −1 = none.
-
-        What a hop refines the query by is proposed all the same. `beyond`: see `SearchOutput`.
-        """
-        return self._search(query_states, texts, None, None, Among.of(positions, beyond))
-
     @property
     def memory(self) -> SnapshotMemory:
         """The head's memory over these documents."""
@@ -246,14 +233,13 @@ class Ranker:
         texts: Sequence[str] | None,
         embed: EmbedRows | None,
         values: Float[Array, "positions value_dim"] | None,
-        among: Among | None = None,
         pooled: bool = True,
         shares: bool = False,
         tokens: Sequence[QueryTokens] | None = None,
     ) -> SearchOutput:
         """Refine the queries hop by hop, then attend; with `shares` the output has the covered mass."""
         queries, parts = self._after_hops(query_states, texts, embed)
-        attended = self._attend(queries, parts, values, among, pooled=pooled, tokens=tokens)
+        attended = self._attend(queries, parts, values, pooled=pooled, tokens=tokens)
         if shares and embed is None and self.over == "candidates":
             whole = self._whole(queries, attended.folded, parts)
             attended = attended._replace(covered_mass=whole.share(attended.first_raw, attended.positions))
@@ -324,7 +310,6 @@ class Ranker:
         queries: Float[Array, "batch heads key_dim"],
         parts: QueryParts,
         values: Float[Array, "positions value_dim"] | None = None,
-        among: Among | None = None,
         *,
         pooled: bool = True,
         least: int = 1,
@@ -336,7 +321,6 @@ class Ranker:
             queries: those of one round, in key space.
             parts: what proposes and scores for them.
             values: row of each position to pool in place of W_V e_d.
-            among: candidates in place of those that would be proposed.
             pooled: False for display: no context, scores of candidate generation are reused, and documents
                 beyond the candidates are listed.
             least: smallest number of documents to list where all share the attention.
@@ -345,11 +329,8 @@ class Ranker:
         legs, scoring, recalled = parts
         head = self.head
         folded, whole = head.fold(queries), None
-        if among is None and self.over == "all":
+        if self.over == "all":
             whole = self._whole(queries, folded, parts)
-        if among is not None:
-            positions, beyond = among
-        elif whole is not None:
             positions, beyond = whole.best(max(self.candidates, least)), None
         else:
             positions, beyond = self._proposed(folded, parts, deeper=not pooled)

@@ -117,7 +117,7 @@ def search_group(
             collection.kept_documents,
             page,
             reached,
-            explain=_explanation(collection, group, stamp, chosen, output, turned=turned),
+            explain=_explanation(group, chosen, output),
             highlight=highlighter(layer.snapshot.keyword, texts) if by_words else None,
             meaning=None if by_words else _meaning(collection, group, stamp, chosen),
             duplicates=duplicates,
@@ -142,25 +142,13 @@ def _calibration(
     return collection.calibrations.of(stamp.model)
 
 
-def _explanation(
-    collection: CollectionState,
-    group: QueryBatch,
-    stamp: Stamp,
-    chosen: SearchOptions,
-    output: SearchOutput,
-    *,
-    turned: bool,
-) -> Explain | None:
-    """Parts of the scores, and the change that training made; None unless asked for."""
+def _explanation(group: QueryBatch, chosen: SearchOptions, output: SearchOutput) -> Explain | None:
+    """Parts of the scores; None unless asked for."""
     if not chosen.explain:
         return None
     from dsearch.engine.ranking.explain import explainer
-    from dsearch.engine.search.training_effect import learned
 
-    layer, texts, change = group.layer, group.texts, None
-    if output.second is None:  # the parent's ranking has none
-        change = learned(collection, stamp.model, output, layer, group.states, texts, chosen, turned=turned)
-    return explainer(output, layer, texts, change)
+    return explainer(output, group.layer, group.texts)
 
 
 def _meaning(

@@ -31,8 +31,8 @@ from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.drafts import DraftHeads, Draws
 from dsearch.engine.models.encoders import ModelEncoders
-from dsearch.engine.models.files import UNTRAINED, live_problem, load_lessons, served_version
-from dsearch.engine.models.training_record import QueryDrift, TrainingInfluences
+from dsearch.engine.models.files import UNTRAINED, live_problem, served_version
+from dsearch.engine.models.training_record import QueryDrift
 from dsearch.engine.options import LayerOptions, language_of, search_fields_of
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
@@ -78,7 +78,6 @@ class CollectionState:
         self._heads = KeptHeads(store)
         self.remembered = RememberedRows(store, self._writing, self._live)
         self.drafts, self.draws = DraftHeads(), Draws()
-        self._lessons: tuple[str, TrainingInfluences | None] | None = None
         self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store, suggest=True)
         self.kept_documents = KeptDocuments(store)
@@ -362,17 +361,6 @@ class CollectionState:
             ModelNotFound.
         """
         return self._encoders.identity_of(version)
-
-    def lessons_of(self, version: str) -> TrainingInfluences | None:
-        """Return a model's training queries and their gradients; cached for one model. None if not stored.
-
-        Raises:
-            ModelNotFound, CorruptData.
-        """
-        lessons = self._lessons  # read once: another thread may ask for those of another version
-        if lessons is None or lessons[0] != version:
-            lessons = self._lessons = version, load_lessons(self.store, version)
-        return lessons[1]
 
     def catch_up(self) -> None:
         """Load another process's writes; only a collection opened readonly needs it."""

@@ -233,8 +233,6 @@ EXAMPLES: dict[str, Any] = {
     "Document.value": None,
     "Explanation.memory": 0.0,
     "AttendedQuery.memory": [0.0, 0.04],
-    "LearnedEffect.keyword": 0.02,
-    "LearnedEffect.dense": 0.05,
     "VjpAnswer.bias": [0.02, -0.02, 0.0],
     "VjpAnswer.table": [[0.6], [0.3], [0.1]],
     "PastQuery.query": "what pools values",

@@ -30,7 +30,7 @@ from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
 from dsearch.engine.models.tensors import metadata_of
-from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.index.tokens.codec import TokenCodec
 from dsearch.index.tokens.table import DocumentTokens, TokenTable
 from dsearch.store import MemoryRow, Passages
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _HEAD, _TUNED = "head", "tuned"
 _ENCODER = "encoder.safetensors"
-_LESSONS = "lessons.safetensors"
+_LEARNED = "lessons.safetensors"
 _STAGE = "second-stage.safetensors"
 
 
@@ -55,7 +55,7 @@ class ModelParts:
     head: Head
     encoder: EncoderChange | None
     documents: EncodedDocuments | None
-    lessons: TrainingInfluences | None
+    learned_from: LearnedQueries | None
     tuned_head: Head | None
 
 
@@ -64,7 +64,7 @@ def write_made(
 ) -> dict[str, Any]:
     """Write the parts into a run's folder. Returns their names as JSON, for `read_made`."""
     encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
-    documents, lessons = getattr(trained, "documents", None), getattr(trained, "lessons", None)
+    documents, learned_from = getattr(trained, "documents", None), getattr(trained, "learned_from", None)
     heads = {_HEAD: trained.head}
     if (tuned := getattr(trained, "tuned", None)) is not None:
         heads[_TUNED] = tuned.head
@@ -76,13 +76,13 @@ def write_made(
         (folder / _ENCODER).write_bytes(save(dict(encoder.tensors)))
     if documents is not None:
         write_encoded(folder, documents)
-    if lessons is not None:
-        (folder / _LESSONS).write_bytes(lessons.to_bytes())
+    if learned_from is not None:
+        (folder / _LEARNED).write_bytes(learned_from.to_bytes())
     return {
         "heads": {name: {"memory": head.memory is not None} for name, head in heads.items()},
         "encoder": None if encoder is None else asdict(encoder.training),
         "documents": documents is not None,
-        "lessons": lessons is not None,
+        "lessons": learned_from is not None,
     }
 
 
@@ -105,8 +105,8 @@ def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> 
         weights = torch_file(folder / _ENCODER)
         change = EncoderChange(EncoderTraining(**outcome["encoder"]), weights)
     documents = read_encoded(folder, collection.snapshot) if outcome["documents"] else None
-    lessons = TrainingInfluences.from_bytes((folder / _LESSONS).read_bytes()) if outcome["lessons"] else None
-    return ModelParts(heads[_HEAD], change, documents, lessons, heads.get(_TUNED))
+    learned_from = LearnedQueries.from_bytes((folder / _LEARNED).read_bytes()) if outcome["lessons"] else None
+    return ModelParts(heads[_HEAD], change, documents, learned_from, heads.get(_TUNED))
 
 
 _ROWS = "rows.safetensors"
@@ -176,7 +176,7 @@ def register_made(
         parent=outcome["parent"],
         encoder=result.encoder,
         documents=result.documents,
-        lessons=result.lessons,
+        learned_from=result.learned_from,
         tuned_head=result.tuned_head,
     )
     if outcome.get("outcomes") is not None and promote:

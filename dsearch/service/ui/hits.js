@@ -2,7 +2,7 @@
 
 import { heatmap } from "./heatmap.js";
 import { button, element, table } from "./dom.js";
-import { countedWords, learnedInWords, partsInWords, pastInWords, percent, pieces, snippet } from "./words.js";
+import { countedWords, partsInWords, pastInWords, percent, pieces, snippet } from "./words.js";
 
 const SNIPPET = 320; // characters
 
@@ -97,7 +97,6 @@ function why(hit) {
       drawer.append(element("p", "", `Second look: ${explain.second_stage.toFixed(4)} of the score${asked}.`));
     }
     if (pastInWords(hit)) drawer.append(element("p", "", pastInWords(hit)));
-    for (const sentence of explain.learned ? learnedInWords(hit) : []) drawer.append(element("p", "", sentence));
   });
   return drawer;
 }

@@ -75,16 +75,6 @@ export function pastInWords({ explain: { past_queries: past } }) {
   return named.length > 0 ? `Judged before, for ${named.join(", ")}.` : "";
 }
 
-// What training changed about a hit, and which training queries pulled at it most.
-export function learnedInWords({ weight, explain: { learned } }) {
-  const was = `Before training (${learned.parent}): place ${learned.rank}, ${percent(learned.weight)} of the attention`;
-  const said = [`${was}; now ${percent(weight)}.`];
-  const pulls = (learned.lessons ?? []).map(({ query, share }) =>
-    `${query === null ? "a text that was not kept" : `“${query}”`} (${share > 0 ? "up" : "down"}, ${percent(Math.abs(share))})`);
-  if (pulls.length > 0) said.push(`Pulled at most by ${pulls.join(", ")}.`);
-  return said;
-}
-
 // The stretch of a text to show: around the first word of the query that stands in it.
 export function snippet(text, query, length) {
   if (text.length <= length) return text;

@@ -1,7 +1,6 @@
 """`finetune`: cross-validate a training on held-out queries, train on all, and evaluate the gain.
 
-`lessons_of`: influence of each training query, stored with the model for `explain`
-(engine/search/training_effect.py).
+`queries_of`: the queries that it learned from, stored with the model to tell them apart in evaluations.
 """
 
 from __future__ import annotations
@@ -12,18 +11,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Int64
-from torch import Tensor
 
-from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
-from dsearch.engine.models.training_record import TrainingInfluences, query_statistics
+from dsearch.engine.models.training_record import LearnedQueries, query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.confidence import AnsweredQueries
-from dsearch.products import product
 from dsearch.training.confidence import with_near
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.second_stage import FoldHeads, TrainedStage
@@ -39,11 +33,8 @@ from dsearch.training.gate.selection import (
 )
 from dsearch.training.loop.observer import Observer, Student
 from dsearch.training.loop.run_folder import RunFolder
-from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.memory import MemoryTrials, memory_of
 from dsearch.training.options import TrainingOptions
-from dsearch.training.ranking import KeywordScores, corpus_embeddings
-from dsearch.training.relevant import padded
 from dsearch.training.scopes.head import MakeTask, new_head
 from dsearch.training.tune import MIN_QUERIES, ChosenSetting, Trials, TunedSearch, head_of, setting_of
 
@@ -63,7 +54,7 @@ class TrainingResult:
         documents: documents encoded by it, in scope full.
         tuned: the untrained search that training started from, if it is not the live one: a candidate of its
             own, with its gate report.
-        lessons: in scope head, the influence of each training query, for `explain`.
+        learned_from: in scope head, the queries that it learned from.
         share: share of the learned change that the head has (selection.py).
         keyword_factor: factor of the learned keyword weight that the head has.
         held_out: rankings of held-out queries by heads like this one that had not learned from them.
@@ -80,7 +71,7 @@ class TrainingResult:
     encoder: EncoderChange | None = None
     documents: EncodedDocuments | None = None
     tuned: TunedSearch | None = None
-    lessons: TrainingInfluences | None = None
+    learned_from: LearnedQueries | None = None
     share: float = 1.0
     keyword_factor: float = 1.0
     held_out: AnsweredQueries | None = None
@@ -217,7 +208,7 @@ def finetune(
         record,
         student.change,
         tuned=tuned,
-        lessons=lessons_of(examples, begin, options) if options.scope == "head" and epochs else None,
+        learned_from=queries_of(examples, options.seed) if options.scope == "head" and epochs else None,
         share=share,
         keyword_factor=factor,
         held_out=_held_out(folds, crossed.choice),
@@ -282,79 +273,15 @@ def _trials(
     return Trials.of(examples, start=setting_of(start), seed=options.seed, observer=observer)
 
 
-MOST = 10_000  # queries that are kept, drawn where there are more: 30 MB at 384 numbers
-_AT_A_TIME = 32
+MOST = 10_000  # embeddings that are kept, drawn where there are more: 15 MB at 384 numbers
 
 
-@torch.no_grad()
-def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> TrainingInfluences:
-    """The pull of each example at the head that training started from.
-
-    r_i = w_i Σ_d (p_i(d) − a_i(d)) e_d, with a_i over what the objective's softmax is over: the whole corpus,
-    or what any example judges for "judged". Of long documents the first passage stands for e_d. The other
-    objectives pull alike at the first step, though not by the same amounts.
-
-    Args:
-        examples: training examples.
-        start: head at the start of training.
-        options: options of the training.
-    """
-    if len(examples) > MOST:
-        drawn = np.random.default_rng(options.seed).choice(len(examples), MOST, replace=False)
-        examples = examples.subset(np.sort(drawn).tolist())
-    examples = examples.weighed(start)
-    corpus = corpus_embeddings(examples.snapshot)
-    further = FurtherPassages.of(examples.snapshot, corpus)
-    keyword = KeywordScores(examples) if options.keywords else None
-    positions, grades = padded(examples.relevant)
-    target = torch.as_tensor(grades / grades.sum(1, keepdims=True))
-    out = _outside(examples, positions, options)
-    pulls = torch.zeros(len(examples), corpus.shape[1])
-    for first in range(0, len(examples), _AT_A_TIME):
-        batch = torch.arange(first, min(first + _AT_A_TIME, len(examples)))
-        folded = start.fold(start.queries(torch.as_tensor(examples.states[batch.numpy()])))
-        scores = product(folded, corpus)
-        if further is not None:
-            scores, _ = further.taken(folded, scores)
-        if keyword is not None:
-            scores = scores + keyword_part(start.keyword_weight, keyword(batch))
-        logits = (scores / start.temperature).masked_fill(_hidden(examples, out, batch), -torch.inf)
-        attention = (start.mixture_of(folded)[..., None] * logits.softmax(-1)).sum(1)
-        at = torch.as_tensor(np.maximum(positions[batch.numpy()], 0))
-        moved = torch.zeros_like(attention).scatter_add_(1, at, target[batch]).sub_(attention)
-        pulls[batch] = product(moved, corpus.T)
-    if examples.weights is not None:
-        pulls *= torch.as_tensor(examples.weights)[:, None]
-    owners, places = np.nonzero(grades > 0)
-    return TrainingInfluences(
-        examples.states,
-        pulls.numpy(),
-        owners.astype(np.int64),
-        examples.snapshot.rows(positions[owners, places]),
-        grades[owners, places],
-        examples.texts if examples.source == "judgements" else None,
-    )
-
-
-def _outside(
-    examples: Examples, positions: Int64[np.ndarray, "queries longest"], options: TrainingOptions
-) -> Bool[Tensor, " documents"]:
-    """Documents that no softmax of the objective is over."""
-    out = np.zeros(examples.snapshot.positions, bool)
-    if options.objective == "judged":
-        out[:] = True
-        out[positions[positions >= 0]] = False
-    if examples.snapshot.excluded is not None:
-        out |= examples.snapshot.excluded
-    return torch.as_tensor(out)
-
-
-def _hidden(
-    examples: Examples, out: Bool[Tensor, " documents"], batch: Int64[Tensor, " batch"]
-) -> Bool[Tensor, "batch one documents"]:
-    hidden = out.expand(len(batch), -1)
-    if examples.hidden is not None:
-        hidden = hidden.clone()
-        for line, number in enumerate(batch.tolist()):
-            hidden[line, torch.as_tensor(examples.hidden[number])] = True
-    return hidden[:, None]
+def queries_of(examples: Examples, seed: int) -> LearnedQueries:
+    """The queries of a training, for the record: texts of judgements, otherwise embeddings."""
+    if examples.source == "judgements":
+        return LearnedQueries(examples.texts)
+    states = examples.states
+    if len(states) > MOST:
+        drawn = np.random.default_rng(seed).choice(len(states), MOST, replace=False)
+        states = states[np.sort(drawn)]
+    return LearnedQueries(None, states)

@@ -18,20 +18,14 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.models import files
-from dsearch.engine.models.files import load_fixed_head, load_head, load_lessons, save_model
-from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.engine.models.files import load_fixed_head, load_head, load_learned_queries, save_model
+from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, ModelNotFound, UnsupportedFormat
 from dsearch.store import Store
 
 FIELDS = (MonotoneField("price", -1, 2.0, 9.0), MonotoneField("year", 1))
 RERANKER = RerankerIdentity("some/model", "cross-encoder", "ab" * 32)
-LESSONS = TrainingInfluences(
-    *(np.ones((2, 32), np.float32) for _ in range(2)),
-    np.arange(2),
-    np.arange(2),
-    np.ones(2, np.float32),
-    ["one", "two"],
-)
+LEARNED = LearnedQueries(["a query", "another"])
 QUERIES = torch.nn.functional.normalize(
     torch.randn(3, 32, generator=torch.Generator().manual_seed(1)), dim=-1
 )
@@ -159,15 +153,15 @@ def test_the_untrained_head_needs_no_file(store: Store) -> None:
     fixed = load_fixed_head(store, "v0")
     assert fixed is not None
     assert fixed.encoder_dim == 32
-    assert load_lessons(store, "v0") is None
+    assert load_learned_queries(store, "v0") is None
 
 
-def test_lessons_are_kept_beside_the_head(store: Store) -> None:
-    version = save_model(store, Head(32), {}, parent="v0", lessons=LESSONS)
-    loaded = load_lessons(store, version)
+def test_learned_queries_are_kept_with_the_head(store: Store) -> None:
+    version = save_model(store, Head(32), {}, parent="v0", learned_from=LEARNED)
+    loaded = load_learned_queries(store, version)
     assert loaded is not None
-    assert loaded.texts == LESSONS.texts
-    assert load_lessons(store, save_model(store, Head(32), {}, parent="v0")) is None
+    assert loaded.texts == LEARNED.texts
+    assert load_learned_queries(store, save_model(store, Head(32), {}, parent="v0")) is None
 
 
 def test_a_given_memory_is_taken_and_not_read_again(store: Store) -> None:
@@ -194,12 +188,12 @@ def test_other_formats_are_refused(
         load(store, version)
 
 
-@pytest.mark.parametrize("load", [load_head, load_fixed_head, load_lessons])
+@pytest.mark.parametrize("load", [load_head, load_fixed_head, load_learned_queries])
 def test_an_unknown_version_and_a_changed_file_are_named(store: Store, load: Any) -> None:
     with pytest.raises(ModelNotFound):
         load(store, "v9")
-    version = save_model(store, Head(32), {}, parent="v0", lessons=LESSONS)
-    name = files.LESSONS_NAME if load is load_lessons else files.HEAD_NAME
+    version = save_model(store, Head(32), {}, parent="v0", learned_from=LEARNED)
+    name = files.LEARNED_NAME if load is load_learned_queries else files.HEAD_NAME
     file = store.path / "models" / version / name
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(CorruptData, match=name):

@@ -63,7 +63,6 @@ def test_it_is_saved_and_served(plane: Collection, tmp_path: Path, name: str) ->
     for hit in explained:
         assert hit.explain is not None
         assert sum(hit.explain.dense) == pytest.approx(hit.score, abs=1e-5)
-        assert hit.explain.learned is None  # scores of two kinds have no difference
 
 
 def test_a_layers_own_score_is_kept_with_it_and_judged_by_a_function(plane: Collection) -> None:

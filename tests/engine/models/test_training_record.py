@@ -8,11 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from support.guarded import guarded
 
-from dsearch.engine import Collection
-from dsearch.engine.models.training_record import HALF_LIFE, LEAST, QueryDrift, query_statistics
-from dsearch.engine.state import state
+from dsearch.engine.models.training_record import (
+    HALF_LIFE,
+    LEAST,
+    LearnedQueries,
+    QueryDrift,
+    query_statistics,
+)
+from dsearch.errors import CorruptData
 
 checked = guarded(QueryDrift, "_model", "_lately")
 
@@ -131,11 +137,38 @@ def test_the_record_is_json() -> None:
     assert kept["variance"] == pytest.approx(1 - np.square(states.mean(0, dtype=np.float64)).sum(), abs=1e-6)
 
 
-def test_the_influences_that_are_kept_are_of_one_version(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    monkeypatch.setattr(state, "load_lessons", lambda store, version: read.append(version) or version)
-    for version in ("v1", "v1", "v2", "v1"):
-        assert collection.lessons_of(version) == version
-    assert read == ["v1", "v2", "v1"]
+@pytest.mark.parametrize(
+    "learned",
+    [
+        LearnedQueries(["honey", "music ☃", ""]),
+        LearnedQueries([]),
+        LearnedQueries(None, unit(np.random.default_rng(0), 3)),
+        LearnedQueries(None, unit(np.random.default_rng(0), 0)),
+    ],
+    ids=["texts", "no texts", "embeddings", "no embeddings"],
+)
+def test_learned_queries_travel_as_bytes(learned: LearnedQueries) -> None:
+    read = LearnedQueries.from_bytes(learned.to_bytes())
+    assert read.texts == learned.texts
+    np.testing.assert_array_equal(read.states, learned.states)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 40, LearnedQueries(None, np.ones((2, 4), np.float32)).to_bytes()[:-4], save({})],
+    ids=["nothing", "zeros", "cut off", "neither texts nor embeddings"],
+)
+def test_a_damaged_record_of_learned_queries_is_named(content: bytes) -> None:
+    with pytest.raises(CorruptData, match=r"lessons\.safetensors cannot be read"):
+        LearnedQueries.from_bytes(content)
+
+
+@pytest.mark.parametrize("texts", [["honey", "music"], None])
+def test_records_of_earlier_releases_are_read(texts: list[str] | None) -> None:
+    """They held how each query had moved the documents, too."""
+    states = unit(np.random.default_rng(0), 2)
+    grades = np.zeros(2, np.int64)
+    tensors = {"states": states, "pulls": -states, "owners": grades, "rows": grades, "grades": np.ones(2)}
+    read = LearnedQueries.from_bytes(save(tensors, None if texts is None else {"texts": json.dumps(texts)}))
+    assert read.texts == texts
+    np.testing.assert_array_equal(read.states, None if texts else states)  # type: ignore[arg-type]

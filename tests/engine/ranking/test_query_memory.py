@@ -160,32 +160,9 @@ def test_explanations_add_up_and_name_past_queries(papers: Collection, heads: in
         )
         assert hit.score == pytest.approx(heads_sum + parts.memory + parts.mixing, abs=1e-4)
         assert sum(past.part for past in parts.past_queries) == pytest.approx(parts.memory, abs=1e-5)
-        learned = parts.learned
-        if heads == 1 and learned is not None:
-            changed = learned.score + learned.dense + learned.keyword + learned.memory
-            assert hit.score == pytest.approx(changed, abs=1e-4)
     first = hits[0].explain
     assert first is not None
     assert first.past_queries[0].query == "apple bread"
-
-
-def test_what_the_memory_gained_is_that_of_the_same_document(papers: Collection) -> None:
-    """Both versions have a memory, and rank differently."""
-    first = remembering(papers)
-    second = Head(papers.store.dimension)
-    second.memory = memory_of_judged(papers, PAST[:1], [{"d33": 3.0}], strength=0.9)
-    parent = papers.add_model(first, {})
-    version = papers.add_model(second.eval(), {}, parent=parent)
-    asked: dict[str, Any] = {"explain": True, "limit": 40}
-    before = {hit.id: hit for hit in papers.search("bread apple", model=parent, **asked).hits}
-    hits = papers.search("bread apple", model=version, **asked).hits
-    assert [hit.id for hit in hits] != list(before)
-    for hit in hits:
-        assert hit.explain is not None
-        then, learned = before[hit.id].explain, hit.explain.learned
-        assert then is not None
-        assert learned is not None
-        assert learned.memory == pytest.approx(hit.explain.memory - then.memory, abs=1e-5)
 
 
 def test_covered_mass_counts_the_memory(papers: Collection) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsearch.engine.ranking import candidates
-from dsearch.engine.ranking.candidates import Among, SearchLegs, distinct
+from dsearch.engine.ranking.candidates import SearchLegs, distinct
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # the snapshot is a stand-in
 
@@ -176,14 +176,6 @@ def test_further_candidates_stand_beyond_those_that_were_proposed(way: str) -> N
     assert beyond.tolist() == [[False, True, True, False, True], [False, False, True, True, True]]
     assert search.propose(QUERIES).tolist() == proposed.tolist()  # the legs themselves stay as they were
     assert way
-
-
-def test_given_candidates_are_sorted_with_what_is_said_of_them() -> None:
-    among = Among.of(np.array([[5, -1, 2], [1, 0, -1]]), np.array([[True, True, False], [False, True, True]]))
-    assert among.positions.tolist() == [[2, 5, -1], [0, 1, -1]]
-    assert among.beyond is not None
-    assert among.beyond.tolist() == [[False, True, True], [True, False, True]]
-    assert Among.of(np.array([[3, 1]]), None).beyond is None
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,12 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from starlette.testclient import TestClient
 from support.service.service_fakes import WordEncoder
 from support.service.shapes import checked
 
-from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.models.training_record import TrainingInfluences
 from dsearch.results import DeleteResult, DocumentPage, Facets, MetadataResult
 from dsearch.service.schemas.answers import BatchAnswer, SearchAnswer
 from dsearch.types import Document
@@ -293,27 +289,3 @@ def test_filters_in_urls_are_strict_json(client: TestClient, papers: Collection)
 
 def _of(route: str) -> dict[str, str]:
     return dict(part.split("=") for part in route.partition("?")[2].split("&") if part)
-
-
-def test_explain_tells_what_training_changed(client: TestClient, papers: Collection) -> None:
-    """The answer over HTTP is the engine's, and v0 has learned nothing."""
-    head = Head(32)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter += 0.1
-    states = papers.encoder.encode_queries(["cat dog", "music"])
-    row = np.array([papers.store.rows_of(["d001"])["d001"]])
-    judged = np.array([1]), row, np.ones(1, np.float32)  # the second query, with grade 1
-    lessons = TrainingInfluences(states, states[::-1].copy(), *judged, ["cat dog", "music"])
-    version = papers.add_model(head, {}, lessons=lessons)
-    asked = {"query": "cat music", "explain": True, "model": version, "limit": 100}
-    hits = client.post(f"{URL}/search", json=asked).json()["hits"]
-    theirs = papers.search("cat music", model=version, explain=True, limit=100).hits
-    checked(SearchAnswer, client.post(f"{URL}/search", json=asked).json())
-    for mine, other in zip(hits, theirs, strict=True):
-        assert mine["explain"]["learned"] == asdict(other.explain)["learned"]  # type: ignore[arg-type]
-    one = next(hit for hit in hits if hit["id"] == "d001")["explain"]["learned"]
-    assert one["parent"] == "v0"
-    assert {lesson["query"]: lesson["grade"] for lesson in one["lessons"]} == {"cat dog": None, "music": 1.0}
-    untrained = client.post(f"{URL}/search", json={**asked, "model": "v0"}).json()["hits"]
-    assert all(hit["explain"]["learned"] is None for hit in untrained)

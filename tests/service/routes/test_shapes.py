@@ -14,7 +14,7 @@ from dsearch.results import Evidence, FieldPrediction
 from dsearch.service.schemas import answers
 from dsearch.service.schemas.answers import prediction_answer
 from dsearch.service.schemas.descriptions import EXAMPLES, described
-from dsearch.types import Explanation, Hit, LearnedEffect, Passage, TrainingInfluence
+from dsearch.types import Explanation, Hit, Passage
 
 SHAPES: dict[str, Any] = {
     name: one
@@ -40,10 +40,7 @@ def test_a_hit_is_written_without_what_was_not_requested() -> None:
     plain = {"rank": 1, "id": "a", "weight": 0.5, "score": 0.9, "title": "T", "text": "text"}
     plain["metadata"] = {"year": 2017}
     assert orjson.loads(orjson.dumps(hit.to_dict())) == plain
-    learned = LearnedEffect("v0", 0.8, 0.4, 2, 0.1, 0.0, [TrainingInfluence("q", 1.0, 0.3)])
-    full = dataclasses.replace(
-        hit, explain=Explanation([0.9], [0.0], [0.5], learned=learned), passage=Passage(0, 0, 2, "te")
-    )
+    full = dataclasses.replace(hit, explain=Explanation([0.9], [0.0], [0.5]), passage=Passage(0, 0, 2, "te"))
     written = orjson.loads(orjson.dumps(full.to_dict()))
     assert written == {
         **plain,
@@ -55,7 +52,6 @@ def test_a_hit_is_written_without_what_was_not_requested() -> None:
             "shares": [1.0],
             "mixing": 0.0,
             "null_weight": None,
-            "learned": dataclasses.asdict(learned),
             "memory": 0.0,
             "past_queries": [],
             "second_stage": 0.0,

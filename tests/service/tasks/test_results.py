@@ -17,7 +17,7 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments
-from dsearch.engine.models.training_record import TrainingInfluences
+from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.service.tasks import results
 from dsearch.service.tasks.results import (
     read_encoded,
@@ -48,16 +48,10 @@ def test_every_part_of_a_model_comes_back(papers: Collection, tmp_path: Path) ->
     change = EncoderChange(
         EncoderTraining("lora", 4, 8), {"layer.A": torch.eye(2), "layer.B": torch.ones(2, 2)}
     )
-    lessons = TrainingInfluences(
-        *(np.full((2, DIMENSION), value, np.float32) for value in (1, 2)),
-        np.arange(2),
-        np.arange(2),
-        np.ones(2, np.float32),
-        None,
-    )
+    learned_from = LearnedQueries(None, np.full((2, DIMENSION), 2, np.float32))
     tuned = SimpleNamespace(head=head_of(1))
     trained: Any = SimpleNamespace(
-        head=head_of(0, memory=True), encoder=change, documents=None, lessons=lessons, tuned=tuned
+        head=head_of(0, memory=True), encoder=change, documents=None, learned_from=learned_from, tuned=tuned
     )
     read = read_made(tmp_path, write_made(tmp_path, trained), papers)
     assert torch.equal(read.head.query_delta, trained.head.query_delta)
@@ -71,12 +65,13 @@ def test_every_part_of_a_model_comes_back(papers: Collection, tmp_path: Path) ->
     assert {name: tensor.tolist() for name, tensor in read.encoder.tensors.items()} == {
         name: tensor.tolist() for name, tensor in change.tensors.items()
     }
-    assert read.lessons is not None
-    assert read.lessons.pulls[0, 0] == 2
+    assert read.learned_from is not None
+    assert read.learned_from.states is not None
+    assert read.learned_from.states[0, 0] == 2
     assert read.documents is None
     alone: Any = SimpleNamespace(head=head_of(3))
     read = read_made(tmp_path, write_made(tmp_path, alone), papers)  # into the folder of the other one
-    assert (read.encoder, read.documents, read.lessons, read.tuned_head) == (None,) * 4
+    assert (read.encoder, read.documents, read.learned_from, read.tuned_head) == (None,) * 4
     assert read.head.memory is None
 
 

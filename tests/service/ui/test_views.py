@@ -391,10 +391,6 @@ def test_from_a_search_over_thumbs_and_training_to_a_better_answer_and_back(
         ).wait_for()
         page.get_by_text(re.compile(r"all: 10 held-out queries, nDCG@10 [\d.]+ → [\d.]+ \(")).wait_for()
         assert share() > before + 1
-        hit = page.locator(".hit", has=page.get_by_text("d009", exact=True))
-        hit.get_by_text("Why", exact=True).click()
-        hit.get_by_text(re.compile(r"Before training \(v0\): place \d+, .* of the attention; now")).wait_for()
-        hit.get_by_text(re.compile(r"Pulled at most by .*“zebra9” \(up, \d+")).wait_for()
         page.goto("/#c=papers&v=jobs")
         page.get_by_text("How it went").first.click()
         expect(page.locator(".charts figure")).to_have_count(2)

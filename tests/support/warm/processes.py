@@ -45,7 +45,6 @@ LATE = (
     "dsearch.engine.calls",
     "dsearch.engine.maintenance",
     "dsearch.engine.ranking.explain",
-    "dsearch.engine.search.training_effect",
     "dsearch.service.app",
     "dsearch.service.server",
     "dsearch.service.tasks.jobs",

@@ -24,7 +24,6 @@ from dsearch.training import (
     finetune,
     register,
 )
-from dsearch.training.finetune.head import lessons_of
 from dsearch.training.finetune.null_slot import trained_without
 from dsearch.training.gate.gate import GateReport, Verdict, judge, judge_candidates
 from dsearch.training.gate.held_out import Answers, Headroom
@@ -39,7 +38,7 @@ from dsearch.training.gate.selection import (
     reweighed,
 )
 from dsearch.training.ranking import Ranking
-from dsearch.training.tune import DEFAULT, Trials, TunedSearch, head_of, setting_of
+from dsearch.training.tune import DEFAULT, Trials, TunedSearch, setting_of
 from dsearch.types import Document
 
 COUNT = 80
@@ -76,9 +75,8 @@ def test_the_tuned_search_may_answer_where_the_head_may_not(words: Collection, m
     assert trained.tuned is not None
     assert trained.tuned.gate.passed
     assert trained.goes_live == "tuned"
-    assert trained.lessons is not None
-    begun = lessons_of(misled, head_of(trained.tuned.setting, 32), IDLE)
-    np.testing.assert_allclose(trained.lessons.pulls, begun.pulls, atol=1e-6)
+    assert trained.learned_from is not None
+    assert trained.learned_from.texts == misled.texts
     weight = setting_of(trained.head)[0] / trained.keyword_factor
     assert weight == pytest.approx(trained.tuned.setting[0], abs=1e-3)
     made = register(
