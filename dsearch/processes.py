@@ -189,7 +189,7 @@ def _child(fd: int, memory_bytes: int | None, set_threads: Callable[[], object])
             # The libraries of torch take a gigabyte of addresses; the limit is for the work alone.
             import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-            _limit_memory(memory_bytes)
+            limit_memory(memory_bytes)
         message = ("result", target(lambda progress: channel.send(("progress", progress)), *args))
     except Exception as error:
         message = ("error", _sendable(error))
@@ -211,7 +211,8 @@ def _end_with_parent(channel: Connection) -> None:
         os._exit(1)
 
 
-def _limit_memory(memory_bytes: int) -> None:
+def limit_memory(memory_bytes: int) -> None:
+    """Bound the address space that this process takes from now on, where the system can."""
     try:
         import resource
 

@@ -308,7 +308,7 @@ class Task:
     """A long-running operation.
 
     Attributes:
-        kind: "train", "tune", "save", "evaluate", "refresh", "compact" or "migrate".
+        kind: "files", "train", "tune", "save", "evaluate", "refresh", "compact" or "migrate".
         state: "queued", "running", "done", "failed", "cancelled" or "interrupted".
         created, started, ended: ISO 8601.
         attempts: number of starts; several after the server was stopped.
@@ -316,7 +316,8 @@ class Task:
         result: when done; of train, tune and save `{model, live, reason, verdict, gate}`, of evaluate the
             report, of refresh `{generation, model, keys}`, of compact
             `{complete, rows, bytes_before, bytes_after}`, of migrate
-            `{documents, encoded, encoder, models_left_behind, remembered}`.
+            `{documents, encoded, encoder, models_left_behind, remembered}`, of files `FilesResult`, also
+            when it failed after some were stored.
         problem: `{code, detail}`, and `hint` where a command helps, when it failed.
     """
 
@@ -336,6 +337,61 @@ class Task:
     def has_ended(self) -> bool:
         """True if the task will not change any more."""
         return self.state not in ("queued", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRecord:
+    """A record of a file that is not stored; `line` is null for a part of the file."""
+
+    line: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """What became of a file that was sent.
+
+    Attributes:
+        name: as it was sent.
+        reason: why none of its documents is stored; null if some are.
+        documents: number of its documents.
+        ids: ids of the first 20 of them.
+        inserted, updated, unchanged: how many of them are new, replaced, and as they were.
+        deleted: documents of the file as it was sent before that it has no more.
+        skipped: records that are not stored.
+        problems: the first 20 of them, with their reasons.
+    """
+
+    name: str
+    reason: str | None = None
+    documents: int = 0
+    ids: list[str] = field(default_factory=list)
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    skipped: int = 0
+    problems: list[SkippedRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesResult:
+    """What became of the files of one request.
+
+    Attributes:
+        files: each file, in the order of the request.
+        sequence: last operation that searches see.
+        inserted, updated, unchanged, deleted: sums over the files.
+        left_out: number of files of which no document is stored.
+    """
+
+    files: list[FileResult]
+    sequence: int
+    inserted: int
+    updated: int
+    unchanged: int
+    deleted: int
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)

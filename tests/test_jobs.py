@@ -132,6 +132,7 @@ OTHERS: dict[str, Any] = {
     "heads": 2,
     "objective": "judged",
     "query_side": "mlp",
+    "reward_url": "http://127.0.0.1:9/rewards",
     "scope": "query",
 }
 
@@ -145,7 +146,7 @@ def options_of_training() -> dict[str, Any]:
     }
 
 
-ALWAYS = {"excitation", "field"}  # of several heads, of an objective of values
+ALWAYS = {"excitation", "field", "reward_url"}  # of several heads, of an objective of values, of reinforce
 OF_ENCODERS = {"encoder_training", "encoder_learning_rate"}
 OF_FULL = {"negatives", "compiled"}
 REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
@@ -155,6 +156,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
             "excitation",
             "null_slot",
             "precision",
+            "reward_url",
             "scope",
             "self_supervised",
             "source",

@@ -190,7 +190,7 @@ def test_a_limit_of_memory_is_not_above_the_systems_own(monkeypatch: pytest.Monk
     limits: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
-    processes._limit_memory(1 << 40)
+    processes.limit_memory(1 << 40)
     [(soft, kept)] = limits
     assert kept == hard
     assert soft > 1 << 40 if hard == resource.RLIM_INFINITY else soft == hard

@@ -3,7 +3,7 @@
 The file's own fields (front matter, an e-mail's sender) take precedence over these. Documents also have the
 reserved field `_file`: `root`, the folder that was indexed, and `path` in it; for a record of a table also
 `record`, its id there, and for a part of a large file `part`, its number. It tells which documents are to be
-deleted with their file.
+deleted with their file. A file that a client sent has no root; its path is the name that it was sent under.
 """
 
 from __future__ import annotations
@@ -80,15 +80,22 @@ class SourceFile:
 
     Attributes:
         file: path to open it, as messages name it.
-        root: real path of the folder that was indexed.
-        path: path in that folder, with slashes: the id of its document.
+        root: real path of the folder that was indexed; empty for a file that a client sent.
+        path: path in that folder, with slashes: the id of its document. The name of a sent file.
         kind: suffix that selects the reader.
+        size: bytes of a sent file, which is opened nowhere.
     """
 
     file: Path
     root: str
     path: str
     kind: str
+    size: int = 0
+
+    @property
+    def label(self) -> str:
+        """The file as messages name it."""
+        return str(self.file) if self.root else self.path
 
     def described(self, document: Document, part: int = 0) -> Document:
         """Add the metadata of a document that is a file, or a part of one, by its number from 1."""
@@ -100,23 +107,31 @@ class SourceFile:
             "type": type_of(self.kind),
             "title": document.title,
         }
-        try:
-            state = self.file.stat()
-        except OSError:  # deleted since it was read
-            pass
-        else:
-            facts["size"] = state.st_size
-            with suppress(OSError, ValueError, OverflowError):  # a year above 9999
-                facts["modified"] = datetime.fromtimestamp(int(state.st_mtime), UTC).isoformat()
-        own: dict[str, Any] = {FIELD: {"root": self.root, "path": self.path}}
-        if part:
-            own[FIELD]["part"] = part
-        return replace(document, metadata={**facts, **document.metadata, **own})
+        facts |= self._state()
+        own = self._origin(part=part) if part else self._origin()
+        return replace(document, metadata={**facts, **document.metadata, FIELD: own})
 
     def recorded(self, document: Document) -> Document:
         """Add the metadata of a document that is a record of this file."""
-        own = {FIELD: {"root": self.root, "path": self.path, "record": document.id}}
-        return replace(document, metadata={"path": self.path, **document.metadata, **own})
+        own = self._origin(record=document.id)
+        return replace(document, metadata={"path": self.path, **document.metadata, FIELD: own})
+
+    def _state(self) -> dict[str, Any]:
+        """Size and time of change, as far as they are known."""
+        if not self.root:
+            return {"size": self.size}
+        try:
+            state = self.file.stat()
+        except OSError:  # deleted since it was read
+            return {}
+        facts: dict[str, Any] = {"size": state.st_size}
+        with suppress(OSError, ValueError, OverflowError):  # a year above 9999
+            facts["modified"] = datetime.fromtimestamp(int(state.st_mtime), UTC).isoformat()
+        return facts
+
+    def _origin(self, **place: Any) -> dict[str, Any]:
+        root = {"root": self.root} if self.root else {}
+        return {**root, "path": self.path, **place}
 
 
 def type_of(suffix: str) -> str:
@@ -124,9 +139,17 @@ def type_of(suffix: str) -> str:
     return _TYPE_OF.get(suffix, suffix.removeprefix("."))
 
 
-RECORD = "record "
 Key = tuple[str, str]
 """Real path of a file; number of the part, or id of the record."""
+
+
+def sent_name_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return the name of the sent file that a document came from; None if it came from none."""
+    own = metadata.get(FIELD)
+    if not isinstance(own, Mapping) or "root" in own:
+        return None
+    path = own.get("path")
+    return path if isinstance(path, str) else None
 
 
 def key_of(metadata: Mapping[str, Any]) -> tuple[str, Key] | None:
@@ -138,5 +161,5 @@ def key_of(metadata: Mapping[str, Any]) -> tuple[str, Key] | None:
     if not isinstance(root, str) or not isinstance(path, str) or not root:
         return None
     record = own.get("record")
-    place = f"part {own.get('part', 1)}" if record is None else f"{RECORD}{record}"
+    place = f"part {own.get('part', 1)}" if record is None else f"record {record}"
     return root, (os.path.join(root, *PurePosixPath(path).parts), place)

@@ -7,9 +7,8 @@ import itertools
 import os
 import sys
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path, PurePath
@@ -29,16 +28,7 @@ from dsearch.corpus.formats.tables import read_csv
 from dsearch.corpus.formats.texts import read_markdown, read_org, read_rst, read_source, read_text
 from dsearch.corpus.mirror import Mirror
 from dsearch.corpus.parts import parts_of
-from dsearch.corpus.records import (
-    BadRecord,
-    ContentNumbers,
-    Place,
-    RecordFields,
-    content_id,
-    content_id_in,
-    has_content_id,
-    numbered,
-)
+from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.errors import InvalidSource, MissingExtra, amount
 from dsearch.types import Document
 
@@ -78,9 +68,9 @@ TEXTS: dict[str, TextReader] = {
     **dict.fromkeys(CODE_SUFFIXES, read_source),
 }
 _SHORT = [*RECORDS, *(suffix for suffix in TEXTS if suffix not in CODE_SUFFIXES), JSON]
+READABLE = f"files {', '.join(_SHORT)}, source code and configuration (.py, .ts, .yaml, …), each also as .gz"
 SUPPORTED = (
-    f"files {', '.join(_SHORT)}, source code and configuration (.py, .ts, .yaml, …), each also as .gz; "
-    "folders of them; patterns ('notes/**/*.md'); "
+    f"{READABLE}; folders of them; patterns ('notes/**/*.md'); "
     f"BEIR folders ({BEIR_CORPUS}); Hugging Face datasets saved to disk; "
     "- for standard input (JSON lines, or one text a line)"
 )
@@ -186,6 +176,31 @@ def read_named(stream: ByteStream, name: str, *, fields: RecordFields | None = N
         reading.problems.add(name, error.line, str(error))
 
 
+def read_sent(stream: ByteStream, name: str, size: int, problems: Problems) -> Iterator[Document]:
+    """Yield the documents of a file that a client sent, given as its bytes and its name: nothing is opened.
+
+    Documents are those that `read` makes of a file of this path in a folder. Of a record without a text all
+    other values are its text: whoever sends a table over the web has no option that names a column.
+
+    Args:
+        stream: the bytes, unpacked.
+        name: name of the file as it was sent; its suffix selects the reader.
+        size: bytes of the file.
+        problems: collects the skipped records.
+
+    Raises:
+        InvalidSource: a kind of file that is not read.
+        MissingExtra: packages that read it are not installed.
+    """
+    kind = kind_of(PurePath(name))
+    if not kind:
+        suffix = PurePath(name).suffix or "without suffix"
+        raise InvalidSource(f"files {suffix} are not read; supported are {READABLE}")
+    file = SourceFile(Path(name), "", name, kind, size)
+    reading = _Reading(problems, RecordFields(whole=True), Mirror(), False, None)
+    return _accepted(_located(file, stream, reading), reading, None)
+
+
 Located = tuple[str, int | None, Document]
 
 
@@ -285,41 +300,38 @@ def _read_file(file: SourceFile, reading: _Reading, tracked: bool = True) -> Ite
         return
     try:
         with opened(file.file) as stream:
-            for line, document in _places(file, stream, reading):
-                if line is not None:
-                    yield name, line, file.recorded(document) if tracked else document
-                else:
-                    for part, whole in parts_of(document):
-                        yield name, None, file.described(whole, part)
-    except BadRecord as error:
-        problems.add(name, error.line, str(error))
+            yield from _located(file, stream, reading, tracked)
     except (OSError, EOFError, zlib.error) as error:
         problems.add(name, None, f"cannot be read: {error}")
 
 
+def _located(
+    file: SourceFile, stream: ByteStream, reading: _Reading, tracked: bool = True
+) -> Iterator[Located]:
+    """Documents of a file's bytes, with their places."""
+    try:
+        for line, document in _places(file, stream, reading):
+            if line is not None:
+                yield file.label, line, file.recorded(document) if tracked else document
+            else:
+                for part, whole in parts_of(document):
+                    yield file.label, None, file.described(whole, part)
+    except BadRecord as error:
+        reading.problems.add(file.label, error.line, str(error))
+
+
 def _places(file: SourceFile, stream: ByteStream, reading: _Reading) -> Iterable[tuple[int | None, Document]]:
     """Records of a file with their lines, or the one document that it is."""
-    name = str(file.file)
+    name = file.label
     if file.kind == JSON:
         raw = stream.read()
         records = documents_of_array(raw, name, reading.problems, reading.fields)
         if records is not None:
-            return _numbered(records)
+            return records
         stream = io.BytesIO(raw)
     elif file.kind in RECORDS:
-        return _numbered(RECORDS[file.kind](stream, name, reading.problems, reading.fields))
+        return RECORDS[file.kind](stream, name, reading.problems, reading.fields)
     return [(None, TEXTS[file.kind](stream, file.path))]
-
-
-def _numbered(records: Iterable[Place]) -> Iterator[Place]:
-    """Number the records of a file that have no id of their own and equal content."""
-    counts: Counter[str] = Counter()
-    for line, document in records:
-        if document.id == content_id_in(document.id) and has_content_id(document):
-            counts[document.id] += 1
-            yield line, replace(document, id=numbered(document.id, counts[document.id]))
-        else:
-            yield line, document
 
 
 def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -> Iterator[Located]:
@@ -330,28 +342,23 @@ def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -
         return
     lines = itertools.chain([first], lines)
     if first[1].lstrip().startswith("{"):
-        records = documents_of_lines(lines, name, problems, fields)
+        for number, document in documents_of_lines(lines, name, problems, fields):
+            yield name, number, document
     else:
-        texts = ((number, line.strip()) for number, line in lines)
-        records = ((number, Document(content_id("", text), text)) for number, text in texts)
-    for number, document in _numbered(records):
-        yield name, number, document
+        for number, line in lines:
+            yield name, number, Document(id=content_id("", line.strip()), text=line.strip())
 
 
 def _accepted(located: Iterable[Located], reading: _Reading, refuse: Refuse | None) -> Iterator[Document]:
     """Yield documents with unique ids that are not rejected."""
     ids: set[str] = set()
-    problems, numbers = reading.problems, ContentNumbers()
+    problems = reading.problems
     for name, line, read_document in located:
         document = reading.mirror.identify(read_document)
         if refuse is not None and (reason := refuse(document)):
-            problems.add(name, line, f"the document {reason}", skipped=())
-            continue
-        if document.id in ids and has_content_id(document):  # of another file
-            document = replace(document, id=numbers.free(document.id, ids.__contains__))
-        if document.id in ids:
-            message = f"duplicate id {document.id!r}; the first document of that id is kept"
-            problems.add(name, line, message, skipped=())
+            problems.add(name, line, f"the document {reason}")
+        elif document.id in ids:
+            problems.add(name, line, f"duplicate id {document.id!r}; the first document of that id is kept")
         else:
             ids.add(document.id)
             yield document

@@ -16,13 +16,13 @@ from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
 from dsearch.service.auth.keys import Access, ApiKeys, is_open
 from dsearch.service.compat import (
     embeddings,
-    files,
     rerank,
     retrieve,
     store_batches,
     store_files,
     vector_stores,
 )
+from dsearch.service.compat import files as compat_files
 from dsearch.service.error_texts import hide_folder
 from dsearch.service.errors import (
     DeadlinePassed,
@@ -39,6 +39,7 @@ from dsearch.service.routes import (
     documents,
     facets,
     feedback,
+    files,
     guide,
     heads,
     health,
@@ -177,6 +178,7 @@ def declared_routes() -> tuple[BaseRoute, ...]:
         collections,
         aliases,
         documents,
+        files,
         facets,
         statistics,
         feedback,
@@ -187,7 +189,7 @@ def declared_routes() -> tuple[BaseRoute, ...]:
         rerank,
         retrieve,
         vector_stores,
-        files,
+        compat_files,
         store_files,
         store_batches,
     )

@@ -112,6 +112,7 @@ class Service:
             memory_bytes=task_memory_bytes,
             device=device,
             model_upload_bytes=model_upload_bytes,
+            stored=self._calibrate_from_thread,
         )
         self.uploads = Uploads(engine.home.path / FOLDER, readonly=engine.readonly)
         self.attachments = Attachments(self.uploads, self.catalogue, self.writing, self.calibrate_soon)
@@ -127,18 +128,20 @@ class Service:
             )
         )
         self._warming: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.calibrate_after_s = CALIBRATE_AFTER_S
         self._calibrating: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
         """Start the workers, and load encoder and indexes before the first search."""
+        self._loop = asyncio.get_running_loop()
         self.searching.start()
         self.writing.start()
         self.feedback.start()
         self.encoding.start()
         self.tasks.start()
         self.lag.start()
-        self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
+        self._warming = self._loop.create_task(self.searching.run(self._warm))
 
     def leave(self) -> None:
         """Report not ready from now on; arriving requests are still answered, until `stop`."""
@@ -198,6 +201,11 @@ class Service:
             self._calibrating[name] = asyncio.get_running_loop().create_task(
                 self._calibrate(name), context=Context()
             )
+
+    def _calibrate_from_thread(self, name: str) -> None:
+        assert self._loop is not None  # tasks run from the start on
+        with contextlib.suppress(RuntimeError):  # closed: the next start calibrates at the next write
+            self._loop.call_soon_threadsafe(self.calibrate_soon, name)
 
     async def _calibrate(self, name: str) -> None:
         def calibrate() -> None:

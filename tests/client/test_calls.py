@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -326,6 +327,29 @@ def test_vectors_of_ones_own_are_alike(apis: dict[str, Any], api: str) -> None:
     asked.delete_collection(name)
 
 
+@pytest.mark.parametrize("api", ["http", "async", "local"])
+def test_files_are_added_alike(apis: dict[str, Any], api: str, tmp_path: Path) -> None:
+    asked, name = apis[api], f"files-{api}"
+    asked.create_collection(name)
+    (tmp_path / "a b.md").write_text("# River\n\nof zebras")
+    task = asked.wait_for_task(asked.add_files(name, [tmp_path / "a b.md"]).id)
+    assert (task.kind, task.state, task.problem) == ("files", "done", None)
+    given = {'ü/"x".txt': b"stone", "table.csv": tmp_path / "t", "no.bin": b"\0"}
+    (tmp_path / "t").write_text("id,text\n1,lamp\n")
+    task = asked.wait_for_task(asked.add_files(name, given).id)
+    assert [(one["name"], one["ids"]) for one in task.result["files"]] == [
+        ('ü/"x".txt', ['ü/"x".txt']),
+        ("table.csv", ["1"]),
+        ("no.bin", []),
+    ]
+    found = {document.id: (document.title, document.text) for document in asked.documents(name).documents}
+    assert found == {"a b.md": ("River", "of zebras"), 'ü/"x".txt': ('"x"', "stone"), "1": ("", "lamp")}
+    failed = asked.wait_for_task(asked.add_files(name, {"no.bin": b"\0"}).id)
+    assert (failed.state, failed.problem["code"]) == ("failed", "invalid_source")
+    assert failed.result["left_out"] == 1
+    asked.delete_collection(name)
+
+
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("collection", ("none",), {}, "collection_not_found"),
     ("collection", ("No Name!",), {}, "invalid_request"),
@@ -333,6 +357,11 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("delete", ("papers", "none"), {}, "document_not_found"),
     ("upsert", ("papers", [{"id": "", "text": "x"}]), {}, "invalid_document"),
     ("upsert", ("none", [{"id": "x", "text": "x"}]), {}, "collection_not_found"),
+    ("add_files", ("none", {"a.txt": b"x"}), {}, "collection_not_found"),
+    ("add_files", ("papers", []), {}, "invalid_request"),
+    ("add_files", ("papers", "a.txt"), {}, "invalid_request"),
+    ("add_files", ("papers", ["no/such/file.txt"]), {}, "invalid_request"),
+    ("add_files", ("papers", ["/etc/hostname", "/etc/hostname"]), {}, "invalid_request"),
     ("search", ("papers", " "), {}, "invalid_request"),
     ("search", ("papers", "cat"), {"limit": 0}, "invalid_request"),
     ("search", ("papers", "cat"), {"model": "v99"}, "model_not_found"),

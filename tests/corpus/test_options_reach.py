@@ -112,7 +112,7 @@ def test_a_large_file_that_is_given_as_bytes_is_split_too() -> None:
 
 
 def test_every_field_of_records_is_given() -> None:
-    assert {*READ} == {field.name for field in fields(RecordFields)}
+    assert {*READ, "whole"} == {field.name for field in fields(RecordFields)}  # whole: test_sent.py
     assert all(getattr(GIVEN, name) != getattr(RecordFields(), name) for name in READ)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from dsearch import results
+from dsearch.client.files import GivenFiles, files_on_disk, named_files
 from dsearch.client.uploads import (
     AnyEvidence,
     TrainedEncoder,
@@ -24,6 +26,7 @@ from dsearch.client.uploads import (
 )
 from dsearch.client.wire import head_file
 from dsearch.engine import Collection, SearchEngine, calls
+from dsearch.engine.files import FilesNotStored, store_files
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
@@ -55,6 +58,17 @@ class LocalUpkeep:
     observer: Observer | None
     device: str
     _tasks: dict[str, Task]
+
+    def add_files(self, collection: str, files: GivenFiles) -> Task:
+        """Read files as `dsearch index` reads them, and store them as documents."""
+        given = named_files(files)
+        self.engine.collection(collection).store.require_writable()
+
+        def work(opened: Collection) -> dict[str, Any]:
+            with files_on_disk(given) as placed:
+                return asdict(store_files(lambda: nullcontext(opened), placed))
+
+        return self._done("files", collection, work)
 
     def train(
         self,
@@ -287,6 +301,7 @@ class LocalUpkeep:
             state = "cancelled"
         except DsearchError as error:
             problem, state = error.to_dict(), "failed"
+            result = asdict(error.report) if isinstance(error, FilesNotStored) else None
         id = uuid.uuid4().hex
         task = Task(id, kind, name, state, begun, begun, _now(), 1, None, result, problem)
         self._tasks[id] = task

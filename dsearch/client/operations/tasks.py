@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Unpack
 
 from dsearch.client import wire
+from dsearch.client.files import GivenFiles, form_of, named_files
 from dsearch.client.flow import TENSORS, Flow, Pause, Request, operation
 from dsearch.client.operations.models import ModelOperations
 from dsearch.client.uploads import (
@@ -30,6 +31,23 @@ from dsearch.results import Models, Task, TaskPage
 
 class TaskOperations:
     """The calls that begin tasks, and those about them. In this process a task ends with its call."""
+
+    @operation
+    def add_files(self, collection: str, files: GivenFiles) -> Flow[Task]:
+        """Read files as `dsearch index` reads them, and store them as documents. `POST …/files`
+
+        The task's result (`FilesResult`) names each file with its documents, or why it has none. A file of
+        the same name as one that was sent before replaces it.
+
+        Args:
+            collection: its name.
+            files: paths, which are sent under the names of the files; or names with paths or bytes, such as
+                `{"notes/a.md": "a.md", "b.txt": b"text"}`. A server takes 1000 files and 256 MiB in one call.
+        """
+        with form_of(named_files(files)) as (form, content_type):
+            path = path_of(collection, "files")
+            answer = yield Request("POST", path, {}, form, content_type, repeatable=False, writes=True)
+        return wire.parse(Task, wire.content_of(answer))
 
     @operation
     def tune(

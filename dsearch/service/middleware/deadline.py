@@ -27,7 +27,7 @@ WRITE_TIMEOUT_S = 60.0
 MAX_READ_TIMEOUT_S = 30.0
 MAX_WRITE_TIMEOUT_S = 600.0
 _ONE_QUERY = re.compile(r"/v1/collections/[^/]+/(search|similar)")
-_UPLOAD = re.compile(r"/v1/collections/[^/]+/models/save")
+_UPLOAD = re.compile(r"/v1/collections/[^/]+/(models/save|files)")
 
 # The workers look it up here: routes need not pass it on, and none can forget to.
 _present: ContextVar[float | None] = ContextVar("deadline", default=None)
@@ -115,7 +115,7 @@ class Deadline:
         if header is None and _ONE_QUERY.fullmatch(scope["path"]):
             return self.query_timeout_s
         if header is None and _UPLOAD.fullmatch(scope["path"]):
-            return MAX_WRITE_TIMEOUT_S  # a model is long on its way
+            return MAX_WRITE_TIMEOUT_S  # a model or files are long on their way
         reads = needed_scope(scope["method"], scope["path"]) == "read"
         if header is None:
             return READ_TIMEOUT_S if reads else WRITE_TIMEOUT_S

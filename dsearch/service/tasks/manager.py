@@ -1,4 +1,6 @@
-"""`Tasks` runs requested tasks in one thread, one after the other; `TaskWork` implements each kind of task.
+"""`Tasks` runs requested tasks one after the other; `TaskWork` implements each kind of task.
+
+Files that become documents have a thread of their own: they do not wait for the end of a training.
 
 A task that a server shutdown stops is started again with the server: training continues from its last
 checkpoint. A task that was running when the server died is tried once more, and then abandoned.
@@ -16,12 +18,15 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dsearch.corpus.sent import SentFile
 from dsearch.engine import SearchEngine
+from dsearch.engine.files import FilesNotStored, store_files
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.maintenance.migrate import PreparedMigration
 from dsearch.errors import (
@@ -33,8 +38,9 @@ from dsearch.errors import (
     amount,
 )
 from dsearch.processes import run_spawned
+from dsearch.results import FilesResult
 from dsearch.service.collections import Catalogue
-from dsearch.service.error_texts import problem_members
+from dsearch.service.error_texts import problem_members, without_home
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.tasks.jobs import (
     TaskNote,
@@ -47,12 +53,14 @@ from dsearch.service.tasks.jobs import (
 )
 from dsearch.service.tasks.readonly import OpenEngine
 from dsearch.service.tasks.results import register_made
-from dsearch.service.tasks.store import StoredTask, TaskEvent, TaskKind, TaskStore
-from dsearch.service.tasks.uploads import MAX_BYTES, ModelUploads
+from dsearch.service.tasks.store import KINDS, StoredTask, TaskEvent, TaskKind, TaskStore
+from dsearch.service.tasks.uploads import MAX_BYTES, TaskUploads
 from dsearch.types import Progress
 
 QUEUED = 32  # at most
 FOLDER_NAME = ".tasks"
+LANES: tuple[tuple[TaskKind, ...], ...] = (("files",), tuple(kind for kind in KINDS if kind != "files"))
+"""Kinds of tasks that run one after the other, each lane beside the others."""
 _ATTEMPTS = 2
 _TOLD_EVERY_S = 0.25
 REST_S = 5.0  # after a failure of tasks.db
@@ -70,9 +78,11 @@ class Tasks:
         memory_bytes: memory limit of a task's process, beside its libraries; the machine's memory when None.
         device: where training runs.
         model_upload_bytes: most bytes of a model that is sent to be judged.
+        stored: called with the name of a collection that has documents of files, in the thread of the task.
 
     Attributes:
         uploads: models that were sent.
+        forms: files that were sent.
     """
 
     def __init__(
@@ -84,17 +94,28 @@ class Tasks:
         memory_bytes: int | None = None,
         device: str = "cpu",
         model_upload_bytes: int = MAX_BYTES,
+        stored: Callable[[str], object] = lambda _: None,
     ):
         self._engine, self._catalogue = engine, catalogue
-        self.uploads = ModelUploads(engine.home.path / FOLDER_NAME, model_upload_bytes)
+        folder = engine.home.path / FOLDER_NAME
+        self.uploads = TaskUploads.of_models(folder, model_upload_bytes)
+        self.forms = TaskUploads.of_forms(folder)
         # An accelerator's driver reserves more address space than any machine has memory.
         on_cpu = device == "cpu"
         memory_bytes = memory_bytes or (_memory_of_the_machine() if on_cpu else None)
-        self._work = TaskWork(catalogue, open_engine, self.uploads, memory_bytes=memory_bytes, device=device)
+        self._work = TaskWork(
+            catalogue,
+            open_engine,
+            self.uploads,
+            self.forms,
+            memory_bytes=memory_bytes,
+            device=device,
+            stored=stored,
+        )
         self._changed = threading.Condition()
         self._stopping = False
         self._cancelled: set[str] = set()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._store: TaskStore | None = None
         self._damage: DsearchError | None = None
 
@@ -116,7 +137,7 @@ class Tasks:
         return self._store
 
     def start(self) -> None:
-        """Resume interrupted tasks and start the thread; to be called once."""
+        """Resume interrupted tasks and start the threads; to be called once."""
         if self._engine.readonly:
             return
         try:
@@ -127,22 +148,28 @@ class Tasks:
             return
         for task in self.store.list(QUEUED, state="running"):
             self._take_up(task)
-        waiting = self.store.list(QUEUED + 1, state="queued")  # with the one that ran, which waits again
-        self.uploads.keep_only([self.store.request(task) for task in waiting])
-        self._thread = threading.Thread(target=self._go_on, name="tasks", daemon=True)
-        self._thread.start()
+        waiting = self.store.list(QUEUED + len(LANES), state="queued")  # with those that ran and wait again
+        requests = [self.store.request(task) for task in waiting]
+        for uploads in (self.uploads, self.forms):
+            uploads.keep_only(requests)
+        for kinds in LANES:
+            thread = threading.Thread(
+                target=self._go_on, args=(kinds,), name=f"tasks {kinds[0]}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
 
     def leave(self) -> None:
-        """Ask the running task to stop; it goes on when the server is started again."""
+        """Ask the running tasks to stop; they go on when the server is started again."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Call `leave`, wait for the thread to end, and close the file."""
+        """Call `leave`, wait for the threads to end, and close the file."""
         self.leave()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -176,7 +203,7 @@ class Tasks:
         with self._changed:
             request = self.store.request(self.store.get(id))
             if self.store.cancel_queued(id):
-                self.uploads.delete(request)
+                self._delete_uploads(request)
             elif self.store.get(id).state == "running":
                 self._cancelled.add(id)
         return self.store.get(id)
@@ -190,14 +217,14 @@ class Tasks:
         task = self.store.get(id)  # read first: what it said before its end is then all there
         return task, self.store.events(task, after)
 
-    # ---- in the thread
+    # ---- in the threads
 
-    def _go_on(self) -> None:
+    def _go_on(self, kinds: Sequence[TaskKind]) -> None:
         message = ""
         while not self._stopping:
             try:
                 with self._changed:
-                    task = None if self._stopping else self.store.next()
+                    task = None if self._stopping else self.store.next(kinds)
                     if task is None and not self._stopping:
                         self._changed.wait()
                 if task is not None:
@@ -222,6 +249,9 @@ class Tasks:
                 self.store.requeue(task, begun=False)
                 return
             self.store.end(task, "cancelled")
+        except FilesNotStored as error:
+            report = public_report(error.report)
+            self.store.end(task, "failed", result=report, problem=problem_members(error))
         except DsearchError as error:
             self.store.end(task, "failed", problem=problem_members(error))
         except Exception:
@@ -233,7 +263,12 @@ class Tasks:
             self.store.end(task, "done", result=result)
         self._cancelled.discard(task.id)
         shutil.rmtree(folder, ignore_errors=True)
-        self.uploads.delete(request)
+        self._delete_uploads(request)
+
+    def _delete_uploads(self, request: dict[str, Any]) -> None:
+        """Delete what a task was sent with."""
+        for uploads in (self.uploads, self.forms):
+            uploads.delete(request)
 
     def _is_cancelled(self, task: StoredTask) -> bool:
         return self._stopping or task.id in self._cancelled
@@ -256,8 +291,11 @@ class Tasks:
         return tell
 
     def _take_up(self, task: StoredTask) -> None:
-        """Queue a task again that was running when the server died; end it after too many attempts."""
-        if task.attempts < _ATTEMPTS:
+        """Queue a task again that was running when the server died; end it after too many attempts.
+
+        Files are never given up as a whole: their task leaves out the one that it cannot get past.
+        """
+        if task.attempts < _ATTEMPTS or task.kind == "files":
             self.store.requeue(task, begun=True)
             return
         shutil.rmtree(self._engine.home.path / FOLDER_NAME / task.id, ignore_errors=True)
@@ -285,6 +323,12 @@ def _memory_of_the_machine() -> int | None:
     with contextlib.suppress(ValueError, OSError, AttributeError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return None
+
+
+def public_report(report: FilesResult) -> dict[str, Any]:
+    """`FilesResult` as JSON; no reason says where the home lies."""
+    files = [{**asdict(file), "reason": file.reason and without_home(file.reason)} for file in report.files]
+    return {**asdict(report), "files": files}
 
 
 READERS_S = 30.0  # longest request: after it nobody reads an older state
@@ -321,21 +365,25 @@ class TaskWork:
         catalogue: the collections, as requests see them.
         open_engine: opens the home readonly; called in another process, so it has to be picklable.
         uploads: models that were sent.
+        forms: files that were sent.
         memory_bytes: memory limit of a task's process, beside its libraries; None for no limit.
         device: device of training.
+        stored: called with the name of a collection that has documents of files.
     """
 
     def __init__(
         self,
         catalogue: Catalogue,
         open_engine: OpenEngine,
-        uploads: ModelUploads,
+        uploads: TaskUploads,
+        forms: TaskUploads,
         *,
         memory_bytes: int | None,
         device: str,
+        stored: Callable[[str], object],
     ):
         self._catalogue, self._open_engine, self._uploads = catalogue, open_engine, uploads
-        self._memory_bytes, self._device = memory_bytes, device
+        self._forms, self._memory_bytes, self._device, self._stored = forms, memory_bytes, device, stored
 
     def result(self, job: Job) -> dict[str, Any]:
         """Run a job and return its result, as JSON.
@@ -344,6 +392,7 @@ class TaskWork:
             DsearchError: raised by the work on purpose; Cancelled after `job.cancelled`.
         """
         kinds = {
+            "files": self._files,
             "train": self._train,
             "tune": self._tune,
             "save": self._save,
@@ -353,6 +402,18 @@ class TaskWork:
             "migrate": self._migrate,
         }
         return kinds[job.task.kind](job)
+
+    def _files(self, job: Job) -> dict[str, Any]:
+        place = self._forms.verified(job.request)
+        files = [SentFile(file["name"], place, file["offset"], file["size"]) for file in job.request["files"]]
+        holding = partial(self._catalogue.writing, job.collection, encoder=True)
+        try:
+            stored = store_files(
+                holding, files, folder=job.folder, on_progress=job.tell, cancelled=job.cancelled
+            )
+        finally:
+            self._stored(job.collection)
+        return public_report(stored)
 
     def _train(self, job: Job) -> dict[str, Any]:
         return self._learned(job, train_job)

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dsearch.errors import NotFound
 from dsearch.results import Task
 from dsearch.service.tasks.file import TASK_COLUMNS, TaskFile, require_written
 from dsearch.types import TaskState
 
-TaskKind = Literal["train", "tune", "save", "evaluate", "refresh", "compact", "migrate"]
+TaskKind = Literal["files", "train", "tune", "save", "evaluate", "refresh", "compact", "migrate"]
+KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 KEPT_TASKS = 1000
 KEPT_EVENTS = 2000  # of one task
 _EVERY = ", ".join((*TASK_COLUMNS, "digest"))
@@ -150,11 +151,12 @@ class TaskStore:
                 change.delete_task(forgotten)
         return self.get(id)
 
-    def next(self) -> StoredTask | None:
-        """Mark the task that has been queued longest as running and return it; None without one."""
+    def next(self, kinds: Sequence[TaskKind] = KINDS) -> StoredTask | None:
+        """Mark the task of these kinds that has been queued longest as running and return it; else None."""
         with self._file.changing() as change:
-            first = "SELECT min(number) FROM tasks WHERE state = 'queued'"
-            (number,) = change.connection.execute(first).fetchone()
+            marks = ", ".join("?" * len(kinds))
+            first = f"SELECT min(number) FROM tasks WHERE state = 'queued' AND kind IN ({marks})"
+            (number,) = change.connection.execute(first, kinds).fetchone()
             if number is None:
                 return None
             changes = "state = 'running', started = coalesce(started, ?), attempts = attempts + 1"

@@ -40,7 +40,13 @@ export const task = (id) => ask(`/v1/tasks/${id}`);
 export const cancel = (id) => ask(`/v1/tasks/${id}`, { method: "DELETE" });
 export const removeDocument = (collection, id) =>
   ask(`${of(collection)}/documents/${encodeURIComponent(id)}`, { method: "DELETE" });
-export const write = (collection, documents) => send("PUT", `${of(collection)}/documents`, documents);
+
+// Files by their names, [[name, file], …], as a form; the task that reads them.
+export function sendFiles(collection, files) {
+  const form = new FormData();
+  for (const [name, file] of files) form.append("file", file, name);
+  return ask(`${of(collection)}/files`, { method: "POST", body: form });
+}
 
 export function list(collection, { limit, cursor }) {
   const asked = new URLSearchParams({ limit });
@@ -136,8 +142,9 @@ function isJson(response) {
   return /[/+]json\b/.test(response.headers.get("Content-Type") ?? "");
 }
 
-function note(url, options, status, took) {
-  sent.unshift({ method: options.method ?? "GET", url, body: options.body ?? "", status, took });
+function note(url, { method = "GET", body = "" }, status, took) {
+  const files = body instanceof FormData ? body.getAll("file").map((file) => file.name) : [];
+  sent.unshift({ method, url, body: files.length ? "" : body, files, status, took });
   sent.length = Math.min(sent.length, KEPT);
   told.dispatchEvent(new Event("sent"));
 }

@@ -1,6 +1,6 @@
 // What a collection is and holds: figures, a map of its embeddings, its documents; put in and take out.
 
-import { attend, describe, facets, list, refresh, removeDocument, statistics, write } from "./api.js";
+import { attend, describe, facets, list, refresh, removeDocument, statistics } from "./api.js";
 import { scatter } from "./charts.js";
 import { button, element, field, input, problemElement, select, table } from "./dom.js";
 import { collectionControls } from "./manage.js";

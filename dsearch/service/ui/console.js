@@ -39,17 +39,18 @@ function copier(text) {
   return made;
 }
 
-export function asCurl({ method, url, body }) {
+export function asCurl({ method, url, body, files = [] }) {
   const parts = [`curl -s ${method === "GET" ? "" : `-X ${method} `}${quoted(location.origin + url)}`];
   if (key()) parts.push('-H "Authorization: Bearer $DSEARCH_API_KEY"'); // the key itself stays out of what is copied
   if (body) parts.push("-H 'content-type: application/json'", `-d ${quoted(body)}`);
+  parts.push(...files.map((name) => `-F ${quoted(`file=@"${name.replace(/["\\]/g, "\\$&")}"`)}`));
   return parts.join(" \\\n     ");
 }
 
 // As a shell reads it; an id may have an apostrophe, which addresses keep.
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-export function asPython({ method, url, body }) {
+export function asPython({ method, url, body, files = [] }) {
   const lines = [...(key() ? ["import os", ""] : []), "import httpx2", ""];
   const given = [`"${method}"`, JSON.stringify(`${location.origin}${url}`)];
   if (key()) {
@@ -59,6 +60,10 @@ export function asPython({ method, url, body }) {
   if (body) {
     lines.push(`content = ${asLiteral(JSON.parse(body))}`);
     given.push("json=content");
+  }
+  if (files.length) {
+    lines.push(`files = [("file", (name, open(name, "rb"))) for name in ${asLiteral(files)}]`);
+    given.push("files=files");
   }
   lines.push(`answer = httpx2.request(${given.join(", ")})`, "answer.raise_for_status()", "print(answer.json())");
   return lines.join("\n");

@@ -3,11 +3,12 @@
 import { cancel, follow, pause, task, tasks } from "./api.js";
 import { curves } from "./charts.js";
 import { button, element, problemElement, worded } from "./dom.js";
+import { filesInWords } from "./upload.js";
 import { headroomInWords } from "./words.js";
 
 const STAGES = { validate: "some held out", train: "all examples" };
 const STEPS = { // of a task, as it names them
-  read: "Reading", tokens: "Cutting into tokens", encode: "Encoding", embeddings: "Writing embeddings",
+  files: "Reading files", read: "Reading", tokens: "Cutting into tokens", encode: "Encoding", embeddings: "Writing embeddings",
   keys: "Building keys", keyword: "Building the index of words", digests: "Checking", settings: "Trying settings",
   validate: "Learning, with some queries held out", train: "Learning from all", search: "Searching",
   evaluate: "Answering the queries", judge: "Judging", purge: "Writing the database anew",
@@ -141,6 +142,7 @@ function taskElements(one, verdict = true, end = "") {
   const { created, problem, result } = one;
   const made = [named(one), element("p", "quiet", new Date(created).toLocaleString()), end];
   if (problem) made.push(problemElement(new Error(problem.detail)));
+  if (result?.files) made.push(element("p", "", filesInWords(result)));
   if (result?.verdict && verdict) made.push(element("p", "", element("strong", "", result.verdict)));
   if (result?.reason) made.push(element("p", result.verdict ? "quiet" : "", ...worded(result.reason)));
   return made;

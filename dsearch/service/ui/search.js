@@ -67,7 +67,7 @@ export async function noCollection() {
   const { newCollection } = await import("./upload.js");
   const command = element("code", "", "dsearch index FOLDER -c notes");
   hint.replaceChildren(element("h2", "", "No collection yet"), newCollection(),
-    element("p", "", "Or index a whole folder, with PDF, Word and mail, then reload this page: ", command));
+    element("p", "", "Or index a whole folder where it lies, then reload this page: ", command));
   hint.hidden = false;
 }
 

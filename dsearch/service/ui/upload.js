@@ -1,15 +1,13 @@
-// Files that somebody drops: text, Markdown, HTML, code, CSV and JSON lines become documents in the browser.
+// Files that somebody drops, of any kind: the server reads them in a task and says what became of each.
 
-import { createCollection, write } from "./api.js";
+import { createCollection, follow, pause, sendFiles, task } from "./api.js";
 import { button, element, input, worded } from "./dom.js";
-import { frontMatter } from "./front.js";
-import { ofLines, ofTable } from "./records.js";
 import { count } from "./words.js";
 
-const PLAIN = /\.(txt|md|markdown|rst|org|html?|csv|tsv|jsonl|json|ya?ml|toml|ini|py|js|ts|c|h|cpp|java|go|rs|rb|sh|sql|css)$/i;
-const LARGEST = 1_000_000; // bytes of a document's text
-const AT_ONCE = 50; // documents of a request; few enough that progress is seen
-const LETTERS_AT_ONCE = 40_000;
+const LARGEST = 64 * 2 ** 20; // bytes of a file that the server takes
+const FILES_AT_ONCE = 100; // of a request; few enough that progress is seen
+const BYTES_AT_ONCE = 64 * 2 ** 20;
+const AGAIN_MS = 500; // after a stream that ended before its task
 const NAMED = 3; // of the files that are left out
 const ADDED = "dsearch-added"; // what was said of files that made a collection, for search.js after the reload
 const NAME = /^[a-z0-9][a-z0-9_-]{0,63}$/;
@@ -60,7 +58,7 @@ function dropZone(use, ...controls) {
     said.textContent = `${count(chosen.length, "file")} chosen.`;
   };
   for (const one of [files, folder]) one.addEventListener("change", () => take(one.files));
-  const zone = element("div", "drop", element("p", "", "Drop files here: text, Markdown, HTML, code, CSV or JSON lines."),
+  const zone = element("div", "drop", element("p", "", "Drop files here: text, Markdown, HTML, PDF, Word, mail, code, CSV, JSON lines and more."),
     element("div", "row", ...controls,
       element("label", "field", element("span", "", "Files"), files),
       element("label", "field", element("span", "", "or a folder"), folder), start));
@@ -79,80 +77,58 @@ function dropZone(use, ...controls) {
 }
 
 async function add(collection, files, said) {
-  said.textContent = `Reading ${count(files.length, "file")} …`;
-  const { documents, skipped } = await documentsOf(files);
-  if (documents.length === 0) {
-    throw new Error(skipped.length ? `Nothing to add. ${leftOut(skipped, collection)}` : "The files are empty.");
-  }
-  const sums = { inserted: 0, updated: 0, unchanged: 0 };
-  const letters = documents.reduce((sum, one) => sum + one.text.length, 0), started = performance.now();
-  let done = 0, sent = 0;
-  for (const part of parts(documents)) {
-    const left = sent ? `, about ${Math.ceil((performance.now() - started) / 1000 / sent * (letters - sent))} s left` : "";
-    said.textContent = `Adding ${count(documents.length, "document")}: ${done} done${left} …`;
-    const written = await write(collection, part);
-    for (const name of Object.keys(sums)) sums[name] += written[name];
+  const large = files.filter((file) => file.size > LARGEST).map((file) => ({ name: pathOf(file), reason: "above 64 MB" }));
+  const sums = { inserted: 0, updated: 0, unchanged: 0, deleted: 0, files: large };
+  const wanted = files.filter((file) => file.size <= LARGEST);
+  let done = 0;
+  for (const part of parts(wanted)) {
+    said.textContent = `Sending ${count(wanted.length, "file")}: ${done} done …`;
+    const ended = await followed(await sendFiles(collection, part.map((file) => [pathOf(file), file])), (read) => {
+      said.textContent = `Reading ${count(wanted.length, "file")}: ${done + read.done} done …`;
+    });
+    if (!ended.result) throw new Error(ended.problem?.detail ?? `The files were not read: the task is ${ended.state}.`);
+    for (const [name, value] of Object.entries(sums)) {
+      sums[name] = name === "files" ? [...value, ...ended.result.files] : value + ended.result[name];
+    }
     done += part.length;
-    sent += part.reduce((sum, one) => sum + one.text.length, 0);
   }
-  const text = [`${sums.inserted} new, ${sums.updated} changed, ${sums.unchanged} unchanged.`,
-    skipped.length ? leftOut(skipped, collection) : ""].filter(Boolean).join(" ");
+  const text = filesInWords(sums);
+  if (sums.files.every((file) => file.reason)) throw new Error(text);
   said.replaceChildren(...worded(text));
   return text;
 }
 
-function leftOut(skipped, collection) {
-  const more = skipped.length > NAMED ? ` and ${skipped.length - NAMED} more` : "";
-  return `Left out: ${skipped.slice(0, NAMED).join(", ")}${more}. In a terminal, \`dsearch index FOLDER -c ${collection}\` ` +
-    "reads PDF, Office files, mail and files above 1 MB too.";
-}
-
-function* parts(documents) {
-  let part = [], letters = 0;
-  for (const one of documents) {
-    if (part.length === AT_ONCE || (part.length && letters + one.text.length > LETTERS_AT_ONCE)) {
-      yield part;
-      [part, letters] = [[], 0];
-    }
-    part.push(one);
-    letters += one.text.length;
+// The task of a request when it has ended. A server that is busy or starts again goes on with it.
+async function followed({ id }, hear) {
+  for (;;) {
+    await follow(id, (kind, data) => kind === "progress" && hear(data)).catch(() => {});
+    const seen = await task(id);
+    if (seen.ended) return seen;
+    await pause(AGAIN_MS);
   }
-  yield part;
 }
 
-export async function documentsOf(files) {
-  const documents = [], skipped = [];
+// What became of files, by the result of their task.
+export function filesInWords({ inserted, updated, unchanged, deleted, files }) {
+  const out = files.filter((file) => file.reason);
+  const named = out.slice(0, NAMED).map(({ name, reason }) => `${name} (${reason.split("; ")[0]})`).join("; ");
+  const left = out.length ? `Left out: ${named}${out.length > NAMED ? `; and ${out.length - NAMED} more` : ""}.` : "";
+  if (out.length === files.length) return `Nothing to add. ${left}`;
+  const counts = `${inserted} new, ${updated} changed, ${unchanged} unchanged${deleted ? `, ${deleted} deleted` : ""}.`;
+  return [counts, left].filter(Boolean).join(" ");
+}
+
+const pathOf = (file) => file.webkitRelativePath || file.name;
+
+function* parts(files) {
+  let part = [], bytes = 0;
   for (const file of files) {
-    const path = file.webkitRelativePath || file.name;
-    if (!PLAIN.test(file.name)) skipped.push(path);
-    else if (file.size > LARGEST && !/\.(jsonl|csv|tsv)$/i.test(file.name)) skipped.push(`${path} (above 1 MB)`);
-    else documents.push(...ofFile(file, path, await textOf(file)));
+    if (part.length === FILES_AT_ONCE || (part.length && bytes + file.size > BYTES_AT_ONCE)) {
+      yield part;
+      [part, bytes] = [[], 0];
+    }
+    part.push(file);
+    bytes += file.size;
   }
-  return { documents: documents.filter((one) => (one.text + one.title).trim()), skipped };
-}
-
-// UTF-8, else as Windows and Latin-1 write it.
-async function textOf(file) {
-  const bytes = await file.arrayBuffer();
-  try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-  } catch {
-    return new TextDecoder("windows-1252").decode(bytes);
-  }
-}
-
-function ofFile(file, path, text) {
-  const type = file.name.split(".").pop().toLowerCase();
-  const metadata = { path, name: file.name, type, modified: new Date(file.lastModified).toISOString() };
-  if (type === "jsonl") return ofLines(path, text);
-  if (type === "csv" || type === "tsv") return ofTable(path, text);
-  if (/^html?$/.test(type)) {
-    const page = new DOMParser().parseFromString(text, "text/html");
-    for (const one of page.querySelectorAll("script, style, nav")) one.remove();
-    return [{ id: path, title: page.title || file.name, text: page.body.textContent.replace(/\s+\n/g, "\n").trim(), metadata }];
-  }
-  if (!/^(?:md|markdown)$/.test(type)) return [{ id: path, title: file.name, text, metadata }];
-  const { fields: { title, ...fields }, text: body } = frontMatter(text);
-  const heading = typeof title === "string" && title.trim() ? title : body.match(/^#\s+(.+)$/m)?.[1];
-  return [{ id: path, title: heading || file.name, text: body, metadata: { ...metadata, ...fields } }];
+  if (part.length) yield part;
 }

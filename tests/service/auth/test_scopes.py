@@ -79,6 +79,8 @@ def test_what_changes_data_needs_more_than_read(app: FastAPI) -> None:
         "predict",
         "heads",
         "heads/{draft}",
+        "draws",
+        "draws/{draw}/rewards",
     )
     compatible = (
         "/retrieve",

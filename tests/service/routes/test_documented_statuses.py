@@ -39,6 +39,8 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "POST /v1/collections/{collection}/similar",
         "POST /v1/collections/{collection}/attend",
         "POST /v1/collections/{collection}/vjp",
+        "POST /v1/collections/{collection}/draws",
+        "POST /v1/collections/{collection}/draws/{draw}/rewards",
     ],
     ("200", ""): [
         "GET /healthz",
@@ -93,6 +95,7 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "POST /v1/collections/{collection}/feedback",
         "POST /v1/collections/{collection}/outcomes",
         "POST /v1/collections/{collection}/models/remember",
+        "POST /reward",
     ],
     ("200", "404 500"): [
         "GET /v1/collections/{collection}/judgements",
@@ -122,6 +125,7 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "GET /v1/collections/{collection}/models/{version}/head",
     ],
     ("202", "404 409 413 415 503 507"): [
+        "POST /v1/collections/{collection}/files",
         "POST /v1/collections/{collection}/models/save",
     ],
     ("202", "404 409 413 415 500 503"): [

@@ -36,7 +36,13 @@ APART = {**OPENED, "request": "given-queries"}
 MADE = {"device": "cuda:1", "folder": "given-folder", "task": "given-task"}
 PROMOTED = {name: REQUEST[name] for name in ("promote", "accept")}
 LEARNED = {name: OUTCOME[name] for name in ("record", "passed", "reason", "left_out", "second_stage")}
+FILE = {"name": "given-name", "offset": 31, "size": 43}
 ARRIVES: dict[str, tuple[TaskKind, dict[str, Any], dict[str, Any]]] = {
+    "files": (
+        "files",
+        {"file": "given-file", "files": [FILE]},
+        RUN | FILE | {"place": "given-place", "folder": "given-folder"},
+    ),
     "train": ("train", REQUEST, RUN | APART | MADE | PROMOTED | LEARNED),
     "tune": ("tune", REQUEST, RUN | APART | MADE | PROMOTED | LEARNED),
     "save": (
@@ -69,8 +75,8 @@ class _Catalogue:
         self.finish_migration = outside.finish_migration
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[MagicMock]:
-        self._outside.writing(name)
+    def writing(self, name: str, **options: Any) -> Iterator[MagicMock]:
+        self._outside.writing(name, **options)
         yield self._outside.collection
 
 
@@ -78,18 +84,24 @@ class _Catalogue:
 def outside(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     outside = MagicMock()
     outside.run_spawned.return_value = OUTCOME
-    for name in ("run_spawned", "register_made", "compact"):
+    for name in ("run_spawned", "register_made", "compact", "store_files", "public_report"):
         monkeypatch.setattr(manager, name, getattr(outside, name))
     for name in ("register_verdict", "summary"):
         monkeypatch.setattr(dsearch.training, name, getattr(outside, name))
     return outside
 
 
+def _given(outside: MagicMock) -> dict[str, Any]:
+    """What a `TaskWork` is made with."""
+    uploads = {"uploads": MagicMock(), "forms": MagicMock(), "stored": outside.stored}
+    return {"open_engine": "given-opener", "catalogue": _Catalogue(outside), **uploads}
+
+
 @pytest.mark.parametrize("way", ARRIVES)
 def test_what_a_task_is_given_reaches_what_does_its_work(outside: MagicMock, way: str) -> None:
     kind, request, arrives = ARRIVES[way]
-    given: Any = {"open_engine": "given-opener", "uploads": MagicMock(), "catalogue": _Catalogue(outside)}
-    given["uploads"].verified.return_value = "given-place"
+    given = _given(outside)
+    given["uploads"].verified.return_value = given["forms"].verified.return_value = "given-place"
     work = TaskWork(**given, memory_bytes=41, device="cuda:1")
     task = StoredTask("given-task", kind, "given-collection", "running", "", None, None, 1, None, None, None)
     run: Any = {"folder": Path("given-folder"), "tell": "given-tell", "cancelled": "given-cancelled"}
@@ -101,7 +113,7 @@ def test_what_a_task_is_given_reaches_what_does_its_work(outside: MagicMock, way
 
 def test_a_move_that_is_repeated_tells_of_all_that_was_encoded(outside: MagicMock) -> None:
     outside.finish_migration.side_effect = [None, MagicMock()]
-    given: Any = {"open_engine": "given-opener", "uploads": MagicMock(), "catalogue": _Catalogue(outside)}
+    given = _given(outside)
     task = StoredTask("t", "migrate", "papers", "running", "", None, None, 1, None, None, None)
     run: Any = {"folder": Path("given-folder"), "tell": None, "cancelled": None}
     TaskWork(**given, memory_bytes=None, device="cpu").result(Job(task, {}, **run))
@@ -112,16 +124,18 @@ def test_a_move_that_is_repeated_tells_of_all_that_was_encoded(outside: MagicMoc
 def test_what_tasks_are_made_with_reaches_their_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = MagicMock()
     monkeypatch.setattr(manager, "TaskWork", made.work)
-    monkeypatch.setattr(manager, "ModelUploads", made.uploads)
+    monkeypatch.setattr(manager, "TaskUploads", made.uploads)
     engine: Any = MagicMock()
     engine.home.path = tmp_path
     opened: Any = "given-opener"
     for device, memory_bytes in (("cpu", 41), ("cuda:1", 41), ("cuda:1", None)):
         made.reset_mock()
-        Tasks(engine, engine, opened, memory_bytes=memory_bytes, device=device, model_upload_bytes=29)
-        (_, opener, _), options = made.work.call_args
-        assert (opener, options) == ("given-opener", {"memory_bytes": memory_bytes, "device": device})
-        assert made.uploads.call_args.args == (tmp_path / manager.FOLDER_NAME, 29)
+        how: dict[str, Any] = {"memory_bytes": memory_bytes, "device": device, "stored": made.stored}
+        Tasks(engine, engine, opened, model_upload_bytes=29, **how)
+        (_, opener, _, _), options = made.work.call_args
+        assert (opener, options) == ("given-opener", how)
+        assert made.uploads.of_models.call_args.args == (tmp_path / manager.FOLDER_NAME, 29)
+        assert made.uploads.of_forms.call_args.args == (tmp_path / manager.FOLDER_NAME,)
     Tasks(engine, engine, opened)
     assert made.work.call_args.kwargs["memory_bytes"] > 2**20  # the machine's
 

@@ -30,7 +30,7 @@ from dsearch.service.tasks import manager
 from dsearch.service.tasks import uploads as module
 from dsearch.service.tasks.manager import Tasks, TaskWork
 from dsearch.service.tasks.store import TaskStore
-from dsearch.service.tasks.uploads import ModelUploads
+from dsearch.service.tasks.uploads import TaskUploads
 
 URL = "/v1/collections/papers/models/save"
 JUDGED = {"queries": {"a": "b"}, "judgements": {"a": {"d001": 1}}}
@@ -89,19 +89,19 @@ def sent(*parts: bytes | BaseException, length: int | None = None) -> Request:
     return Request({"type": "http", "headers": headers}, receive)
 
 
-def received(uploads: ModelUploads, request: Request) -> dict[str, str]:
+def received(uploads: TaskUploads, request: Request) -> dict[str, str]:
     return asyncio.run(uploads.receive(request))
 
 
 def test_a_body_is_on_disk_as_it_was_sent(tmp_path: Path) -> None:
-    uploads = ModelUploads(tmp_path)
+    uploads = TaskUploads.of_models(tmp_path)
     parts = [bytes([n]) * 700_000 for n in range(4)]
     upload = received(uploads, sent(*parts))
     place = uploads.verified(upload)
     assert place.read_bytes() == b"".join(parts)
     assert place.parent == tmp_path / module.FOLDER
     place.write_bytes(b"".join(parts)[:-1] + b"\x09")
-    with pytest.raises(CorruptData, match="gone from the disk, or was changed; send it again"):
+    with pytest.raises(CorruptData, match="gone from the disk"):
         uploads.verified(upload)
     uploads.delete(upload)
     uploads.delete({})
@@ -113,8 +113,9 @@ def test_a_body_is_on_the_medium_when_it_is_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened = recorded(monkeypatch)
-    name = received(ModelUploads(tmp_path), sent(b"x"))["file"]
-    assert happened == [f"sync {name}.safetensors", f"sync {module.FOLDER}"]
+    name = received(TaskUploads.of_models(tmp_path), sent(b"x"))["file"]
+    assert happened[-2:] == [f"sync {name}.safetensors", f"sync {module.FOLDER}"]
+    assert len(happened) == 4  # the folders above, which it made
 
 
 @pytest.mark.parametrize(
@@ -130,14 +131,14 @@ def test_nothing_is_left_of_what_was_refused(
     tmp_path: Path, request_sent: Request, error: type[BaseException]
 ) -> None:
     with pytest.raises(error):
-        received(ModelUploads(tmp_path, 100), request_sent)
+        received(TaskUploads.of_models(tmp_path, 100), request_sent)
     assert list((tmp_path / module.FOLDER).iterdir()) == []
 
 
 def test_too_many_bytes_that_wait_are_an_overload(tmp_path: Path) -> None:
-    uploads = ModelUploads(tmp_path, 100)
+    uploads = TaskUploads.of_models(tmp_path, 100)
     first = [received(uploads, sent(b"x" * 100)) for _ in range(module.WAITING)]
-    with pytest.raises(Overloaded, match="models of 800 bytes wait to be judged; send this one when some"):
+    with pytest.raises(Overloaded, match="800 bytes"):
         received(uploads, sent(b"x"))
     uploads.delete(first[0])
     received(uploads, sent(b"x"))
@@ -146,9 +147,9 @@ def test_too_many_bytes_that_wait_are_an_overload(tmp_path: Path) -> None:
 def test_a_model_that_waits_is_kept_however_many_tasks_ended_since(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tasks, "_go_on", lambda _: None)
+    monkeypatch.setattr(Tasks, "_go_on", lambda *_: None)
     monkeypatch.setattr(manager, "QUEUED", 2)
-    upload = received(ModelUploads(engine.home.path / ".tasks"), sent(b"x"))
+    upload = received(TaskUploads.of_models(engine.home.path / ".tasks"), sent(b"x"))
     store = TaskStore(engine.home.path)
     store.add("save", "papers", dict(upload))
     for _ in range(manager.QUEUED + 1):
@@ -161,7 +162,7 @@ def test_a_model_that_waits_is_kept_however_many_tasks_ended_since(
 
 
 def test_what_no_task_names_is_deleted(tmp_path: Path) -> None:
-    uploads = ModelUploads(tmp_path)
+    uploads = TaskUploads.of_models(tmp_path)
     uploads.keep_only([])
     one, other = (received(uploads, sent(b"x")) for _ in range(2))
     uploads.keep_only([{"queries": {}}, {**one}])
@@ -180,7 +181,7 @@ def test_a_disk_that_fails_is_told(
     monkeypatch.setattr(module, "_write", failing)
     answer = client.post(URL, content=body_of(engine), headers=TENSORS)
     assert answer.status_code == status, answer.text
-    assert "could not be kept until it is judged (of the disk)" in answer.json()["detail"]
+    assert "(of the disk)" in answer.json()["detail"]
     assert files_of(engine) == []
 
 

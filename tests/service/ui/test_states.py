@@ -133,6 +133,17 @@ def test_what_the_console_gives_is_typed_as_it_stands(page: Any) -> None:
     assert words[:4] == ["curl", "-s", "-X", "DELETE"]
     assert words[4].endswith(url)
     assert words[-1] == '{"a":"b\'c"}'
+    sent = {
+        "method": "POST",
+        "url": "/v1/collections/papers/files",
+        "body": "",
+        "files": ["it's.md", 'a"b.txt'],
+    }
+    words = shlex.split(asked(page, "console", "m.asCurl(v[0])", sent).replace("\\\n", ""))
+    assert words[-4:] == ["-F", 'file=@"it\'s.md"', "-F", 'file=@"a\\"b.txt"']
+    python = asked(page, "console", "m.asPython(v[0])", sent)
+    assert """for name in ["it's.md", "a\\"b.txt"]]""" in python
+    compile(python, "console", "exec")
 
 
 def test_marks_count_letters_as_the_server_does(page: Any) -> None:
@@ -144,51 +155,6 @@ def test_marks_count_letters_as_the_server_does(page: Any) -> None:
     hit |= {"weight": 0.5, "score": 1.0, "rank": 1, "highlights": [fragment]}
     marked = "[...m.hitElement(v[0], 'river').querySelectorAll('.text mark')].map((one) => one.textContent)"
     assert asked(page, "hits", marked, hit) == ["river", "bank"]
-
-
-def test_records_are_read_as_the_command_reads_them(page: Any) -> None:
-    page.goto("/#v=console")
-
-    def lines(text: str) -> Any:
-        return asked(page, "records", "m.ofLines('a.jsonl', v[0])", text)
-
-    def table(text: str) -> Any:
-        return asked(page, "records", "m.ofTable('t.csv', v[0])", text)
-
-    first, second, third = lines(
-        '{"text":"x","year":3}\n\n{"_id":7,"contents":"y","metadata":{"k":1},"value":0.5}\n{"id":"","body":"z"}'
-    )
-    assert first == {"id": "a.jsonl#1", "title": "", "text": "x", "metadata": {"year": 3}}
-    assert second == {"id": "7", "title": "", "text": "y", "metadata": {"k": 1}, "value": 0.5}
-    assert (third["id"], third["text"]) == ("a.jsonl#4", "z")
-    for wrong, said in (("{}\n\n{", "line 3: not JSON"), ("\n5", "line 2: not an object")):
-        with pytest.raises(Exception, match=said):
-            lines(wrong)
-
-    rows = table("id;title;text;zip;n;ok\n007;a;x;01234;1.5;true\n008;b;y;1;;FALSE\n;c;z;2;3;\n")
-    assert [(row["id"], row["title"], row["text"]) for row in rows] == [
-        ("t.csv#007", "a", "x"),
-        ("t.csv#008", "b", "y"),
-        ("t.csv#3", "c", "z"),
-    ]
-    assert [row["metadata"] for row in rows] == [
-        {"zip": "01234", "n": 1.5, "ok": True, "path": "t.csv"},
-        {"zip": "1", "ok": False, "path": "t.csv"},
-        {"zip": "2", "n": 3, "path": "t.csv"},
-    ]
-    long = ["12345678901234567890", "12345678901234567891"]  # one number, as floats
-    assert [row["id"] for row in table(f"id,text\n{long[0]},a\n{long[1]},b\n")] == [
-        f"t.csv#{n}" for n in long
-    ]
-
-    front = asked(
-        page,
-        "front",
-        "m.frontMatter(v[0])",
-        '---\ntitle: >-\n  A long\n  title\ntags: ["a, b", c, it\'s]\nnote: |\n  one\n  - two\n---\nbody',
-    )
-    assert front["text"] == "body"
-    assert front["fields"] == {"title": "A long title", "tags": ["a, b", "c", "it's"], "note": "one\n- two"}
 
 
 def test_lines_of_judgements_are_those_of_the_file(page: Any) -> None:

@@ -20,24 +20,6 @@ playwright = pytest.importorskip("playwright.sync_api", reason="pip install play
 pytestmark = [pytest.mark.browser, needs_chromium]
 expect = playwright.expect
 
-YAML = """---
-title: Bread that takes its time
-tags: [baking, slow]
-rounds:
-  - first
-  - second
-year: 2024 # of the harvest
-draft: false
-author: "Ann: a baker"
-nested:
-  deep: 1
----
-# Bread
-
-Wild yeast is slow.
-"""
-TOML = '+++\ntitle = "Kettles"\nlitres = 1.5\n\n[extra]\nhidden = 1\n+++\nA kettle boils water.\n'
-
 
 @pytest.fixture(scope="module")
 def half_encoded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -83,46 +65,6 @@ def test_a_finger_can_hit_filters_and_sizes_of_files_are_none(browser: Any, half
         page.set_viewport_size({"width": 1280, "height": 900})
         left = {page.locator(name).bounding_box()["x"] for name in ("header", "main#search", "footer")}
         assert len(left) == 1
-
-
-def test_front_matter_becomes_metadata(page: Any, tmp_path: Path) -> None:
-    for name, text in (
-        ("bread.md", YAML),
-        ("kettle.md", TOML),
-        ("rule.md", "---\nOnly a rule above.\n---\nAnd one below.\n"),
-    ):
-        (tmp_path / name).write_text(text)
-    page.goto("/#c=papers&v=collection")
-    page.get_by_label("Files to add").set_input_files(
-        [tmp_path / f"{n}.md" for n in ("bread", "kettle", "rule")]
-    )
-    page.get_by_role("button", name="Add", exact=True).click()
-    page.get_by_text("3 new, 0 changed, 0 unchanged.").wait_for()
-
-    def stored(name: str) -> dict[str, Any]:
-        return page.request.get(f"/v1/collections/papers/documents/{name}").json()
-
-    bread, kettle, rule = (stored(name) for name in ("bread.md", "kettle.md", "rule.md"))
-    assert bread["title"] == "Bread that takes its time"
-    assert bread["text"] == "# Bread\n\nWild yeast is slow.\n"
-    assert (
-        bread["metadata"].items()
-        >= {
-            "tags": ["baking", "slow"],
-            "rounds": ["first", "second"],
-            "year": 2024,
-            "draft": False,
-            "author": "Ann: a baker",
-            "path": "bread.md",
-        }.items()
-    )
-    assert not {"title", "nested", "deep"} & bread["metadata"].keys()
-    assert (kettle["title"], kettle["text"]) == ("Kettles", "A kettle boils water.\n")
-    assert kettle["metadata"]["litres"] == 1.5
-    assert "hidden" not in kettle["metadata"]
-    assert rule["text"] == "---\nOnly a rule above.\n---\nAnd one below.\n"
-    for name in ("bread.md", "kettle.md", "rule.md"):
-        page.request.delete(f"/v1/collections/papers/documents/{name}")
 
 
 def test_backups_and_keys_are_said_in_commands_with_the_reason(page: Any) -> None:

@@ -33,8 +33,9 @@ URL = "http://search.example"
 OPERATIONS = [name for name in dir(Operations) if not name.startswith("_")]
 WORK = {  # what does the work of an engine in this process, by the module that it is looked up in
     "dsearch.client.local.documents": ("calls", "embedding_problems", "statistics"),
-    "dsearch.client.local.models": ("calls", "compact"),
+    "dsearch.client.local.models": ("calls", "compact", "store_files"),
     "dsearch.client.local.search": ("calls", "impression_of"),
+    "dsearch.engine.draws": ("draw", "reward"),
     "dsearch.engine.search.gradients": ("attention_parts", "vjp"),
     "dsearch.training": (
         *("judge_version", "remember", "run_evaluation", "run_training", "run_tuning", "save_model"),
@@ -90,6 +91,8 @@ def made_up(name: str, kind: Any, *, default: object = None, word: str = MADE_UP
         return value, 1937 if "1937" in repr(value) else value[0] if isinstance(value, list) else value
     if name in ARRAYS:
         return ([number] if ARRAYS[name] == 1 else [[number]]), number
+    if name == "files":
+        return {text: __file__}, text
     if name in ("tensors", "layer"):
         return {**HEAD, "key_delta": np.full((4, 4), number, np.float32)}, number
     if name == "with_head":
@@ -153,7 +156,9 @@ def refused(request: httpx2.Request) -> httpx2.Response:
 def sent(request: httpx2.Request) -> list[Any]:
     """All that a request says."""
     content: Any = request.read()
-    kind = request.headers.get("content-type", "")
+    kind, _, boundary = request.headers.get("content-type", "").partition("; boundary=")
+    if boundary:  # another one in each request
+        content = content.replace(boundary.encode(), b"boundary").decode().split("\r\n")
     if kind == NDJSON:
         content = [json.loads(line) for line in content.splitlines()]
     elif kind == JSON:

@@ -91,11 +91,8 @@ NASTY = [
 ]
 
 
-@contextmanager
-def serving(
-    home: Path, *, cold: bool = False, **options: Any
-) -> Iterator[tuple[str, WarmProcess | subprocess.Popen[str]]]:
-    """A server in another process, ready: its origin, and the process, which ends well when the block does.
+def start_server(home: Path, *, cold: bool = False, **options: Any) -> WarmProcess | subprocess.Popen[str]:
+    """A server in another process, which prints its port when it is ready.
 
     Args:
         home: of the server.
@@ -109,10 +106,23 @@ def serving(
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # tests/support/fakes.py
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     start: Any = subprocess.Popen if cold else warm_start()
-    process = start(command, stdout=subprocess.PIPE, text=True, env=environment)
+    return start(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def origin_of(process: WarmProcess | subprocess.Popen[str]) -> str:
+    """The origin of a server that was started, when it is ready."""
+    assert process.stdout is not None
+    return f"http://127.0.0.1:{int(process.stdout.readline())}"
+
+
+@contextmanager
+def serving(
+    home: Path, *, cold: bool = False, **options: Any
+) -> Iterator[tuple[str, WarmProcess | subprocess.Popen[str]]]:
+    """The origin of a `start_server`, and the process, which ends well when the block does."""
+    process = start_server(home, cold=cold, **options)
     try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}", process
+        yield origin_of(process), process
     finally:
         process.terminate()
         assert process.wait(LATEST_S) == 0
