@@ -46,7 +46,6 @@ OBJECTIVE_NAMES = (
     *VALUE_OBJECTIVES,
 )
 
-REWARD_URL = r"^http://(127\.0\.0\.1|localhost|\[::1\]):[0-9]{1,5}(/[!-~]*)?$"  # of this machine
 Grades = Mapping[str, Mapping[str, float]]
 
 
@@ -84,7 +83,6 @@ class TrainOptions(LearningOptions, total=False):
     encoder_training: Literal["lora", "all"] | None
     encoder_learning_rate: float | None
     objective: str | None
-    reward_url: str | None
     field: str | None
     null_slot: bool
     heads: int
@@ -231,14 +229,6 @@ class TrainingJob(LearningJob):
     )
     encoder_learning_rate: float | None = option(None, "rate of the encoder", low=0, high=0.1, inside=True)
     objective: str | None = option(None, "training objective", choices=OBJECTIVE_NAMES)
-    reward_url: str | None = option(
-        None,
-        "objective reinforce: address on this machine that rewards documents drawn from the attention; the "
-        "grades of the judgements by default",
-        longest=500,
-        pattern=REWARD_URL,
-        allowed="an address such as http://127.0.0.1:9000/rewards",
-    )
     field: str | None = option(
         None,
         "metadata field (or value) to learn to predict: which stored values count (objective value), a value "
@@ -284,10 +274,6 @@ class TrainingJob(LearningJob):
             raise InvalidRequest("query_side='linear' has one head; use low-rank or mlp for several")
         if self.excitation and self.heads == 1:
             raise InvalidRequest("excitation moves the shares of several heads; use heads=2 or more")
-        if self.reward_url is not None and (self.objective != "reinforce" or self.source is not None):
-            raise InvalidRequest(
-                f"{spell('reward_url', None)} needs {spell('objective', 'reinforce')}, and judged queries"
-            )
         if self.objective in VALUE_OBJECTIVES or self.field is not None:
             self._check_values(spell)
             return

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from dsearch.errors import Command
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Float
+    pass
 
 Mode = Literal["hybrid", "dense", "keyword"]
 Purpose = Literal["search", "predict"]
@@ -348,56 +347,3 @@ class QueriesToJudge:
     model: str
     against: str
     queries: list[QueryToJudge]
-
-
-@dataclass(frozen=True, slots=True)
-class QueryDraws:
-    """Documents that were drawn for one query, with replacement; none where it has no candidate.
-
-    Attributes:
-        ids: of the documents.
-        positions: of the documents in the state that answered.
-        log_probabilities: logarithm of the probability of each draw.
-    """
-
-    ids: list[str]
-    positions: list[int]
-    log_probabilities: list[float]
-
-
-@dataclass(frozen=True, slots=True)
-class DrawResult:
-    """Documents drawn by attention, which wait for their rewards.
-
-    Attributes:
-        draw: name by which the rewards refer to it.
-        stamp: state and version that answered.
-        results: of each query.
-        expires_s: seconds after which nothing can be rewarded any more.
-        draft: id of the draft head that answered.
-    """
-
-    draw: str
-    stamp: Stamp
-    results: list[QueryDraws]
-    expires_s: float
-    draft: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RewardResult:
-    """Effect of the rewards of a draw.
-
-    Attributes:
-        stamp: state and version that the documents were drawn from.
-        mean_reward: of all documents that were drawn.
-        draft: id of the draft head that learned from them; None without a learning rate.
-        states: gradient of −(expected reward) in each query state, where it was wanted.
-        head: likewise in each tensor of the head.
-    """
-
-    stamp: Stamp
-    mean_reward: float
-    draft: str | None = None
-    states: Float[np.ndarray, "batch encoder_dim"] | None = None
-    head: dict[str, np.ndarray] | None = None

@@ -132,7 +132,6 @@ OTHERS: dict[str, Any] = {
     "heads": 2,
     "objective": "judged",
     "query_side": "mlp",
-    "reward_url": "http://127.0.0.1:9/rewards",
     "scope": "query",
 }
 
@@ -146,7 +145,7 @@ def options_of_training() -> dict[str, Any]:
     }
 
 
-ALWAYS = {"excitation", "field", "reward_url"}  # of several heads, of an objective of values, of reinforce
+ALWAYS = {"excitation", "field"}  # of several heads, of an objective of values
 OF_ENCODERS = {"encoder_training", "encoder_learning_rate"}
 OF_FULL = {"negatives", "compiled"}
 REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
@@ -156,7 +155,6 @@ REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
             "excitation",
             "null_slot",
             "precision",
-            "reward_url",
             "scope",
             "self_supervised",
             "source",

@@ -1,7 +1,7 @@
 """`Adam`: steps of Adam (Kingma and Ba 2015) by torch's own kernel, without its class of optimizers.
 
-The first optimizer of a process imports torch's compiler: 800 modules and four seconds of CPU, for which the
-first reward of a server and every training would wait.
+The first optimizer of a process imports torch's compiler: 800 modules and four seconds of CPU, for which
+every training would wait.
 """
 
 from __future__ import annotations

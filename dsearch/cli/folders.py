@@ -33,7 +33,7 @@ class Folders:
     """The folders of one run of `dsearch index`.
 
     Attributes:
-        problems: of reading them; a file with a problem keeps its documents.
+        problems: of reading them.
         keep: True to delete nothing.
         yes: True to delete any number without a question.
         refused: number of documents that would have been deleted and were not.
@@ -53,7 +53,7 @@ class Folders:
         """
         if self.keep:
             return []
-        ids = self.mirror.obsolete(self.problems.sources)
+        ids = self.mirror.obsolete(self.problems)
         if self.yes or len(ids) <= UNASKED * self.mirror.recorded:
             return ids
         text = (

@@ -139,6 +139,7 @@ def type_of(suffix: str) -> str:
     return _TYPE_OF.get(suffix, suffix.removeprefix("."))
 
 
+RECORD = "record "
 Key = tuple[str, str]
 """Real path of a file; number of the part, or id of the record."""
 
@@ -161,5 +162,5 @@ def key_of(metadata: Mapping[str, Any]) -> tuple[str, Key] | None:
     if not isinstance(root, str) or not isinstance(path, str) or not root:
         return None
     record = own.get("record")
-    place = f"part {own.get('part', 1)}" if record is None else f"record {record}"
+    place = f"part {own.get('part', 1)}" if record is None else f"{RECORD}{record}"
     return root, (os.path.join(root, *PurePosixPath(path).parts), place)

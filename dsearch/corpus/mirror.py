@@ -3,23 +3,27 @@
     mirror = Mirror()
     documents = read_sources(["notes"], mirror=mirror)   # read as they are consumed
     mirror.learn(collection.store.export(FROM_FOLDERS))
-    collection.ingest(documents, obsolete=lambda: mirror.obsolete(problems.sources))
+    collection.ingest(documents, obsolete=lambda: mirror.obsolete(problems))
 
 A document keeps its id as long as its file has its place, and when the file is renamed or moved without a
 change of its text. A new document's id is its path in the folder, as far as no other file has it; otherwise
-the folder's name stands before it, then that of the folder above, and so on.
+the folder's name stands before it, then that of the folder above, and so on. Records of equal content without
+an id of their own are numbered.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 
-from dsearch.corpus.files import FIELD, Key, key_of
+from dsearch.corpus.files import FIELD, RECORD, Key, key_of
+from dsearch.corpus.formats.lines import Problems
+from dsearch.corpus.records import ContentNumbers, content_id_in, has_content_id
 from dsearch.types import Document
 
 FROM_FOLDERS = {FIELD: {"exists": True}}
@@ -38,6 +42,11 @@ class _Stored:
     @property
     def path(self) -> str:
         return self.key[0]
+
+    def may_be_among(self, skipped: set[str]) -> bool:
+        """True for a record with one of these ids, or with this content."""
+        record = self.key[1].removeprefix(RECORD)
+        return not skipped.isdisjoint((record, content_id_in(record)))
 
 
 class Mirror:
@@ -60,6 +69,7 @@ class Mirror:
         self._gone: dict[bytes, list[_Stored]] = {}
         self._present: set[str] = set()  # roots that are folders
         self._claimed: set[str] = set()
+        self._numbers = ContentNumbers()
 
     # ---- before reading
 
@@ -107,13 +117,16 @@ class Mirror:
         return document if id == document.id else replace(document, id=id)
 
     def _id_of(self, document: Document, root: str, key: Key) -> str:
-        stored = self._by_key.get(key)
-        if stored is not None:
+        stored, by_content = self._by_key.get(key), has_content_id(document)
+        if stored is not None and not (by_content and stored.id in self._claimed):
             return stored.id
         moved = self._moved(document, key)
         if moved is not None:
             self.moved += 1
             return moved.id
+        if by_content:
+            taken = partial(self._is_taken, root)
+            return self._numbers.free(document.id, taken) if taken(document.id) else document.id
         for id in _names(document, root, key):
             if self._is_free(id, root, document):
                 if id != document.id:
@@ -148,26 +161,41 @@ class Mirror:
             return stored is None or stored.root == root
         return stored is None and id not in self._claimed
 
+    def _is_taken(self, root: str, id: str) -> bool:
+        """True for the id of another document with equal content, unless that is gone from a read folder."""
+        stored = self._by_id.get(id)
+        replaceable = stored is None or (stored.root == root and self._is_read(stored))
+        return id in self._claimed or not replaceable
+
     # ---- after reading
 
-    def obsolete(self, with_problems: Set[str] = frozenset()) -> list[str]:
+    def obsolete(self, problems: Problems | None = None) -> list[str]:
         """Ids of the documents that came from the folders of this run and did not appear in it, sorted.
 
         Empty if no document of these folders appeared at all: an empty folder may be a disk that is not
-        mounted. A file or folder with a problem keeps its documents.
+        mounted. A file or folder that was not read to its end keeps its documents; a skipped record keeps
+        the documents whose id it may have.
 
         Args:
-            with_problems: paths of files and folders that could not be read wholly.
+            problems: of reading them.
         """
         own = [stored for stored in self._by_key.values() if self._is_read(stored)]
         self.recorded = len(own)
         if not self._claimed:
             return []
-        present = {place for path in with_problems for place in (os.path.realpath(path), _place(path))}
+        unread: set[str] = set()
+        skipped: defaultdict[str, set[str]] = defaultdict(set)
+        if problems is not None:
+            unread.update(place for path in problems.sources for place in _places(path))
+            for path, ids in problems.skipped.items():
+                for place in _places(path):
+                    skipped[place] |= ids
         return sorted(
             stored.id
             for stored in own
-            if stored.id not in self._claimed and not any(_is_below(stored.path, path) for path in present)
+            if stored.id not in self._claimed
+            and not any(_is_below(stored.path, path) for path in unread)
+            and not (stored.path in skipped and stored.may_be_among(skipped[stored.path]))
         )
 
     def elsewhere(self) -> dict[str, int]:
@@ -182,9 +210,10 @@ class Mirror:
         return any(_is_below(stored.path, folder) for folder in self._folders)
 
 
-def _place(path: str) -> str:
-    """Path of a file in its real folder: a linked file has its place where the link is."""
-    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+def _places(path: str) -> tuple[str, str]:
+    """Paths that documents of a file may have: a linked file has its place where the link is."""
+    folder = os.path.realpath(os.path.dirname(path))
+    return os.path.realpath(path), os.path.join(folder, os.path.basename(path))
 
 
 def _is_below(path: str, folder: str) -> bool:

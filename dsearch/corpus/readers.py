@@ -7,8 +7,9 @@ import itertools
 import os
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path, PurePath
@@ -28,7 +29,16 @@ from dsearch.corpus.formats.tables import read_csv
 from dsearch.corpus.formats.texts import read_markdown, read_org, read_rst, read_source, read_text
 from dsearch.corpus.mirror import Mirror
 from dsearch.corpus.parts import parts_of
-from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
+from dsearch.corpus.records import (
+    BadRecord,
+    ContentNumbers,
+    Place,
+    RecordFields,
+    content_id,
+    content_id_in,
+    has_content_id,
+    numbered,
+)
 from dsearch.errors import InvalidSource, MissingExtra, amount
 from dsearch.types import Document
 
@@ -327,11 +337,22 @@ def _places(file: SourceFile, stream: ByteStream, reading: _Reading) -> Iterable
         raw = stream.read()
         records = documents_of_array(raw, name, reading.problems, reading.fields)
         if records is not None:
-            return records
+            return _numbered(records)
         stream = io.BytesIO(raw)
     elif file.kind in RECORDS:
-        return RECORDS[file.kind](stream, name, reading.problems, reading.fields)
+        return _numbered(RECORDS[file.kind](stream, name, reading.problems, reading.fields))
     return [(None, TEXTS[file.kind](stream, file.path))]
+
+
+def _numbered(records: Iterable[Place]) -> Iterator[Place]:
+    """Number the records of a file that have no id of their own and equal content."""
+    counts: Counter[str] = Counter()
+    for line, document in records:
+        if document.id == content_id_in(document.id) and has_content_id(document):
+            counts[document.id] += 1
+            yield line, replace(document, id=numbered(document.id, counts[document.id]))
+        else:
+            yield line, document
 
 
 def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -> Iterator[Located]:
@@ -342,23 +363,28 @@ def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -
         return
     lines = itertools.chain([first], lines)
     if first[1].lstrip().startswith("{"):
-        for number, document in documents_of_lines(lines, name, problems, fields):
-            yield name, number, document
+        records = documents_of_lines(lines, name, problems, fields)
     else:
-        for number, line in lines:
-            yield name, number, Document(id=content_id("", line.strip()), text=line.strip())
+        texts = ((number, line.strip()) for number, line in lines)
+        records = ((number, Document(content_id("", text), text)) for number, text in texts)
+    for number, document in _numbered(records):
+        yield name, number, document
 
 
 def _accepted(located: Iterable[Located], reading: _Reading, refuse: Refuse | None) -> Iterator[Document]:
     """Yield documents with unique ids that are not rejected."""
     ids: set[str] = set()
-    problems = reading.problems
+    problems, numbers = reading.problems, ContentNumbers()
     for name, line, read_document in located:
         document = reading.mirror.identify(read_document)
         if refuse is not None and (reason := refuse(document)):
-            problems.add(name, line, f"the document {reason}")
-        elif document.id in ids:
-            problems.add(name, line, f"duplicate id {document.id!r}; the first document of that id is kept")
+            problems.add(name, line, f"the document {reason}", skipped=())
+            continue
+        if document.id in ids and has_content_id(document):  # of another file
+            document = replace(document, id=numbers.free(document.id, ids.__contains__))
+        if document.id in ids:
+            message = f"duplicate id {document.id!r}; the first document of that id is kept"
+            problems.add(name, line, message, skipped=())
         else:
             ids.add(document.id)
             yield document

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -19,6 +20,8 @@ ID_FIELDS = ("_id", "id")
 TITLE_FIELDS = ("title",)
 TEXT_FIELDS = ("text", "contents", "body")
 VALUE_FIELDS = ("value",)
+
+_CONTENT_ID = re.compile(r"(sha256-[0-9a-f]{32})(?:-[0-9]+)?")
 
 Place: TypeAlias = tuple[int, Document]
 """First line of a document (its row from 1 in files without lines), and the document."""
@@ -59,6 +62,17 @@ class RecordFields:
             f"changes is a new document; name a column with --id-column: {', '.join(names)}"
         )
 
+    def ids_of(self, record: Mapping[str, Any]) -> set[str]:
+        """Return the id of a record that need not be a document: its own, else that of its content."""
+        id_field, title_field, text_field = self.of(record)
+        try:
+            identity = None if id_field is None else _id(record[id_field])
+            if identity is None:
+                identity = content_id(_text(record, title_field), _text(record, text_field))
+        except BadRecord:
+            return set()
+        return {identity}
+
     def value_of(self, names: Mapping[str, Any]) -> str | None:
         """Return the field of the value among `names`; None if missing."""
         return _first(names, self.value, VALUE_FIELDS)
@@ -87,7 +101,8 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
 
     `value` is a number or a list of numbers, in a table's cell also as JSON (`[0.5, 1]`). All other fields
     become metadata; entries of an object `metadata` join them and take precedence. A record without id gets
-    one from its content (`content_id`), so reading the same file again gives the same documents.
+    one from its content (`content_id`), so reading the same file again gives the same documents; readers
+    number those of equal content.
 
     Raises:
         BadRecord: an id that is neither text nor a whole number, a title or text of another type, neither of
@@ -129,8 +144,41 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
 
 def content_id(title: str, text: str) -> str:
     """Derive the id of a document without one: `sha256-` and 32 hexadecimal digits of title and text."""
-    digest = hashlib.sha256(title.encode() + b"\0" + text.encode())
-    return f"sha256-{digest.hexdigest()[:32]}"
+    content = f"{title}\0{text}".encode(errors="surrogatepass")
+    return f"sha256-{hashlib.sha256(content).hexdigest()[:32]}"
+
+
+def numbered(id: str, number: int) -> str:
+    """Return the id of the document of this number, from 1, among those with equal title and text."""
+    return id if number == 1 else f"{id}-{number}"
+
+
+class ContentNumbers:
+    """Further numbers of documents with equal content, for ids that are taken."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def free(self, id: str, is_taken: Callable[[str], bool]) -> str:
+        """Return the id of lowest number that is not taken, among those of the same content."""
+        base = content_id_in(id) or id
+        number = self._last.get(base, 1) + 1
+        while is_taken(numbered(base, number)):
+            number += 1
+        self._last[base] = number
+        return numbered(base, number)
+
+
+def has_content_id(document: Document) -> bool:
+    """Return True if a document has no id of its own but that of its content, numbered or not."""
+    id = content_id_in(document.id)
+    return id is not None and id == content_id(document.title, document.text)
+
+
+def content_id_in(id: str) -> str | None:
+    """Return the id of the content in a numbered one; None for an id that is neither."""
+    match = _CONTENT_ID.fullmatch(id)
+    return None if match is None else match[1]
 
 
 def plain_json(value: Any) -> Any:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 EVIDENCE = 10  # documents that a prediction names
-DEFAULT_SAMPLES = 8  # documents of a draw
 
 
 class LayerOptions(AttentionKeywords, SelectionKeywords, total=False):

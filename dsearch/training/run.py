@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsearch.declared import options_of
@@ -20,7 +19,6 @@ from dsearch.errors import InvalidRequest, amount
 from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import made_queries, ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
-from dsearch.training.data.rewards import RewardCallback
 from dsearch.training.data.user_queries import with_judging_queries
 from dsearch.training.finetune.as_served import ServedQueries, logged_queries
 from dsearch.training.finetune.feedback import TrustedSlice, examples_from_feedback, finetune_from_feedback
@@ -233,9 +231,6 @@ class _TrainingRun:
             examples = judged_examples(collection, job, job.teacher)
             make = query_options if job.scope == "query" else TrainingOptions
             options, judging = make(**self._chosen()), None
-        if job.reward_url is not None:
-            name_rows = partial(collection.ids_at, examples.snapshot)
-            examples = replace(examples, reward=RewardCallback(job.reward_url, name_rows))
         return examples, options, judging
 
     def _second_stage(self, trained: TrainingResult, examples: Examples) -> TrainedStage | None:
@@ -379,8 +374,8 @@ class _TrainingRun:
         identity = {
             "data": examples.digest,
             "documents": {"generation": snapshot.generation.number, "sequence": snapshot.sequence},
-            "options": {**asdict(options), "reward_url": self.job.reward_url},
-            "defaults": {**asdict(options.__class__()), "reward_url": None},
+            "options": asdict(options),
+            "defaults": asdict(options.__class__()),
             "parent": self.parent,
         }
         first = self.processes is None or self.processes.first

@@ -1,4 +1,4 @@
-"""A toy agent in reinforcement learning asks /retrieve, reads one document, and sends its success to /reward.
+"""A toy agent in reinforcement learning asks /retrieve, reads one document and sends feedback on it.
 
 Codes of a machine say nothing about the pages that explain them, so only experience tells. The policy learns
 which place of an answer to read (REINFORCE), dsearch learns between the rounds from what was rewarded: forty
@@ -47,8 +47,9 @@ def episodes(
         reward = float(ids[place] == codes[code])
         for other in range(len(places)):  # REINFORCE
             places[other] += reward * ((other == place) - shares[other] / sum(shares)) * 0.3
-        sent = {"query_id": answer["query_ids"][0], "ids": [ids[place]], "reward": reward}
-        post(client, "/reward", {"rewards": [sent]})
+        action = "thumbs_up" if reward else "thumbs_down"
+        event = {"action_name": action, "object_id": ids[place], "query_id": answer["query_ids"][0]}
+        client.feedback("manual", [event])
         successes, firsts = successes + reward, firsts + (ids[0] == codes[code])
     return [successes / len(questions), firsts / len(questions)]
 
@@ -67,7 +68,7 @@ def main(encoder: Any = None, rounds: int = 5) -> list[list[float]]:
             for number in range(rounds):
                 history.append(episodes(client, codes, places, draw))
                 print("round {}: agent {:.2f}, first document {:.2f}".format(number + 1, *history[-1]))
-                own = client.own_judgements("manual")  # what /reward recorded
+                own = client.own_judgements("manual")
                 engine.train("manual", queries=own.queries, judgements=own.judgements, accept=True, seed=0)
     if history[-1][0] > history[0][0] + 0.3:
         print("the agent's success rose")

@@ -18,12 +18,11 @@ from starlette.testclient import TestClient
 from support.attention.three_doors import DOORS, Doors
 from support.fakes import HashingEncoder
 
-from dsearch.attention import POOLINGS, SCORES
+from dsearch.attention import POOLINGS, SCORES, reinforce_loss, sample
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
-from dsearch.engine import Collection, GradientQuery, SearchEngine, vjp
-from dsearch.engine.draws import draw, reward
+from dsearch.engine import Collection, GradientQuery, SearchEngine, SearchLayer, vjp
 from dsearch.engine.ranking import whole
 from dsearch.engine.search import attend
 from dsearch.types import Document
@@ -451,36 +450,23 @@ def test_a_version_for_predictions_changes_no_search(shop: Collection, doors: Do
 # ---- hard attention by reinforcement
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_documents_are_drawn_by_their_weights_and_rewarded(
-    shop: Collection, doors: Doors, door: str, queries: np.ndarray, keys: np.ndarray
+def test_documents_drawn_by_their_weights_teach_by_their_grades(
+    shop: Collection, queries: np.ndarray, keys: np.ndarray
 ) -> None:
+    """The gradient of REINFORCE in each query, held against the one worked out by hand."""
     weights = softmax(queries @ keys.T / T)
-    options: dict[str, Any] = {"mode": "dense", "temperature": T, "candidates": len(DOCUMENTS)}
-    if door == "command line":  # trains by rewards of a program, or by the grades
-        code, out, err = doors.terminal("train", "--help")
-        assert code == 0, err
-        assert "reinforce" in out
-        assert "--reward-url" in out
-        return
-    if door == "python":
-        asked = GradientQuery(texts=QUERIES, options=options)  # type: ignore[arg-type]
-        drawn = draw(shop, asked, 16, 3)
-        rows = [(row.ids, row.log_probabilities) for row in drawn.results]
-        gains = [[float(id == row.ids[0]) for id in row.ids] for row in drawn.results]
-        answer = reward(shop, drawn.draw, gains, gradients=True).states
-    else:
-        url, body = "/v1/collections/shop/draws", {"queries": QUERIES, "samples": 16, "seed": 3, **options}
-        drawn = doors.client.post(url, json=body).json()
-        rows = [(row["ids"], row["log_probabilities"]) for row in drawn["results"]]
-        gains = [[float(id == ids[0]) for id in ids] for ids, _ in rows]
-        body = {"rewards": gains, "include": ["states"]}
-        answer = np.array(doors.client.post(f"{url}/{drawn['draw']}/rewards", json=body).json()["states"])
-    for query, (ids, logs) in enumerate(rows):
-        places = [[*IDS].index(id) for id in ids]
-        assert logs == pytest.approx(np.log(weights[query, places]), abs=1e-4)
-        paid = np.array(gains[query])
+    layer = SearchLayer(
+        shop.snapshot, shop.head("v0"), mode="dense", temperature=T, candidates=len(DOCUMENTS)
+    )
+    states = torch.tensor(queries, dtype=torch.float32, requires_grad=True)
+    found = layer(states)
+    places = sample(found.weights.detach(), 16, torch.Generator().manual_seed(3))
+    grades = (places == 0).float()  # the first candidate of each query is worth something
+    reinforce_loss(found.weights.log(), places, grades).mean().backward()
+    assert states.grad is not None
+    for query, row in enumerate(places.numpy()):
+        rows = [[*IDS].index(shop.ids_at(shop.snapshot, found.positions)[query][place]) for place in row]
+        paid = grades[query].numpy()
         ahead = paid - (paid.sum() - paid) / 15  # of the mean of the other draws
-        slopes = (keys[places] - weights[query] @ keys) / T
-        assert answer is not None
-        assert answer[query] == pytest.approx(-(ahead @ slopes) / 16 / len(QUERIES), abs=1e-4)
+        slopes = (keys[rows] - weights[query] @ keys) / T
+        assert states.grad[query].numpy() == pytest.approx(-(ahead @ slopes) / 16 / len(QUERIES), abs=1e-4)

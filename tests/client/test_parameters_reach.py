@@ -30,10 +30,8 @@ WAYS: dict[str, list[tuple[str, ...]]] = {
     "similar": [(), ("query",), ("vector",)],
     "attend": [("queries",), ("vectors",), ("ids",)],
     "vjp": [("queries", "context"), ("vectors", "weights"), ("ids", "scores")],
-    "draw": [("queries",), ("vectors",), ("ids",)],
     "predict": [("queries",), ("vectors",), ("ids",)],
     "delete_many": [("ids",), ("filter",)],
-    "reward": [("learning_rate",), ("gradients",)],
     "rollback_rows": [("sequence",), ("source",)],
 }
 """The operations that are asked in several ways: what each way gives."""

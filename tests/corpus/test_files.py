@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import itertools
+import json
 import os
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.corpus import Problems, RecordFields, read, read_sources
+from dsearch.corpus import Problems, RecordFields, content_id, read, read_sources
 from dsearch.corpus.formats.texts import split_heading
 from dsearch.errors import InvalidSource
 from dsearch.types import Document
@@ -286,6 +287,40 @@ def test_standard_input_of_plain_lines():
 def test_empty_standard_input_and_empty_files_hold_nothing(tmp_path):
     assert list(read("-", stdin=io.BytesIO(b"\n \n"))) == []
     assert list(read(put(tmp_path, "a.jsonl", ""))) == []
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "-"])
+def test_records_of_equal_text_without_an_id_are_numbered(tmp_path, name):
+    rows = ["red", "red", "blue", "red"]
+    text = "text\n" + "\n".join(rows)
+    if "json" in name:
+        lines = [json.dumps({"text": row}) for row in rows]
+        text = f"[{','.join(lines)}]" if name == "a.json" else "\n".join(lines)
+    problems = Problems()
+    if name == "-":
+        documents = list(read("-", stdin=io.BytesIO("\n".join(rows).encode()), problems=problems))
+    else:
+        documents = list(read(put(tmp_path, name, text), problems=problems))
+    red, blue = content_id("", "red"), content_id("", "blue")
+    assert [document.id for document in documents] == [red, f"{red}-2", blue, f"{red}-3"]
+    assert problems.count == 0
+
+
+def test_records_of_equal_text_are_numbered_across_files(tmp_path):
+    files = [put(tmp_path, f"{n}.csv", "text\nred\nred\n") for n in range(3)]
+    problems, red = Problems(), content_id("", "red")
+    documents = list(read_sources(files, problems=problems))
+    assert [document.id for document in documents] == [red, *(f"{red}-{n}" for n in range(2, 7))]
+    assert problems.count == 0
+
+
+def test_numbered_ids_that_a_file_brings_itself_stay(tmp_path):
+    """As in a file that `dsearch export` wrote."""
+    red = content_id("", "red")
+    lines = [json.dumps({"_id": id, "text": "red"}) for id in (f"{red}-2", red, None, f"{red}-3")]
+    documents = list(read(put(tmp_path, "a.jsonl", "\n".join(lines))))
+    assert sorted(document.id for document in documents) == [red, *(f"{red}-{n}" for n in (2, 3, 4))]
+    assert [document.id for document in documents[:2]] == [f"{red}-2", red]
 
 
 def test_ids_are_unique_across_sources(tmp_path):

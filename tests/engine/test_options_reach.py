@@ -25,7 +25,6 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.engine.draws import draw
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
@@ -360,13 +359,11 @@ OF_QUERIES: dict[str, Given] = {
     "bias": ({}, [np.linspace(0, 1, POSITIONS), np.linspace(1, 0, POSITIONS)]),
     "table": ({}, [np.ones((POSITIONS, 2)), np.eye(POSITIONS)]),
 }
-"""Of a query that asks for parts, gradients or draws, beside the options of its layer."""
+"""Of a query that asks for parts or gradients, beside the options of its layer."""
 QUERIES: dict[str, Way] = {
     "parts": lambda c, **o: attention_parts(c, asked(**{"texts": TEXTS} | named(c, o))),
     "gradients": lambda c, **o: differentiated(c, **{"texts": TEXTS} | named(c, o)),
-    "draw": lambda c, **o: draw(c, asked(**{"texts": TEXTS} | named(c, o)), 8, 1),
 }
-NOT_ASKED = {"draw": {"field", "table", "dtype"}}
 
 
 def named(collection: Collection, given: dict[str, Any]) -> dict[str, Any]:
@@ -409,7 +406,7 @@ def test_no_part_of_a_query_is_forgotten() -> None:
 
 @pytest.mark.parametrize("way", QUERIES)
 def test_each_part_of_a_query_reaches_it(collection: Collection, way: str) -> None:
-    lost = lost_options(partial(QUERIES[way], collection), OF_QUERIES, NOT_ASKED.get(way, set()))
+    lost = lost_options(partial(QUERIES[way], collection), OF_QUERIES, set())
     assert not lost, "\n".join([way, *lost])
 
 

@@ -72,7 +72,6 @@ GIVEN: dict[str, Any] = {
     "encoder_training": {"lora": "all", "all": "lora"},
     "encoder_learning_rate": 0.0625,
     "objective": "marginal",
-    "reward_url": "http://127.0.0.1:9/given",
     "field": "m",
     "null_slot": True,
     "heads": 7,
@@ -99,7 +98,6 @@ ONLY_A_DIFFERENCE = {
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "excitation": {"heads": 2},
-    "reward_url": {"objective": "reinforce"},
 }
 """Some options go only with others."""
 CHOOSE = {"self_supervised", "source", "scope"}
@@ -236,7 +234,7 @@ def trainers(opened: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(run_module, name, getattr(outside, name))
     for name in LATER:
         monkeypatch.setattr(run_module, name, getattr(outside, name))
-    for name in ({*REAL} | {"RewardCallback"}) - {*TRAINERS, *LATER}:
+    for name in {*REAL} - {*TRAINERS, *LATER}:
         real = getattr(run_module, name)
         if getattr(real, "__module__", "") != run_module.__name__:
             observed = MagicMock(wraps=real)

@@ -22,16 +22,13 @@ from dsearch.declared import check_keywords
 from dsearch.engine import Collection, LayerOptions, SearchEngine, calls
 from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import impression_of
-from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.types import (
-    DrawResult,
     FeedbackResult,
     OwnJudgements,
     QueriesToJudge,
-    RewardResult,
     SearchResult,
 )
 
@@ -197,37 +194,6 @@ class LocalSearch:
             scores=None if scores is None else [row.tolist() for row in ragged(scores)],
         )
         return gradients if head else replace(gradients, head={})
-
-    def draw(
-        self,
-        collection: str,
-        queries: Sequence[str] | None = None,
-        *,
-        vectors: Vectors | None = None,
-        samples: int = DEFAULT_SAMPLES,
-        seed: int | None = None,
-        **options: Unpack[DifferentiableOptions],
-    ) -> DrawResult:
-        """Documents drawn with the probability of their weights, to be rewarded."""
-        from dsearch.engine.draws import draw
-
-        return draw(self.engine.collection(collection), _question(queries, vectors, options), samples, seed)
-
-    def reward(
-        self,
-        collection: str,
-        draw: str,
-        rewards: Rows,
-        *,
-        learning_rate: float | None = None,
-        gradients: bool = False,
-    ) -> RewardResult:
-        """Reward the documents of a draw, once, so that the head learns."""
-        from dsearch.engine import draws
-
-        rows = [row.tolist() for row in ragged(rewards)]
-        opened = self.engine.collection(collection)
-        return draws.reward(opened, draw, rows, learning_rate=learning_rate, gradients=gradients)
 
     def predict(
         self,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import quote
 
 from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
@@ -30,11 +29,9 @@ from dsearch.results import (
     Predictions,
 )
 from dsearch.types import (
-    DrawResult,
     FeedbackResult,
     OwnJudgements,
     QueriesToJudge,
-    RewardResult,
     SearchResult,
     Stamp,
 )
@@ -260,70 +257,6 @@ class SearchOperations:
             of_inputs = {name: tensors.get(name) for name in ("bias", "table")}
             answers.append(Gradients(stamp, tensors["states"], of_head, **of_inputs))
         return joined_gradients(answers)
-
-    @operation
-    def draw(
-        self,
-        collection: str,
-        queries: Sequence[str] | None = None,
-        *,
-        vectors: Vectors | None = None,
-        samples: int = 8,
-        seed: int | None = None,
-        **options: Unpack[DifferentiableOptions],
-    ) -> Flow[DrawResult]:
-        """Draw documents with the probability of their weights, to be rewarded. `POST …/draws`
-
-        Args:
-            collection: its name.
-            queries: up to 64 texts, as for `attend`.
-            vectors: as for `attend`.
-            samples: documents to draw for each query, 2 to 64, with replacement.
-            seed: random seed; other documents each time when None.
-            options: as for `attend`; `draft` is what the last rewards gave.
-        """
-        body = {**plain(options), "samples": samples, "seed": seed}
-        body |= {"queries": None if queries is None else list(queries)}
-        body |= {"vectors": None if vectors is None else numbers(vectors)}
-        answer = yield replace(question(collection, "draws", body), repeatable=False)
-        content = wire.content_of(answer)
-        return wire.parse(DrawResult, {**content, "stamp": content})
-
-    @operation
-    def reward(
-        self,
-        collection: str,
-        draw: str,
-        rewards: Rows,
-        *,
-        learning_rate: float | None = None,
-        gradients: bool = False,
-    ) -> Flow[RewardResult]:
-        """Reward the documents of a draw, once, so that the head learns. `POST …/draws/{draw}/rewards`
-
-        Args:
-            collection: its name.
-            draw: name of the draw.
-            rewards: a number for each document of each query, in the order of the draw.
-            learning_rate: of a step of the head, which goes on as the result's draft head; None: no step.
-            gradients: whether the gradients of the negative expected reward are wanted.
-
-        Raises:
-            Gone: it was rewarded already, expired, or its state was replaced: draw again.
-        """
-        include = ["states", "head"] if gradients else []
-        body = {"rewards": ragged(rewards), "learning_rate": learning_rate, "include": include}
-        posted = question(collection, f"draws/{quote(draw, safe='')}/rewards", body, TENSORS)
-        answer = yield replace(posted, repeatable=False)
-        facts, tensors = wire.tensors_of(answer.content)
-        of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
-        return RewardResult(
-            wire.parse(Stamp, facts),
-            facts["mean_reward"],
-            facts["draft"],
-            tensors.get("states"),
-            of_head if gradients else None,
-        )
 
     @operation
     def predict(

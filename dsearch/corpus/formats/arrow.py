@@ -62,12 +62,15 @@ def _documents(
             for part in _readable(batch):
                 row += 1
                 try:
-                    record = part if isinstance(part, dict) else part.to_pylist()[0]
-                    yield row, to_document(_plain(record), fields)
-                except BadRecord as error:
-                    problems.add(name, row, str(error))
+                    record = _plain(part if isinstance(part, dict) else part.to_pylist()[0])
                 except OverflowError as error:
-                    problems.add(name, row, f"a date, time or duration out of range: {error}")
+                    message = f"a date, time or duration out of range: {error}"
+                    problems.add(name, row, message, skipped=fields.ids_of(_named(part, fields)))
+                    continue
+                try:
+                    yield row, to_document(record, fields)
+                except BadRecord as error:
+                    problems.add(name, row, str(error), skipped=fields.ids_of(record))
     except (
         OSError,
         ValueError,
@@ -83,6 +86,12 @@ def _readable(batch: Any) -> list[Any]:
         return batch.to_pylist()
     except OverflowError:
         return [batch.slice(at, 1) for at in range(batch.num_rows)]
+
+
+def _named(row: Any, fields: RecordFields) -> dict[str, Any]:
+    """The id, title and text of a batch of one row, of which another column cannot be held."""
+    names = [name for name in fields.of(dict.fromkeys(row.schema.names)) if name is not None]
+    return _plain(row.select(names).to_pylist()[0])
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:

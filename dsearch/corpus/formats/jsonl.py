@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,21 +13,25 @@ import orjson
 from dsearch.corpus import strict_json
 from dsearch.corpus.formats.decoding import decoded
 from dsearch.corpus.formats.lines import ByteStream, Problems, decoded_lines
-from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
+from dsearch.corpus.records import ID_FIELDS, BadRecord, Place, RecordFields, to_document
 
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_MEMBER = re.compile(rf"({_STRING})\s*:\s*({_STRING}|-?[0-9]+)")
 _BETWEEN = " \t\r\n,"  # two elements of an array
 
 
 def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
     """Yield the documents of a stream of JSON lines; blank lines are skipped, bad ones are problems."""
-    return documents_of_lines(decoded_lines(stream, name, problems), name, problems, fields)
+    lines = decoded_lines(stream, name, problems, partial(_possible_ids, fields))
+    return documents_of_lines(lines, name, problems, fields)
 
 
 def documents_of_lines(
     lines: Iterable[tuple[int, str]], name: str, problems: Problems, fields: RecordFields
 ) -> Iterator[Place]:
     """Yield the documents of decoded lines."""
-    return _documents_of(json_objects(lines, name, problems), name, problems, fields)
+    objects = json_objects(lines, name, problems, partial(_possible_ids, fields))
+    return _documents_of(objects, name, problems, fields)
 
 
 def documents_of_array(
@@ -64,7 +69,21 @@ def _documents_of(
         try:
             yield number, to_document(record, fields)
         except BadRecord as error:
-            problems.add(name, number, str(error))
+            problems.add(name, number, str(error), skipped=fields.ids_of(record))
+
+
+def _possible_ids(fields: RecordFields, line: str) -> set[str]:
+    """Return the ids that a line may have which is not JSON, or of which a name stands twice."""
+    ids: set[str] = set()
+    names = ID_FIELDS if fields.id is None else (fields.id,)
+    for match in _MEMBER.finditer(line):
+        try:
+            name, value = orjson.loads(match[1]), orjson.loads(match[2])
+        except orjson.JSONDecodeError:
+            continue
+        if name in names:
+            ids |= fields.ids_of({name: value})
+    return ids
 
 
 def _elements(array: str, name: str, problems: Problems) -> Iterator[tuple[int, str]]:
@@ -86,24 +105,28 @@ def _elements(array: str, name: str, problems: Problems) -> Iterator[tuple[int, 
 
 
 def json_objects(
-    lines: Iterable[tuple[int, str]], name: str, problems: Problems
+    lines: Iterable[tuple[int, str]],
+    name: str,
+    problems: Problems,
+    ids_of: Callable[[str], Iterable[str]] = lambda _line: (),
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of every non-blank line."""
+    """Yield (line number, object) of every non-blank line; `ids_of` as for `decoded_lines`."""
     for number, line in lines:
         if not line.strip():
             continue
         try:
             record = strict_json.parse(line)
         except strict_json.AmbiguousJson as error:
-            problems.add(name, number, str(error))
+            problems.add(name, number, str(error), skipped=ids_of(line))
             continue
         except orjson.JSONDecodeError as error:
-            problems.add(name, number, _malformed(line, error))
+            problems.add(name, number, _malformed(line, error), skipped=ids_of(line))
             continue
         if isinstance(record, dict):
             yield number, record
         else:
-            problems.add(name, number, f"{_KINDS[type(record)]}; each line must be an object {{…}}")
+            message = f"{_KINDS[type(record)]}; each line must be an object {{…}}"
+            problems.add(name, number, message, skipped=())
 
 
 _KINDS = {

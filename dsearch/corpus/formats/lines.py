@@ -9,7 +9,7 @@ import gzip
 import io
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,8 @@ class Problems:
     Attributes:
         count: number of records or files skipped.
         first: first `keep` problems, in order.
-        sources: files and folders with a problem.
+        sources: files and folders that were not read to their end.
+        skipped: source → ids that its skipped records may have.
         passed_over: number of files in folders without a reader, by suffix; not problems.
         remarks: what a reader should know of sources that were read all the same.
     """
@@ -55,6 +56,7 @@ class Problems:
         self.count = 0
         self.first: list[SourceProblem] = []
         self.sources: set[str] = set()
+        self.skipped: dict[str, set[str]] = {}
         self.passed_over: Counter[str] = Counter()
         self.remarks: list[SourceProblem] = []
 
@@ -63,8 +65,17 @@ class Problems:
         if len(self.remarks) < self.keep:
             self.remarks.append(SourceProblem(source, None, message))
 
-    def add(self, source: str, line: int | None, message: str) -> None:
+    def add(
+        self, source: str, line: int | None, message: str, *, skipped: Iterable[str] | None = None
+    ) -> None:
         """Record a problem and pass it to `on_problem`.
+
+        Args:
+            source: a file or a folder.
+            line: first line of the record; None for the whole source.
+            message: the reason.
+            skipped: ids that the skipped record may have; None: the source is not read to its end, so that
+                any of its documents may be among what is skipped.
 
         Raises:
             InvalidSource: when strict.
@@ -73,7 +84,10 @@ class Problems:
         if self.strict:
             raise InvalidSource(str(problem))
         self.count += 1
-        self.sources.add(source)
+        if skipped is None:
+            self.sources.add(source)
+        else:
+            self.skipped.setdefault(source, set()).update(skipped)
         if len(self.first) < self.keep:
             self.first.append(problem)
         if self.on_problem is not None:
@@ -126,13 +140,26 @@ class _Again(io.RawIOBase):
         return len(content)
 
 
-def decoded_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line without its end); a line that is not UTF-8 is a problem."""
+def decoded_lines(
+    stream: ByteStream,
+    name: str,
+    problems: Problems,
+    ids_of: Callable[[str], Iterable[str]] = lambda _line: (),
+) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end); a line that is not UTF-8 is a problem.
+
+    Args:
+        stream: the bytes.
+        name: what messages call them.
+        problems: collects the lines that are skipped.
+        ids_of: returns the ids that a skipped line may have.
+    """
     for number, raw in raw_lines(stream, name, problems):
         try:
             yield number, raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            problems.add(name, number, not_utf8(error))
+            readable = raw.decode("utf-8", errors="surrogateescape")
+            problems.add(name, number, not_utf8(error), skipped=ids_of(readable))
 
 
 def raw_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tuple[int, bytes]]:

@@ -15,6 +15,7 @@ from dsearch.corpus.formats.texts import stem
 from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.types import Document
 
+_MESSAGE_ID = re.compile(rb"^message-id:\s*<([!-~]+)>", re.IGNORECASE | re.MULTILINE)
 _QUOTED = re.compile(rb">+From ")  # so that the line does not begin a message
 
 
@@ -36,7 +37,7 @@ def read_mbox(stream: ByteStream, name: str, problems: Problems, fields: RecordF
         try:
             message = _document(raw, "", "")
         except BadRecord as error:
-            problems.add(name, line, str(error))
+            problems.add(name, line, str(error), skipped=[id.decode() for id in _MESSAGE_ID.findall(raw)])
             continue
         identity = message.metadata.get("message_id") or content_id(message.title, message.text)
         yield line, Document(identity, message.text, message.title, message.metadata)

@@ -41,16 +41,16 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFi
     if (remark := fields.remark_on(header)) is not None:
         problems.remark(name, remark)
     special = {*fields.of(dict.fromkeys(header)), fields.value_of(dict.fromkeys(header)), fields.embedding}
-    rows = _rows(lines, header, delimiter, name, problems)
+    rows = _rows(lines, header, delimiter, name, problems, fields)
     for begin, record in typed_rows(rows, fields.types, special):
         try:
             yield begin, to_document(record, fields)
         except BadRecord as error:
-            problems.add(name, begin, str(error))
+            problems.add(name, begin, str(error), skipped=fields.ids_of(record))
 
 
 def _rows(
-    lines: _Lines, header: list[str], delimiter: str, name: str, problems: Problems
+    lines: _Lines, header: list[str], delimiter: str, name: str, problems: Problems, fields: RecordFields
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the first line and the cells of each row that fits the header."""
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -59,7 +59,10 @@ def _rows(
         try:
             row = next(rows, None)
         except csv.Error as error:
-            problems.add(name, begin, f"broken row: {error}")
+            cells = [cell.strip('"') for cell in lines.last.rstrip("\r\n").split(delimiter)]
+            # A quote that is not closed takes in the rows behind it: any of them may be what is skipped.
+            skipped = _possible_ids(header, cells, fields) if lines.number == begin else None
+            problems.add(name, begin, f"broken row: {error}", skipped=skipped)
             continue
         if row is None:
             return
@@ -68,7 +71,14 @@ def _rows(
         try:
             yield begin, _record(header, row)
         except BadRecord as error:
-            problems.add(name, begin, str(error))
+            problems.add(name, begin, str(error), skipped=_possible_ids(header, row, fields))
+
+
+def _possible_ids(header: list[str], row: list[str], fields: RecordFields) -> set[str]:
+    """Return the ids that a row with cells too many or too few may have, whichever end they are at."""
+    from_left = dict(zip(header, row, strict=False))
+    from_right = dict(zip(reversed(header), reversed(row), strict=False))
+    return fields.ids_of(from_left) | fields.ids_of(from_right)
 
 
 def _is_utf8(start: bytes) -> bool:
@@ -81,7 +91,7 @@ def _is_utf8(start: bytes) -> bool:
 
 
 class _Lines(Iterator[str]):
-    """Yield lines with line ends, for the csv module, and keep the number of the last one.
+    """Yield lines with line ends, for the csv module, and keep the last one and its number.
 
     Bytes that are not UTF-8 become lone surrogates and are rejected with their row: dropping the line here
     could split a quoted cell.
@@ -89,11 +99,16 @@ class _Lines(Iterator[str]):
 
     def __init__(self, stream: ByteStream, name: str, problems: Problems, encoding: str | None) -> None:
         self.number = 0
+        self.last = ""
         self._encoding = encoding
         self._lines = raw_lines(stream, name, problems)
 
     def __next__(self) -> str:
         self.number, raw = next(self._lines)
+        self.last = self._decoded(raw)
+        return self.last
+
+    def _decoded(self, raw: bytes) -> str:
         if self._encoding is not None:
             try:
                 return raw.decode(self._encoding)

@@ -1,10 +1,9 @@
-"""Draft heads: heads that are handed in to be asked for a while, and are no versions; draws of documents.
+"""Draft heads: heads that are handed in to be asked for a while, and are not versions.
 
 A training elsewhere hands its head in after each step and attends by it. A draft is in memory alone, answers
-those who hand it in, and is never changed: a later one has another name. Draws wait for their rewards
-likewise; see `dsearch.engine.draws`.
+those who hand it in, and is never changed: a later one has another name.
 
-`Temporary` holds both in memory for their owners, bounded by count, bytes and expiry. The oldest of an owner
+`Temporary` holds them in memory for their owners, bounded by count, bytes and expiry. The oldest of an owner
 make room for new ones, unused ones expire, and a restart forgets them all. Each answers its owner alone.
 """
 
@@ -16,22 +15,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dsearch.errors import Gone, InvalidRequest
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dsearch.attention.adam import Moments
     from dsearch.attention.retrieval.head import Head
 
 MAX_DRAFTS = 8  # of an owner
 MAX_OWNER_BYTES = 64 * 1024 * 1024
 MAX_BYTES = 256 * 1024 * 1024  # of all owners
 EXPIRY_S = 600.0  # after the last use
-MAX_DRAWS = 64  # of an owner
-MAX_DRAW_BYTES = 16 * 1024 * 1024  # of an owner, and four times as much of all
 
 Item = TypeVar("Item")
 
@@ -118,17 +112,6 @@ class Temporary(Generic[Item]):
             self._entries.move_to_end(id)
             return entry
 
-    def take(self, id: str, owner: str) -> Item:
-        """Return a thing of its owner and forget it: of several that ask, one gets it.
-
-        Raises:
-            Gone: as `get`.
-        """
-        with self._lock:
-            item = self._require(id, owner).item
-            del self._entries[id]
-            return item
-
     def drop(self, id: str, owner: str) -> bool:
         """Forget a thing of its owner; return True if there was one."""
         with self._lock:
@@ -169,7 +152,6 @@ class DraftHead:
         parent: version whose encoder and documents it answers with.
         owner: who handed it in: the id of an API key, or "".
         size: bytes of its tensors.
-        moments: state of the optimizer that made it; None for one that was handed in.
     """
 
     id: str
@@ -177,14 +159,12 @@ class DraftHead:
     parent: str
     owner: str
     size: int
-    moments: Moments | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
     head: Head
     parent: str
-    moments: Moments | None
 
 
 class DraftHeads:
@@ -197,15 +177,15 @@ class DraftHeads:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._heads = Temporary[_Content]("draft", "hand the head in again", _of_heads, clock)
 
-    def add(self, head: Head, parent: str, owner: str, moments: Moments | None = None) -> DraftHead:
-        """Keep a head for a while, with the state of the optimizer that made it.
+    def add(self, head: Head, parent: str, owner: str) -> DraftHead:
+        """Keep a head for a while.
 
         Raises:
             InvalidRequest: it is larger than all drafts of an owner may be.
         """
-        size = sum(tensor.nbytes for tensor in [*head.own_tensors().values(), *_tensors(moments)])
-        id = self._heads.add(_Content(head, parent, moments), owner, size)
-        return DraftHead(id, head, parent, owner, size, moments)
+        size = sum(tensor.nbytes for tensor in head.own_tensors().values())
+        id = self._heads.add(_Content(head, parent), owner, size)
+        return DraftHead(id, head, parent, owner, size)
 
     def get(self, id: str, owner: str) -> DraftHead:
         """Return a draft of its owner, which lives on from now.
@@ -215,7 +195,7 @@ class DraftHeads:
         """
         entry = self._heads.get(id, owner)
         content = entry.item
-        return DraftHead(id, content.head, content.parent, owner, entry.size, content.moments)
+        return DraftHead(id, content.head, content.parent, owner, entry.size)
 
     def drop(self, id: str, owner: str) -> bool:
         """Forget a draft of its owner; return True if there was one."""
@@ -230,27 +210,5 @@ class DraftHeads:
         return len(self._heads)
 
 
-class Draws(Temporary[Any]):
-    """The draws of a collection that wait for their rewards.
-
-    Args:
-        clock: returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        super().__init__("draw", "draw again", _of_draws, clock)
-
-
 def _of_heads() -> Bounds:
     return Bounds(MAX_DRAFTS, MAX_OWNER_BYTES, MAX_BYTES, EXPIRY_S)
-
-
-def _of_draws() -> Bounds:
-    return Bounds(MAX_DRAWS, MAX_DRAW_BYTES, 4 * MAX_DRAW_BYTES, EXPIRY_S)
-
-
-def _tensors(moments: Moments | None) -> list[Tensor]:
-    """The tensors in the state of an optimizer."""
-    if moments is None:
-        return []
-    return [value for of in moments.values() for value in of.values()]

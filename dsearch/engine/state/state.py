@@ -29,7 +29,7 @@ from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
-from dsearch.engine.models.drafts import DraftHeads, Draws
+from dsearch.engine.models.drafts import DraftHeads
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, live_problem, served_version
 from dsearch.engine.models.training_record import QueryDrift
@@ -77,7 +77,7 @@ class CollectionState:
         self._live = LiveState(store, self.tokens)
         self._heads = KeptHeads(store)
         self.remembered = RememberedRows(store, self._writing, self._live)
-        self.drafts, self.draws = DraftHeads(), Draws()
+        self.drafts = DraftHeads()
         self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store, suggest=True)
         self.kept_documents = KeptDocuments(store)

@@ -8,20 +8,15 @@ import numpy as np
 
 from dsearch.engine import Collection, attention_parts
 from dsearch.engine import vjp as vjp_of
-from dsearch.engine.draws import draw as draw_of
-from dsearch.engine.draws import reward as reward_of
 from dsearch.results import Attention, Gradients
 from dsearch.service.collections import Catalogue
 from dsearch.service.schemas.attend import (
     AttendRequest,
     Differentiable,
-    DrawRequest,
-    DrawRewards,
     VjpRequest,
     matrix,
 )
 from dsearch.service.wire.json import stamped
-from dsearch.types import DrawResult, RewardResult
 
 MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
 MAX_TENSOR_BYTES = 128 * 1024 * 1024
@@ -74,34 +69,6 @@ def vjp(catalogue: Catalogue, name: str, request: VjpRequest, owner: str) -> Gra
             context=_context(collection, request),
             weights=request.grad_weights,
             scores=request.grad_scores,
-        )
-
-
-def draw(catalogue: Catalogue, name: str, request: DrawRequest, owner: str) -> DrawResult:
-    """Draw documents for the queries.
-
-    Raises:
-        As `attend`.
-    """
-    with catalogue.whole(name, encoder=_encodes(request)) as collection:
-        query = request.to_query(collection.store.dimension, owner)
-        return draw_of(collection, query, request.samples, request.seed)
-
-
-def reward(catalogue: Catalogue, name: str, token: str, request: DrawRewards, owner: str) -> RewardResult:
-    """Reward the documents of a draw.
-
-    Raises:
-        As `dsearch.engine.draws.reward`.
-    """
-    with catalogue.whole(name) as collection:
-        return reward_of(
-            collection,
-            token,
-            request.rewards,
-            owner=owner,
-            learning_rate=request.learning_rate,
-            gradients=bool(request.include),
         )
 
 

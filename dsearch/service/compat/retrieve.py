@@ -1,40 +1,30 @@
-"""`POST /retrieve` and `POST /reward`: what search agents in reinforcement learning call (Search-R1, verl).
-
-Rewards are stored as feedback, from which heads and the query memory are trained: the retriever learns too.
-"""
+"""`POST /retrieve`: what search agents in reinforcement learning call (Search-R1, verl)."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from dsearch.errors import (
     CollectionNotFound,
-    Conflict,
-    CorruptData,
     EncoderUnavailable,
-    InsufficientStorage,
     InvalidRequest,
 )
 from dsearch.search_options import SearchOptions
 from dsearch.service.batching.search import Searches
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.feedback import Feedback, asker
-from dsearch.service.schemas.feedback import EventGiven, Name
+from dsearch.service.feedback import asker
 from dsearch.service.schemas.search import MAX_QUERIES, QueryText
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
-from dsearch.store import FeedbackFull
-from dsearch.types import FeedbackResult, Hit
+from dsearch.types import Hit
 
 MAX_TOP = 100
-MAX_REWARDS = 1000
-_GOOD = 0.5
 
 router = APIRouter(tags=["compatible"], route_class=StrictRoute)
 _BODIES = documented(CollectionNotFound, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType)
@@ -82,42 +72,7 @@ class RetrieveAnswer(BaseModel):
         description="documents with id and contents: the title in quotes, then the text on the next line; "
         "with return_scores objects of document and score"
     )
-    query_ids: list[str] = Field(description="one for each query, for /reward")
-
-
-class RewardGiven(RequestModel):
-    """Reward of an episode for what one query brought."""
-
-    model_config = ConfigDict(strict=True)
-
-    query: QueryText | None = Field(None, description="words of the query, if there is no query_id")
-    query_id: Annotated[Name, Field(min_length=1)] | None = Field(None, description="of /retrieve's answer")
-    ids: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=512)]], Field(min_length=1, max_length=MAX_TOP)
-    ] = Field(description="documents that the episode used")
-    reward: Annotated[float, Field(ge=0, le=1), allowed("a number from 0 to 1")] = Field(
-        description=f"success of the episode; from {_GOOD} on the documents count as relevant, below as not"
-    )
-
-    @model_validator(mode="after")
-    def _one_query(self) -> Self:
-        if (self.query is None) == (self.query_id is None):
-            raise ValueError("give a query, or the query_id of an answer of /retrieve, and not both")
-        return self
-
-
-class RewardRequest(RequestModel):
-    """Rewards of episodes."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={
-            "examples": [{"rewards": [{"query": "what is a key?", "ids": ["d000"], "reward": 1.0}]}]
-        },
-    )
-
-    rewards: Annotated[list[RewardGiven], Field(min_length=1, max_length=MAX_REWARDS)]
-    client_id: Name = Field("", description="name of the run; its share in training is limited")
+    query_ids: list[str] = Field(description="one for each query, for feedback and outcomes")
 
 
 @router.post(
@@ -147,33 +102,6 @@ async def retrieve(
 def _row(hit: Hit, scored: bool) -> dict[str, Any]:
     document = {"id": hit.id, "contents": f'"{hit.title}"\n{hit.text}'}
     return {"document": document, "score": hit.score} if scored else document
-
-
-@router.post(
-    "/reward",
-    response_model=FeedbackResult,
-    responses=_BODIES | documented(Conflict, CorruptData, Overloaded, FeedbackFull, InsufficientStorage),
-)
-async def reward(
-    body: RewardRequest, request: Request, service: TheService, collection: CollectionParameter = None
-) -> Response:
-    """Record how episodes ended, all of them or none, as feedback on the documents that they used."""
-    name = await _only(collection, service)
-    events = [
-        EventGiven.model_validate(
-            {
-                "action_name": "thumbs_up" if item.reward >= _GOOD else "thumbs_down",
-                "object_id": id,
-                "query_id": item.query_id,
-                "user_query": item.query,
-                "client_id": body.client_id,
-            }
-        )
-        for item in body.rewards
-        for id in item.ids
-    ]
-    work = Feedback(service.catalogue, service.impressions, name, asker(request), events)
-    return json_answer(await service.feedback.run(work, characters=sum(len(e.object_id) for e in events)))
 
 
 async def _only(collection: str | None, service: Service) -> str:

@@ -22,7 +22,6 @@ from dsearch.types import (
     Document,
     Hit,
     PendingDocuments,
-    QueryDraws,
     SearchResult,
     Stamp,
 )
@@ -176,41 +175,6 @@ class VjpAnswer(Stamp):
     head: dict[str, Any] | None = None
     bias: list[float] | None = None
     table: list[list[float]] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrawAnswer(Stamp):
-    """Documents drawn for each query, which wait for their rewards.
-
-    Attributes:
-        draw: name by which the rewards refer to it.
-        expires_s: seconds after which nothing can be rewarded any more.
-        draft: draft head that answered, made from the model; or null.
-    """
-
-    draw: str
-    took_ms: float
-    results: list[QueryDraws]
-    expires_s: float
-    draft: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardAnswer(Stamp):
-    """Effect of the rewards of a draw.
-
-    Attributes:
-        mean_reward: of all documents that were drawn.
-        draft: draft head that learned from them; null without a learning rate.
-        states: gradient of the negative expected reward in each query state, if included.
-        head: likewise in each tensor of the head, of its shape, if included.
-    """
-
-    mean_reward: float
-    took_ms: float
-    draft: str | None = None
-    states: list[list[float]] | None = None
-    head: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsearch.engine import GradientQuery, LayerOptions
-from dsearch.engine.draws import MAX_LEARNING_RATE, SAMPLES
 from dsearch.engine.indexing.own_vectors import query_vectors
-from dsearch.engine.options import DEFAULT_SAMPLES
 from dsearch.errors import DimensionMismatch, amount
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Number, Vector
 from dsearch.service.wire.requests import RequestModel, allowed, encodable
@@ -24,7 +22,6 @@ StateText = Annotated[
 ]
 # A gradient has a number for each candidate: up to 1000 of a leg and head.
 Row = Annotated[list[Number], Field(max_length=65_536)]
-Rewards = Annotated[list[Number], Field(max_length=SAMPLES[1])]
 Rows = Annotated[list[Row], Field(min_length=1, max_length=64)]
 MAX_BIAS = 2_000_000  # positions; a body's own bound is some 400,000 numbers
 _STAMP = {"generation": 3, "model": "v1", "sequence": 120}
@@ -183,48 +180,6 @@ class VjpRequest(Differentiable):
             Literal["states", "head", "bias", "table"], allowed("states, head, bias or table, any of them")
         ]
     ] = Field(["states", "head", "bias", "table"], max_length=4, description="gradients to return")
-
-
-class DrawRequest(Differentiable):
-    """Queries for which documents are drawn."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={"examples": [{"queries": ["what is a key?"], "samples": 8, "mode": "dense"}]},
-    )
-
-    samples: Annotated[
-        int, Field(ge=SAMPLES[0], le=SAMPLES[1]), allowed(f"an integer from {SAMPLES[0]} to {SAMPLES[1]}")
-    ] = Field(DEFAULT_SAMPLES, description="documents to draw for each query, with replacement", examples=[8])
-    seed: Annotated[int, Field(ge=0, lt=2**53), allowed("an integer of at least 0")] | None = Field(
-        None, description="random seed; other documents each time if not given", examples=[7]
-    )
-
-
-class DrawRewards(RequestModel):
-    """Rewards of the documents of a draw."""
-
-    model_config = ConfigDict(
-        strict=True, json_schema_extra={"examples": [{"rewards": [[0.0, 1.0]], "learning_rate": 0.01}]}
-    )
-
-    rewards: Annotated[list[Rewards], Field(min_length=1, max_length=64)] = Field(
-        description="a number for each document of each query, in the order of the draw",
-        examples=[[[0.0, 1.0]]],
-    )
-    learning_rate: (
-        Annotated[float, Field(gt=0, le=MAX_LEARNING_RATE), allowed("a number above 0 and up to 1")] | None
-    ) = Field(
-        None,
-        description="of a step of Adam, whose result is a draft head; no step if not given",
-        examples=[0.01],
-    )
-    include: list[Annotated[Literal["states", "head"], allowed("states, head or both")]] = Field(
-        [],
-        max_length=2,
-        description="gradients of the negative expected reward to return",
-        examples=[["head"]],
-    )
 
 
 def matrix(name: str, rows: list[list[float]], dimension: int) -> np.ndarray:

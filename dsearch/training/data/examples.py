@@ -70,8 +70,6 @@ class Examples:
         weights: weight of each query, 1 on average; None for equal weights. Used by the objectives listwise
             and judged.
         hidden: for each query, positions excluded from its ranking; None if there are none.
-        reward: reward of showing documents at positions [queries, samples] to these queries, for the
-            objective `reinforce`; None for the grades.
         source: origin of the examples; a model stores the queries' texts only for judgements.
         negatives: positions of documents that were seen and left; the objective `judged` compares with them,
             too. None without any.
@@ -88,7 +86,6 @@ class Examples:
     teacher: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]] | None = None
     weights: Float32[np.ndarray, " queries"] | None = None
     hidden: list[Int64[np.ndarray, " _"]] | None = None
-    reward: Reward | None = None
     source: Literal["judgements", "clicks", "documents"] = "judgements"
     cache: dict[Hashable, Any] | None = field(default=None, repr=False, compare=False)
     negatives: Int64[np.ndarray, " _"] | None = None
@@ -125,7 +122,6 @@ class Examples:
             None if self.teacher is None else [self.teacher[i] for i in which],
             None if self.weights is None else self.weights[np.asarray(which, np.int64)],
             None if self.hidden is None else [self.hidden[i] for i in which],
-            self.reward,
             self.source,
             self.cache,
             self.negatives,

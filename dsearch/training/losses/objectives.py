@@ -6,7 +6,7 @@ The documents in the denominator determine the effect on unjudged documents:
     judged        the same over the judged documents of all training queries: hardly changes the others
     marginal      marginal likelihood over the whole corpus: one relevant document is enough
     teacher       listwise divergence from a teacher's scores, over the documents that it scored
-    reinforce     reward of documents drawn from the attention over the whole corpus; any reward function
+    reinforce     grades of documents drawn from the attention over the whole corpus (hard attention)
 
 judged, marginal and teacher are losses of losses.py over a pool of documents. No negatives are sampled. For
 the whole corpus, with l the logits, Z = log Σ_d exp(l_d), and p the target distribution:
@@ -57,8 +57,6 @@ class Batch:
         teacher: scores of the teacher.
         mask: True for teacher scores, False for padding.
         further: further passages of long documents; None if no document is long.
-        reward: reward of showing documents [batch, samples] to the batch's queries; None for the shares of
-            the grades.
         generator: random generator of the documents shown.
     """
 
@@ -73,7 +71,6 @@ class Batch:
     teacher: Float[Tensor, "batch scored"]
     mask: Bool[Tensor, "batch scored"]
     further: FurtherPassages | None = None
-    reward: Callable[[Int64[Tensor, "batch samples"]], Float[Tensor, "batch samples"]] | None = None
     generator: torch.Generator | None = None
 
     def log_weights(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
@@ -201,13 +198,12 @@ def by_rewards(batch: Batch) -> Float[Tensor, ""]:
     """−E[reward] of showing a document drawn from the attention; its gradient alone means something.
 
     Williams 1992 (REINFORCE) with the leave-one-out baseline of Kool et al. 2019, see
-    attention/hard_attention.py. For rewards that nobody can differentiate, or of which nobody knows more
-    than what was earned. With judgements at hand, `marginal` is their exact and far quieter form.
+    attention/hard_attention.py. The rewards are the grades' shares; `marginal` is the exact form, with far
+    less noise.
     """
     log_weights = batch.log_weights(batch.whole())
     sampled = sample(log_weights.exp(), REWARD_SAMPLES, batch.generator)
-    rewards = batch.grades_of(sampled) if batch.reward is None else batch.reward(sampled)
-    return reinforce_loss(log_weights, sampled, rewards.to(log_weights)).mean()
+    return reinforce_loss(log_weights, sampled, batch.grades_of(sampled).to(log_weights)).mean()
 
 
 DEFAULT_OBJECTIVE, TEACHER = "listwise", "teacher"

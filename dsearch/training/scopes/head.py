@@ -329,13 +329,5 @@ class _Batches:
             scored=self._scored[which],
             teacher=self._teacher[which],
             mask=self._mask[which],
-            reward=self._rewards_of(which),
             generator=generator,
         )
-
-    def _rewards_of(self, which: Tensor) -> Callable[[Tensor], Tensor] | None:
-        reward = self._examples.reward
-        if reward is None:
-            return None
-        texts = [self._examples.texts[i] for i in which.tolist()]
-        return lambda sampled: torch.as_tensor(reward(texts, sampled.cpu().numpy())).to(sampled.device)

@@ -76,6 +76,29 @@ def test_a_renamed_file_keeps_its_id_and_so_its_judgements(dsearch: Terminal, no
     assert ids(dsearch, "changed") == ["n03.md"]
 
 
+def test_rows_of_equal_text_are_kept_and_go_with_their_lines(dsearch: Terminal, notes: Path) -> None:
+    rows = ["A1,A red chair,10", "A2,A red chair,25", "few,cells", "A3,A blue lamp,7"]
+    table = notes / "shop.csv"
+
+    def put(*lines: str) -> dict[str, Any]:
+        table.write_text("\n".join(["sku,text,price", *lines]))
+        return run(dsearch, notes)
+
+    def prices(query: str) -> list[int]:
+        out = dsearch("search", query, "--mode", "keyword", "--json")[1]
+        return sorted(hit["metadata"]["price"] for hit in json.loads(out)["hits"])
+
+    assert put(*rows)["inserted"] == 23
+    assert (prices("chair"), prices("lamp")) == ([10, 25], [7])
+    again = put(*rows)
+    assert (again["unchanged"], again["inserted"], again["encoded"], again["deleted"]) == (23, 0, 0, 0)
+    assert put(*rows[:3])["deleted"] == 1
+    assert (prices("chair"), prices("lamp")) == ([10, 25], [])
+    report = put(*rows[1:3])
+    assert (report["deleted"], report["encoded"]) == (1, 0)
+    assert prices("chair") == [25]
+
+
 def test_many_deletions_need_consent(dsearch: Terminal, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(dsearch, notes)
     for number in range(5):

@@ -356,19 +356,6 @@ def test_each_part_of_many_gradients_has_its_own_rows(monkeypatch: pytest.Monkey
         assert [part[f"grad_{name}"] for part in (first, second)] == [rows[:1], rows[1:]], name
 
 
-def test_a_draw_and_its_rewards_are_sent_once() -> None:
-    """A second draw would be another one, and a draw is rewarded once."""
-    request = sent("draw", C, ["cat"], samples=4, seed=9, draft="d")
-    assert (request.path, request.repeatable) == (f"{P}/draws", False)
-    assert body(request) == {"queries": ["cat"], "samples": 4, "seed": 9, "draft": "d"}
-    assert body(sent("draw", C, ["cat"]))["samples"] == 8
-    request = sent("reward", C, "a/b", [[1.0]], learning_rate=0.1, gradients=True)
-    assert (request.path, request.repeatable) == (f"{P}/draws/a%2Fb/rewards", False)
-    assert (request.accept, request.writes) == (TENSORS, False)
-    assert body(request) == {"rewards": [[1.0]], "learning_rate": 0.1, "include": ["states", "head"]}
-    assert body(sent("reward", C, "a", [[1.0]])) == {"rewards": [[1.0]], "include": []}
-
-
 def reply(**task: Any) -> HttpReply:
     whole = {
         "id": "t",

@@ -40,21 +40,12 @@ def test_an_item_is_its_owners_alone(kept: Temporary[str]) -> None:
     id = kept.add("one", "a", 4)
     entry = kept.get(id, "a")
     assert (entry.item, entry.owner, entry.size, kept.size, len(kept)) == ("one", "a", 4, 4, 1)
-    for call in (kept.get, kept.take):
-        with pytest.raises(Gone, match=f"thing '{id}' is gone; make it again"):
-            call(id, "b")
+    with pytest.raises(Gone, match=f"thing '{id}' is gone; make it again"):
+        kept.get(id, "b")
     assert not kept.drop(id, "b")
     assert there(kept, id) == [True]
     assert kept.drop(id, "a")
     assert not kept.drop(id, "a")
-
-
-def test_what_is_taken_is_gone(kept: Temporary[str]) -> None:
-    id = kept.add("one", "a", 4)
-    assert kept.take(id, "a") == "one"
-    assert (len(kept), kept.size) == (0, 0)
-    with pytest.raises(Gone):
-        kept.take(id, "a")
 
 
 def test_the_least_recently_used_of_an_owner_makes_room_for_one_too_many(kept: Temporary[str]) -> None:

@@ -158,7 +158,6 @@ def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None
             [
                 "PUT /v1/collections/papers/documents",
                 "DELETE /v1/collections/papers/documents/d000",
-                "POST /reward",
             ],
         ),
         (

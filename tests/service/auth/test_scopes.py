@@ -79,8 +79,6 @@ def test_what_changes_data_needs_more_than_read(app: FastAPI) -> None:
         "predict",
         "heads",
         "heads/{draft}",
-        "draws",
-        "draws/{draw}/rewards",
     )
     compatible = (
         "/retrieve",

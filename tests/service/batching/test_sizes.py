@@ -24,7 +24,6 @@ STAMP = {"generation": 1, "model": "v0", "sequence": 1}
 ATTENTION: list[tuple[str, dict[str, Any]]] = [
     ("attend", {}),
     ("predict", {"field": "year"}),
-    ("draws", {}),
     ("vjp", {"stamp": STAMP, "grad_weights": [[1.0]] * 2}),
 ]
 REMEMBERED = {"queries": {"q1": RIVER, "q2": STONE}, "judgements": {"q1": {"a": 1.0}, "q2": {"a": 1.0}}}
@@ -61,7 +60,6 @@ SIZES: list[tuple[str, str, Any, str, int]] = [
         "feedback",
         3,
     ),
-    ("POST", "/reward", {"rewards": [{"query": RIVER, "ids": ["d1", "d23"], "reward": 1.0}]}, "feedback", 5),
 ]
 
 

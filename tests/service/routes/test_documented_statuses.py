@@ -39,8 +39,6 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "POST /v1/collections/{collection}/similar",
         "POST /v1/collections/{collection}/attend",
         "POST /v1/collections/{collection}/vjp",
-        "POST /v1/collections/{collection}/draws",
-        "POST /v1/collections/{collection}/draws/{draw}/rewards",
     ],
     ("200", ""): [
         "GET /healthz",
@@ -95,7 +93,6 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "POST /v1/collections/{collection}/feedback",
         "POST /v1/collections/{collection}/outcomes",
         "POST /v1/collections/{collection}/models/remember",
-        "POST /reward",
     ],
     ("200", "404 500"): [
         "GET /v1/collections/{collection}/judgements",

@@ -88,7 +88,6 @@ WITHOUT_WORDS = ("explore", "episode")  # no words, nothing to learn from
 LISTED = {"id": "given-id", "text": "given-text", "embedding": [0.6, 0.8]}
 EVENT = {"action_name": "click", "object_id": EXAMPLE, "query_id": ID}
 TOGETHER = tuple({*options_of(TrainingJob)} - {"seed", "promote", "accept"})  # handed on with `seed`
-REWARD = {"ids": [EXAMPLE], "reward": 1.0}
 DOCUMENTS = [OTHER, {"text": "x", "given-field": "given-member"}]
 WAYS: list[Way] = [
     Way(f"POST {HERE}/search", {"query": QUERY}),
@@ -102,10 +101,8 @@ WAYS: list[Way] = [
     Way(f"POST {HERE}/similar", {"like": [EXAMPLE], "query": QUERY}, without=("explore",)),
     *attention("attend"),
     Way(f"POST {HERE}/attend", {"queries": [QUERY], "vectors": [VECTOR]}, without=("ids",)),
-    *attention("draws"),
     *attention("predict", field="i"),
     *attention("vjp", stamp="$stamp", grad_context=[VECTOR]),
-    Way(f"POST {HERE}/draws/{{draw}}/rewards", {"rewards": [[0.625, 0.375]]}),
     Way(f"PUT {HERE}", {}, collection="new"),
     Way("PUT /v1/aliases/{alias}", {"collection": "papers"}),
     Way(f"PUT {HERE}/documents", [LISTED], "json", "own", DocumentGiven),
@@ -165,8 +162,6 @@ WAYS: list[Way] = [
     Way("POST /v1/rerank", {"model": "papers", "query": QUERY, "documents": DOCUMENTS}),
     Way("POST /v2/rerank", {"model": "papers@v0", "query": QUERY, "documents": DOCUMENTS}),
     Way("POST /retrieve", {"queries": [QUERY]}),
-    Way("POST /reward", {"rewards": [{"query": QUERY, **REWARD}]}, without=("rewards.query_id",)),
-    Way("POST /reward", {"rewards": [{"query_id": ID, **REWARD}]}, without=("rewards.query",)),
     Way("POST /v1/vector_stores", {"name": "stored"}),
     Way(f"POST {STORE}/search", {"query": QUERY}),
     Way(f"POST {STORE}/search", {"query": [QUERY, OTHER]}),
@@ -241,7 +236,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "text_weight": (0.0, "dense"),
     "AttendRequest.include": (["keys"], None),
     "VjpRequest.include": (["states"], None),
-    "DrawRewards.include": (["states"], None),
     "type": ("static", None),
     "file_ids": (["$file"], "$file"),
     "chunking_strategy": (STATIC, 29),
@@ -256,7 +250,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "RerankRequest.model": ("papers@v0", "v0"),
     "input_type": ("query", "query"),
     "top_n": (1, None),
-    "reward": (1.0, "thumbs_up"),
     "attributes": ({"given-field": 37}, "given-field"),
 }
 """What is given where a value cannot be made up, and what of it must arrive; None: only a difference."""
@@ -364,9 +357,6 @@ class Asker:
     def _prepared(self, way: Way) -> dict[str, str]:
         """Make or delete what a request is about; what of it stands in the path."""
         here, post = HERE.format(collection=way.collection), partial(self._client.post, headers=self.key)
-        if way.route.endswith("/rewards"):
-            drawn = post(f"{here}/draws", json={"queries": [QUERY], "samples": 2, "mode": "dense"})
-            return {"draw": drawn.json()["draw"]}
         if way.route.endswith("/outcomes"):
             post(f"{here}/search", json={"query": QUERY, "episode": "given-episode"})
         if way.route.endswith("/judge"):

@@ -15,7 +15,7 @@ from support.sizes import by_size
 from dsearch.engine import Collection
 from dsearch.service.compat.embeddings import EmbeddingsRequest
 from dsearch.service.compat.rerank import RerankRequest
-from dsearch.service.compat.retrieve import RetrieveRequest, RewardRequest
+from dsearch.service.compat.retrieve import RetrieveRequest
 from dsearch.service.compat.store_batches import BatchCreate
 from dsearch.service.compat.store_files import FileAttach, FileChange
 from dsearch.service.compat.vector_stores import VectorStoreSearch
@@ -46,7 +46,6 @@ ROUTES: dict[str, type[Any]] = {
     "/v1/rerank": RerankRequest,
     "/v2/rerank": RerankRequest,
     "/retrieve": RetrieveRequest,
-    "/reward": RewardRequest,
     "/v1/vector_stores/papers/search": VectorStoreSearch,
     "/v1/vector_stores/papers/files": FileAttach,
     "/v1/vector_stores/papers/files/d001": FileChange,
@@ -70,7 +69,6 @@ def bodies(draw: st.DrawFn) -> tuple[str, Any]:
             "/v1/embeddings": {"model": "papers", "input": "cat"},
             "/v1/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
             "/v2/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
-            "/reward": {"rewards": [{"query": "cat", "ids": ["d001"], "reward": 1.0}]},
             "/v1/vector_stores/papers/search": {"query": "cat"},
             "/v1/vector_stores/papers/files": {"file_id": "none"},
             "/v1/vector_stores/papers/files/d001": {"attributes": {"i": 1}},

@@ -35,7 +35,6 @@ WORK = {  # what does the work of an engine in this process, by the module that 
     "dsearch.client.local.documents": ("calls", "embedding_problems", "statistics"),
     "dsearch.client.local.models": ("calls", "compact", "store_files"),
     "dsearch.client.local.search": ("calls", "impression_of"),
-    "dsearch.engine.draws": ("draw", "reward"),
     "dsearch.engine.search.gradients": ("attention_parts", "vjp"),
     "dsearch.training": (
         *("judge_version", "remember", "run_evaluation", "run_training", "run_tuning", "save_model"),

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from support.cli.recorder import MADE_UP, plain
 
-from dsearch.engine import Collection, SearchEngine, calls, draws
+from dsearch.engine import Collection, SearchEngine, calls
 from dsearch.engine.episodes import Episodes
 from dsearch.engine.feedback import explored, impression_of
 from dsearch.engine.search import gradients
@@ -33,7 +33,7 @@ from dsearch.training import judging, remember
 
 DOES_THE_WORK: list[Any] = [
     *(Collection, SearchEngine, Episodes, FeedbackStore, TaskStore, Uploads, Attachments),
-    *(calls, draws, gradients, judging),
+    *(calls, gradients, judging),
     *(similar, embed, rerank, explored, impression_of, remember, Reader.get),
 ]
 """Functions, and classes and modules of them, to which routes hand on what they were asked."""

@@ -39,7 +39,6 @@ def batch_of(head: Head, corpus: torch.Tensor, *, with_keywords: bool = True) ->
         scored=torch.tensor([[3, 1], [4, 0], [7, 8], [2, 6]]),
         teacher=torch.tensor([[3.0, 1.0], [1.0, 0.0], [1.0, 5.0], [2.0, 2.0]], dtype=torch.float64),
         mask=torch.tensor([[True, True], [True, False], [True, True], [True, True]]),
-        reward=lambda shown: shown.double(),
     )
 
 

@@ -88,8 +88,11 @@ DENOMINATORS = {
 def test_the_denominator_decides_which_documents_move(name: str, heads: int) -> None:
     """The gradient on a stored embedding is exactly 0 where a document has no part."""
     corpus = unit(20, 8).requires_grad_()
-    loss = objectives.OBJECTIVES[name](batch_of(opened_head(8, heads), corpus))
-    gradient = torch.autograd.grad(loss, corpus)[0]
+    batch = batch_of(opened_head(8, heads), corpus)
+    if name == "reinforce":  # whatever is drawn has a grade of its own
+        grades = torch.rand(4, 20, dtype=torch.float64)
+        batch = replace(batch, relevant=torch.arange(20).expand(4, 20), target=grades)
+    gradient = torch.autograd.grad(objectives.OBJECTIVES[name](batch), corpus)[0]
     moved = set(gradient.abs().sum(-1).nonzero()[:, 0].tolist())
     assert moved == DENOMINATORS[name]
 
@@ -122,12 +125,10 @@ def test_frozen_attention_is_the_same_computed_once_or_each_time(
     torch.testing.assert_close(given, objectives.retention(head, corpus[drawn], corpus))
 
 
-def test_rewards_give_in_expectation_the_gradient_of_the_expected_reward() -> None:
+def test_grades_of_drawn_documents_give_in_expectation_the_gradient_of_the_expected_grade() -> None:
     head, corpus = opened_head(8, 2), unit(20, 8)
-    worth = torch.rand(4, 20, dtype=torch.float64)
-    batch = replace(
-        batch_of(head, corpus), reward=lambda shown: worth.gather(1, shown), generator=torch.Generator()
-    )
+    batch = replace(batch_of(head, corpus), generator=torch.Generator())
+    worth = batch.grades_of(torch.arange(20).expand(4, 20))
     weights = batch.log_weights(batch.whole()).exp()
     exact = torch.autograd.grad(-(weights * worth).sum(1).mean(), head.query_in)[0]
     estimates = torch.stack(
@@ -135,10 +136,10 @@ def test_rewards_give_in_expectation_the_gradient_of_the_expected_reward() -> No
     )
     error = (estimates.mean(0) - exact).norm() / exact.norm()
     assert error < 4 * (estimates.std(0).norm() / 400**0.5) / exact.norm()
-    assert error < 0.2
+    assert error < 0.25
 
 
-def test_without_a_reward_the_grades_are_it() -> None:
+def test_rewards_are_shares_of_the_grades() -> None:
     batch = batch_of(opened_head(8, 1), unit(20, 8))
     shown = torch.tensor([[3, 5, 1], [9, 0, 9], [7, 19, 19], [0, 1, 2]])
     assert batch.grades_of(shown).tolist() == [
