@@ -97,11 +97,14 @@ class DeleteResult:
 
     Attributes:
         missing: number of ids that no document has.
+        note: that shards of a cluster keep the documents until the next publishing, and how to publish; null
+            for a collection that was never published.
     """
 
     sequence: int
     deleted: int
     missing: int = 0
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +318,7 @@ class Task:
         progress: `{stage, done, total, elapsed_s, eta_s}` while it runs.
         result: when done; of train, tune and save `{model, live, reason, verdict, gate}`, of evaluate the
             report, of refresh `{generation, model, keys}`, of compact
-            `{complete, rows, bytes_before, bytes_after}`, of migrate
+            `{complete, rows, bytes_before, bytes_after, note}`, of migrate
             `{documents, encoded, encoder, models_left_behind, remembered}`, of files `FilesResult`, also
             when it failed after some were stored.
         problem: `{code, detail}`, and `hint` where a command helps, when it failed.

@@ -68,6 +68,13 @@ def typed(name: str, *arguments: str) -> str:
     return Command(name, arguments).line(_home.get())
 
 
+def with_home(text: str, *commands: str) -> str:
+    """A text that names commands without a home, as they have to be typed here."""
+    for name in commands:
+        text = text.replace(str(Command(name)), typed(name))
+    return text
+
+
 def error_text(error: DsearchError) -> str:
     """The text of an error, its command as it has to be typed here; of a server's route the command too."""
     home = _home.get()

@@ -6,6 +6,7 @@ import json
 import math
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from dsearch.errors import amount
 COORDINATOR = "dsearch"
 READY_S = 300.0
 GRACE_S = 30.0  # lifetime of a replaced release; no request may take longer
+_END_S = 1.0  # within which a process that was killed has ended
 _STATE = b"dsearch:releases"
 _RETIRING = b"dsearch:retiring"
 
@@ -141,6 +143,9 @@ class Coordinator:
             if actors in self._retiring:  # not withdrawn meanwhile
                 self._retiring.remove(actors)
                 self._keep()
+            live = [live.actors for live in self._live.values()]
+        time.sleep(_END_S)
+        _tidy_caches(live)
 
     def _keep(self) -> None:
         from ray.experimental.internal_kv import _internal_kv_put  # pyright: ignore[reportPrivateUsage]
@@ -256,6 +261,17 @@ def stop_all() -> None:
     serve.shutdown()
     ray.get(running.withdraw.remote(), timeout=GRACE_S)
     ray.kill(running)
+
+
+def _tidy_caches(releases: list[list[list[str]]]) -> None:
+    """Let the actors of live releases remove copies of replaced ones from their machines."""
+    import ray
+
+    from dsearch.cluster.connection import NAMESPACE
+
+    for name in (name for actors in releases for names in actors for name in names):
+        with suppress(ValueError):  # gone already
+            ray.get_actor(name, namespace=NAMESPACE).tidy_cache.remote()
 
 
 def _kill(actors: list[list[str]]) -> None:

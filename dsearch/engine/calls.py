@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsearch.engine.collection import Collection
+from dsearch.engine.indexing.releases import deletion_note
 from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.files import UNTRAINED, retired_part, served_version
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_head_alone
@@ -87,7 +88,7 @@ def delete_document(collection: Collection, id: str) -> DeleteResult:
         raise DocumentNotFound(
             f"no document {id[:80]!r} in collection {collection.name!r}; nothing was deleted"
         )
-    return DeleteResult(receipt.sequence, receipt.deleted)
+    return DeleteResult(receipt.sequence, receipt.deleted, note=deletion_note(collection.store))
 
 
 def delete_documents(
@@ -102,7 +103,8 @@ def delete_documents(
         selection = "neither ids nor filter" if ids is None else "ids and filter"
         raise InvalidRequest(f"{selection}; give one of the two")
     receipt = collection.delete_matching(filter) if ids is None else collection.delete(ids)
-    return DeleteResult(receipt.sequence, receipt.deleted, receipt.missing)
+    note = deletion_note(collection.store) if receipt.deleted else None
+    return DeleteResult(receipt.sequence, receipt.deleted, receipt.missing, note)
 
 
 def change_metadata(collection: Collection, id: str, changes: object) -> MetadataResult:

@@ -16,6 +16,7 @@ from dsearch.engine.home import Home, HomeEncoders, drop_alias, given_identity, 
 from dsearch.engine.indexing.chunking import PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, require_options
 from dsearch.engine.indexing.leases import clear, tidy
+from dsearch.engine.indexing.releases import tidy_releases
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
 from dsearch.engine.maintenance.migrate import (
     Migration,
@@ -394,6 +395,7 @@ class SearchEngine:
         if not self.readonly:
             clear(store)
             tidy(store)
+            tidy_releases(store)
         opened = self._collection(store)
         if loss := opened.feedback.loss():  # clicks are missing, documents are not: say it and go on
             _log.warning("%s", loss)

@@ -169,8 +169,11 @@ def test_shards_of_a_replaced_release_end_after_its_grace_and_with_all_others(
         def start(self) -> None:
             pass
 
+    tidied: list[list[list[list[str]]]] = []
     monkeypatch.setattr(module.threading, "Timer", Timer)
     monkeypatch.setattr(module, "_kill", ended.append)
+    monkeypatch.setattr(module, "_tidy_caches", tidied.append)
+    monkeypatch.setattr(module, "_END_S", 0.0)
 
     running = Coordinator()
     first, second, third = (
@@ -178,7 +181,7 @@ def test_shards_of_a_replaced_release_end_after_its_grace_and_with_all_others(
     )
     assert [seconds for seconds, _ in timers] == [5.0, 5.0]
     timers[0][1]()
-    assert ended == [first]
+    assert (ended, tidied) == ([first], [[third]])  # on the machines of those that answer now
     again = Coordinator()  # as Ray restarts it
     assert (len(timers), timers[2][0]) == (3, module.GRACE_S)
     again.withdraw()

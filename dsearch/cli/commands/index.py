@@ -14,7 +14,16 @@ from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.output import tell_prompts, tell_waiting
 from dsearch.cli.remote import index_by_server, is_there, reader_of, server_of, stays_here
-from dsearch.cli.session import ProgressBars, as_json, as_rate, opened_engine, print_json, say, typed
+from dsearch.cli.session import (
+    ProgressBars,
+    as_json,
+    as_rate,
+    opened_engine,
+    print_json,
+    say,
+    typed,
+    with_home,
+)
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest, amount
 from dsearch.results import CollectionDamaged, CollectionInfo, WriteResult
 
@@ -390,17 +399,17 @@ def delete(
     condition: Any = options.filter_of(filter)  # checked by the deletion
     try:
         with opened_engine(home, readonly=False) as (engine, _):
-            target = engine.collection(collection)
-            receipt = target.delete(ids) if ids else target.delete_matching(condition)
+            from dsearch.engine.calls import delete_documents
+
+            result = delete_documents(engine.collection(collection), ids=ids or None, filter=condition)
     except HomeLocked as locked:
         with server_of(locked) as client:
-            receipt = client.delete_many(collection, ids=ids or None, filter=condition)
+            result = client.delete_many(collection, ids=ids or None, filter=condition)
     if json:
-        print_json({"sequence": receipt.sequence, "deleted": receipt.deleted, "missing": receipt.missing})
+        print_json(result)
         return
-    missing = (
-        f", {receipt.missing} {'was' if receipt.missing == 1 else 'were'} not there"
-        if receipt.missing
-        else ""
-    )
-    typer.echo(f"{collection}: {receipt.deleted} deleted{missing}")
+    were = "was" if result.missing == 1 else "were"
+    missing = f", {result.missing} {were} not there" if result.missing else ""
+    typer.echo(f"{collection}: {result.deleted} deleted{missing}")
+    if result.note is not None:
+        say(with_home(result.note, "refresh", "cluster start"))

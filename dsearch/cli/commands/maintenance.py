@@ -19,7 +19,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.output import tell_prompts
 from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
-from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_json, say
+from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_json, say, with_home
 from dsearch.errors import Conflict, DsearchError, HomeLocked, amount
 
 _SHOWN = 20  # findings
@@ -206,6 +206,8 @@ def _left(report: dict[str, Any]) -> str:
     if report["models"]:
         versions = ", ".join(report["models"])
         return f"model {versions} has an index of its own with some of them; delete it, or train again"
+    if report["releases"]:
+        return with_home(report["note"], "cluster start")
     if report["kept"]:
         return f"{report['kept']} are needed by a generation; run this again"
     return "the database's log is read by another process; end that, and run this again"

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dsearch.config import Settings
     from dsearch.engine import Collection, SearchEngine
     from dsearch.engine.indexing.ingest import Ingestion, OnProgress
+    from dsearch.store import Store
     from dsearch.types import Document
 
 
@@ -173,27 +175,34 @@ def start(
     """Split the live generation of a collection, start its shards, and let them answer.
 
     Where no Ray runs and --ray is auto or of this machine, one is started, for this machine alone. Called
-    again after `dsearch refresh` it exchanges what answers, all shards at once.
+    again after `dsearch refresh` it exchanges what answers, all shards at once, and removes old releases and
+    their copies at other places.
     """
     from dsearch.cluster.connection import ray_module
     from dsearch.cluster.coordinator import coordinator, outcome
+    from dsearch.cluster.release.transfer import below, send
+    from dsearch.engine.indexing.leases import Lease
+    from dsearch.engine.indexing.releases import mark_published, mark_sent
 
     ray_module()
     with opened_engine(home, readonly=True) as (engine, _):
         opened = engine.collection(collection)
         release, folder = _split(opened, shards)
-    ray = _joined_or_started(ray)
-    uri = str(folder.resolve())
-    if at is not None:
-        from dsearch.cluster.release.transfer import below, send
-
-        uri = below(at, collection, folder.name)
-        say(f"sending {amount(len(release.shards), 'shard')} to {uri}")
-        send(folder, uri)
-    say(f"starting {amount(len(release.shards), 'shard')}, {replicas} of each")
-    live: dict[str, Any] = outcome(
-        coordinator(start=True).publish.remote(uri, replicas, str(cache.expanduser().resolve()), cpus)
-    )
+        with ExitStack() as until_published:  # retention keeps it
+            until_published.callback(Lease(folder).release)
+            ray = _joined_or_started(ray)
+            uri = str(folder.resolve())
+            if at is not None:
+                uri = below(at, collection, folder.name)
+                say(f"sending {amount(len(release.shards), 'shard')} to {uri}")
+                mark_sent(opened.store, folder, uri)
+                send(folder, uri)
+            say(f"starting {amount(len(release.shards), 'shard')}, {replicas} of each")
+            live: dict[str, Any] = outcome(
+                coordinator(start=True).publish.remote(uri, replicas, str(cache.expanduser().resolve()), cpus)
+            )
+            mark_published(folder)
+        _remove_replaced(opened.store, uri)
     if as_json:
         print_json(live)
     else:
@@ -280,10 +289,11 @@ def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
     """The release of the live generation, written unless it is there."""
     from dsearch.cluster.release.release import Release
     from dsearch.cluster.release.split import split
+    from dsearch.engine.indexing.releases import FOLDER
 
     generation = collection.snapshot.generation
     name = f"{generation.number:06d}-{shards}-{generation.manifest.digest[:12]}"
-    folder = collection.store.path / "releases" / name
+    folder = collection.store.path / FOLDER / name
     if collection.stale:
         say(
             "documents were written or deleted since the generation was built; they are not in the shards "
@@ -293,6 +303,22 @@ def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
         return Release.read(folder), folder
     say(f"splitting generation {generation.number} into {shards}")
     return split(collection.store, generation, folder, shards), folder
+
+
+def _remove_replaced(store: Store, uri: str) -> None:
+    """Remove old releases, and the copies of all but the one that answers from `uri`."""
+    from dsearch.cluster.release.transfer import remove
+    from dsearch.engine.indexing.releases import forget_sent, sent_releases, tidy_releases
+    from dsearch.errors import DsearchError
+
+    tidy_releases(store)
+    for sent in sent_releases(store):
+        if sent.uri != uri:
+            try:
+                remove(sent.uri)
+                forget_sent(sent)
+            except (DsearchError, OSError) as error:
+                say(f"the copy of a replaced release at {sent.uri} stays until the next publishing: {error}")
 
 
 def ingest_on_ray(

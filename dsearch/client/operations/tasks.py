@@ -101,7 +101,8 @@ class TaskOperations:
     def compact(self, collection: str) -> Flow[Task]:
         """Compact the files, and make deleted and replaced data unreadable. `POST …/compact`
 
-        `complete` in the task's result says whether nothing of it is left in any file.
+        `complete` in the task's result says whether nothing of it is left in any file; `note` what to do
+        about releases that shards of a cluster answer with.
         """
         return (yield from begun(collection, "compact"))
 

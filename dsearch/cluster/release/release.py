@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dsearch.engine.indexing.releases import RELEASE_NAME
 from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.index.durable import file_digest, files_below
 from dsearch.index.manifest import MANIFEST_NAME
 
-RELEASE_NAME, SHARD_NAME, FREQUENCIES_NAME = "release.json", "shard.json", "frequencies.npy"
-ROWS_NAME = "rows.npy"  # a release of before query memories has none
+SHARD_NAME, FREQUENCIES_NAME = "shard.json", "frequencies.npy"
 FORMAT = 1
 
 # SQLite creates these when it opens the database; the lock file is empty.

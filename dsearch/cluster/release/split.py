@@ -18,12 +18,13 @@ import numpy as np
 
 from dsearch.cluster.release.release import (
     FREQUENCIES_NAME,
-    ROWS_NAME,
     Release,
     ShardEntry,
     ShardManifest,
     digests_below,
 )
+from dsearch.engine.indexing.leases import Lease
+from dsearch.engine.indexing.releases import ROWS_NAME
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import Generation, PassageTable
 from dsearch.index.durable import publish_folder
@@ -60,6 +61,7 @@ def split(store: Store, generation: Generation, folder: Path, shards: int) -> Re
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = folder.parent / f".{folder.name}.splitting-{os.getpid()}-{uuid4().hex[:8]}"
     unfinished.mkdir()
+    lease = Lease(unfinished)  # what a broken split leaves is removed
     try:
         bounds = np.linspace(0, len(generation), shards + 1).astype(np.int64).tolist()
         entries = [
@@ -83,6 +85,8 @@ def split(store: Store, generation: Generation, folder: Path, shards: int) -> Re
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+    finally:
+        lease.release()
     return release
 
 

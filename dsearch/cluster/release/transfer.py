@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from dsearch.cluster.release.release import RELEASE_NAME, Release, ShardManifest
-from dsearch.errors import CorruptData, InvalidRequest, MissingExtra, Unavailable
+from dsearch.cluster.release.release import Release, ShardManifest
+from dsearch.engine.indexing.leases import Lease, alone_with
+from dsearch.engine.indexing.releases import RELEASE_NAME
+from dsearch.errors import CorruptData, DsearchError, InvalidRequest, MissingExtra, Unavailable
 
 
 def read_release(uri: str) -> Release:
@@ -58,6 +62,7 @@ def fetch_shard(uri: str, name: str, digest: str, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     arriving = cache / f".{digest}.{os.getpid()}-{uuid4().hex[:8]}"
     arriving.mkdir()
+    lease = Lease(arriving)  # what a broken transfer leaves is removed
     try:
         _copy_file(files, f"{folder}/{name}/shard.json", arriving / "shard.json")
         for file in ShardManifest.read(arriving, digest).files:
@@ -72,6 +77,7 @@ def fetch_shard(uri: str, name: str, digest: str, cache: Path) -> Path:
                 raise
         return shard
     finally:
+        lease.release()
         shutil.rmtree(arriving, ignore_errors=True)
 
 
@@ -95,6 +101,37 @@ def send(folder: Path, uri: str) -> None:
         raise Unavailable(
             f"cannot write to {target} ({error}); is it there, and may we write to it?"
         ) from error
+
+
+def remove(uri: str) -> None:
+    """Remove the copy of a release; one that is gone already is no error.
+
+    Raises:
+        MissingExtra, InvalidRequest.
+        Unavailable: `uri` cannot be changed.
+    """
+    files, target = _file_system(uri)
+    try:
+        with suppress(FileNotFoundError):
+            files.delete_dir(target)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"cannot remove {target} ({error}); is it there, and may we change it?") from error
+
+
+def tidy_cache(cache: Path, collection: str, keep: Sequence[str]) -> None:
+    """Remove copies of a collection's shards that no process reads, and what broken transfers left.
+
+    Args:
+        cache: folder of copies, by digest.
+        collection: name of the collection.
+        keep: digests of shards to keep.
+    """
+    for copy in cache.iterdir() if cache.is_dir() else ():
+        with suppress(OSError, DsearchError):
+            if copy.name not in keep and ShardManifest.read(copy).collection == collection:
+                with alone_with(copy) as alone:
+                    if alone:
+                        shutil.rmtree(copy)
 
 
 def below(uri: str, *names: str) -> str:

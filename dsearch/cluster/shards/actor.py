@@ -58,6 +58,13 @@ class ShardActor:
         """CPU time of this process, in seconds."""
         return time.process_time()
 
+    def tidy_cache(self) -> None:
+        """Remove copies of the collection's other releases from this machine, unless a process reads them."""
+        from dsearch.cluster.release.transfer import read_release, tidy_cache
+
+        release = read_release(self._place[0])
+        tidy_cache(self._place[3], release.collection, [shard.digest for shard in release.shards])
+
     def answer(self, method: str, packed: bytes) -> bytes:
         """Call a method of `Shard` with a record; argument and result are packed (wire/packing.py).
 
@@ -82,6 +89,7 @@ class ShardActor:
 
             uri, name, digest, cache = self._place
             self._opened = Shard.open(fetch_shard(uri, name, digest, cache), digest)
+            self.tidy_cache()
         return self._opened
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float32, Int64
 
 from dsearch.attention import PartialAttention
 from dsearch.attention.retrieval.maxp import best_passages
-from dsearch.cluster.release.release import FREQUENCIES_NAME, ROWS_NAME, ShardManifest
+from dsearch.cluster.release.release import FREQUENCIES_NAME, ShardManifest
 from dsearch.cluster.shards import second_stage
 from dsearch.cluster.shards import training as shard_training
 from dsearch.cluster.shards.memory import RecalledHere, ShardMemories
@@ -37,6 +37,8 @@ from dsearch.cluster.wire.messages import (
     ShardGradients,
     ShardHit,
 )
+from dsearch.engine.indexing.leases import Lease
+from dsearch.engine.indexing.releases import ROWS_NAME
 from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.coverage import whole_log_partition
 from dsearch.engine.search.arrangement import text_name
@@ -59,6 +61,7 @@ class Shard:
         store: its documents.
         state: its part of the generation.
         rows: row of each document in the home; None in a release of before query memories.
+        lease: keeps its folder while it is open.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class Shard:
         store: Store,
         state: Snapshot,
         rows: Int64[np.ndarray, " documents"] | None = None,
+        lease: Lease | None = None,
     ):
         self.manifest = manifest
+        self._lease = lease
         self._memories = ShardMemories(state, rows)
         self.store = store
         self.state = state
@@ -87,6 +92,20 @@ class Shard:
             CorruptData: a file is missing or changed, or this is another shard.
             UnsupportedFormat.
         """
+        try:
+            lease = Lease(folder)
+        except OSError as error:
+            raise CorruptData(
+                f"{folder}: cannot be opened ({error}); publish the collection again"
+            ) from error
+        try:
+            return cls._open(folder, digest, lease)
+        except BaseException:
+            lease.release()
+            raise
+
+    @classmethod
+    def _open(cls, folder: Path, digest: str | None, lease: Lease) -> Shard:
         manifest = ShardManifest.read(folder, digest)
         manifest.verify(folder)
         generation = Generation.open(folder / "generations" / f"{manifest.generation:06d}")
@@ -100,11 +119,13 @@ class Shard:
         state = Snapshot.of(generation, fresh, nothing, manifest.sequence)
         rows = np.load(folder / ROWS_NAME, allow_pickle=False) if (folder / ROWS_NAME).exists() else None
         store = Store.open(folder, readonly=True)
-        return cls(manifest, store, replace(state, fields=KeptFields(store).of), rows)
+        return cls(manifest, store, replace(state, fields=KeptFields(store).of), rows, lease)
 
     def close(self) -> None:
-        """Close its files."""
+        """Close its files, which may be removed then."""
         self.store.close()
+        if self._lease is not None:
+            self._lease.release()
 
     def propose(self, question: ProposalRequest) -> Proposal:
         """Propose the candidates of each leg, with the parts of their logits."""

@@ -14,6 +14,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import OnProgress
 from dsearch.engine.indexing.leases import clear, retire
+from dsearch.engine.indexing.releases import holding_note, releases_holding_deleted, retire_releases
 from dsearch.engine.models.documents import FOLDER
 from dsearch.errors import Cancelled
 from dsearch.store import Store
@@ -36,6 +37,8 @@ class Compaction:
         held: generations that another reader holds, so that they could not be deleted.
         models: versions whose own, older document index still contains deleted rows.
         overwritten: True if SQLite's write-ahead log was emptied too; an active reader prevents it.
+        releases: releases for shards, and URIs of their copies, that contain deleted rows.
+        note: what to do about `releases`; None where there is nothing to do.
     """
 
     bytes_before: int
@@ -46,11 +49,14 @@ class Compaction:
     held: tuple[int, ...]
     models: tuple[str, ...]
     overwritten: bool
+    releases: tuple[str, ...] = ()
+    note: str | None = None
 
     @property
     def complete(self) -> bool:
-        """True if no file of the collection contains rows that were deleted before the start."""
-        return not self.kept and not self.held and not self.models and self.overwritten
+        """True if no file of the collection, and no release, has rows that were deleted before the start."""
+        nothing_left = not self.kept and not self.held and not self.models and not self.releases
+        return nothing_left and self.overwritten
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, with `complete`."""
@@ -70,7 +76,8 @@ def compact(
 
     What had been deleted or replaced before is then in none of the files. A reader that holds an older
     generation, or is in the middle of reading, prevents that, and so does a model of scope `full`, which has
-    the documents of its training: `Compaction.complete` tells. Feedback and backups are not looked at.
+    the documents of its training, or a release that shards answer with: `Compaction.complete` tells.
+    Feedback and backups are not looked at.
 
     Searches and writes go on; while the database is written anew, writes wait.
 
@@ -116,6 +123,7 @@ def _compact(
         while True:
             collection.forget_states()
             retire(store, keep=1)
+            retire_releases(store, keep=1)
             unreleased = tuple(store.retirable_generations(1))
             if not unreleased or time.monotonic() >= until:
                 break
@@ -132,6 +140,7 @@ def _compact(
             rows += report.rows
         if on_progress is not None:
             on_progress(Progress("purge", 1, 1, time.monotonic() - started))
+    holding = tuple(releases_holding_deleted(store))
     later = min(generation.snapshot for generation in store.generations()) >= requested
     return Compaction(
         before,
@@ -142,6 +151,8 @@ def _compact(
         unreleased,
         tuple(models_holding_deleted(store)),
         report.overwritten,
+        holding,
+        holding_note(store, holding),
     )
 
 

@@ -30,6 +30,7 @@ from dsearch.engine.home import DELETED, Home, require_encoder
 from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending
 from dsearch.engine.indexing.leases import alone_with
+from dsearch.engine.indexing.releases import carry_sent
 from dsearch.engine.options import KeyOptions, language_of, search_fields_of, tokenizer_for
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.index.durable import sync_folder
@@ -199,6 +200,7 @@ def switch(
                 _copy_all(source.store, target, None)  # a document was added and deleted meanwhile
             encoded += encode_pending(target, encoder)
             remembered = _copy_remembered(source.store, target, encoder)
+            carry_sent(source.store, target.path)
             documents = target.count().documents
             with source.feedback.replacement():  # later events are refused, not lost
                 copy_feedback(source.store.path, target.path)

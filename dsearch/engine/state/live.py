@@ -17,6 +17,7 @@ from jaxtyping import Float32
 from dsearch.engine.indexing.chunking import passage_table
 from dsearch.engine.indexing.ingest import BuiltGeneration, generation_folder, publish
 from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release, tidy
+from dsearch.engine.indexing.releases import tidy_releases
 from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import with_tuned_parameters
 from dsearch.engine.models.files import served_version
@@ -157,6 +158,7 @@ class LiveState:
             state = self._show(self._beside(generation))
             self._tokens.published(generation.rows, state.fresh.rows)
         tidy(self._store)
+        tidy_releases(self._store)
 
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
         """Search the keys of generation `number` with other parameters, if it is the present one."""

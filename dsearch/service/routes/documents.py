@@ -197,9 +197,12 @@ async def get_document(
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest, Conflict, Overloaded),
 )
 async def delete_document(collection: str, id: str, service: TheService) -> Response:
-    """Delete one document; gone from every later search on return."""
+    """Delete one document; gone from every later search on return.
+
+    Shards of a cluster answer with their release until the next publishing: `note` says so.
+    """
     deleted = await service.writing.run(service.catalogue.write(calls.delete_document, collection, id))
-    return json_answer({"sequence": deleted.sequence, "deleted": deleted.deleted})
+    return json_answer({"sequence": deleted.sequence, "deleted": deleted.deleted, "note": deleted.note})
 
 
 def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> WriteResult:
@@ -213,7 +216,10 @@ _BODIES = documented(InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMedia
 
 @router.post("/delete", response_model=DeleteResult, responses=documented(CollectionNotFound) | _BODIES)
 async def delete_documents(collection: str, body: DeleteRequest, service: TheService) -> Response:
-    """Delete the documents of these ids, or those that match a filter; gone on return."""
+    """Delete the documents of these ids, or those that match a filter; gone on return.
+
+    Shards of a cluster answer with their release until the next publishing: `note` says so.
+    """
     delete = service.catalogue.write(calls.delete_documents, collection, ids=body.ids, filter=body.tree())
     return json_answer(await service.writing.run(delete))
 

@@ -101,7 +101,8 @@ async def compact_collection(collection: str, service: TheService) -> Response:
 
     Searches go on; while the database is written anew, writes wait. The result's `complete` says whether
     nothing is left; where it is false, `held` names generations that another process reads, `models` versions
-    with an index of their own.
+    with an index of their own, `releases` what shards of a cluster answer with until the next publishing, and
+    `note` says what to do about these.
     """
     return await _take_on(service, "compact", collection, {})
 

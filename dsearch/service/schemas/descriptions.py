@@ -284,7 +284,7 @@ EXAMPLES: dict[str, Any] = {
         "problems": [],
         "refused": 0,
     },
-    "DeleteResult": {"sequence": 122, "deleted": 2, "missing": 1},
+    "DeleteResult": {"sequence": 122, "deleted": 2, "missing": 1, "note": None},
     "MetadataResult": {"sequence": 123, "id": "q-mc2", "metadata": {"year": 2018}},
     "Facets": {
         "documents": 3,

@@ -209,8 +209,10 @@ function remover(collection, id) {
       return;
     }
     try {
-      await removeDocument(collection, id);
-      made.closest("tr").remove();
+      const { note } = await removeDocument(collection, id);
+      const row = made.closest("tr");
+      if (note) row.closest("table").before(element("p", "quiet", note));
+      row.remove();
     } catch (error) {
       made.textContent = error.message;
     }

@@ -12,11 +12,12 @@ import pytest
 from support.ports import free_port
 
 from dsearch.cluster.release import transfer
-from dsearch.cluster.release.release import RELEASE_NAME, Release
+from dsearch.cluster.release.release import Release
 from dsearch.cluster.release.split import split
 from dsearch.cluster.release.transfer import below, fetch_shard, read_release, send
 from dsearch.cluster.shards.shard import Shard
 from dsearch.engine import Collection
+from dsearch.engine.indexing.releases import RELEASE_NAME
 from dsearch.errors import CorruptData, InvalidRequest, Unavailable
 
 pytest.importorskip("pyarrow")
