@@ -128,6 +128,7 @@ def create_app(
         version=__version__,
         description=_DESCRIPTION.strip(),
         lifespan=lifespan,
+        openapi_url=None,  # its route would write the document anew for every request
         docs_url=None,
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours makes one span of a request

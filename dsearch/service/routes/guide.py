@@ -17,6 +17,7 @@ from dsearch.guide import guide, guides, picture
 from dsearch.guide.search import anchor_of, search_guides
 from dsearch.service.wire.json import CONTENT_SECURITY_POLICY
 from dsearch.service.wire.problems import problem_of
+from dsearch.service.wire.rendered import RenderedOnce
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -49,10 +50,11 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 def install(app: FastAPI) -> None:
     """Serve the guides; they are no part of the API's description."""
+    pages = _Pages()
     app.router.routes += [
-        Route("/guide", _guide, name="guides"),
+        Route("/guide", pages.answer, name="guides"),
         Route("/guide/{name}.png", _picture, name="guide_picture"),
-        Route("/guide/{topic}", _guide, name="guide"),
+        Route("/guide/{topic}", pages.answer, name="guide"),
     ]
 
 
@@ -64,26 +66,39 @@ async def _picture(request: Request) -> Response:
     return FileResponse(path, headers={"Cache-Control": "no-cache"})
 
 
-async def _guide(request: Request) -> Response:
-    listed = guides()
-    query = request.query_params.get("q", "")[:MAX_QUERY_CHARACTERS].strip()
-    if query:
-        return await _results(query)
-    topic = request.path_params.get("topic", listed[0].topic)
-    try:
-        text = guide(topic)
-    except NotFound as error:
-        return problem_of(error)
-    title = next(entry.title for entry in listed if entry.topic == topic)
+class _Pages:
+    """The pages of the guides, each rendered once."""
+
+    def __init__(self) -> None:
+        self._listed = RenderedOnce(lambda: {entry.topic: entry.title for entry in guides()})
+        self._pages: dict[str, RenderedOnce[str]] = {}
+
+    async def answer(self, request: Request) -> Response:
+        """The page of a topic, or of the sections that have the words of a query."""
+        listed = await self._listed.content()
+        query = request.query_params.get("q", "")[:MAX_QUERY_CHARACTERS].strip()
+        if query:
+            return _answer(await run_in_threadpool(_results, query))
+        topic = request.path_params.get("topic", next(iter(listed)))
+        if topic not in listed:
+            try:
+                await run_in_threadpool(guide, topic)
+            except NotFound as error:
+                return problem_of(error)
+        page = self._pages.setdefault(topic, RenderedOnce(lambda: _rendered(topic, listed[topic])))
+        return _answer(await page.content())
+
+
+def _rendered(topic: str, title: str) -> str:
     # On /guide itself a picture's name would lead elsewhere.
-    body = _MARKDOWN.render(text).replace('<img src="', '<img src="/guide/')
+    body = _MARKDOWN.render(guide(topic)).replace('<img src="', '<img src="/guide/')
     for wide in ("pre", "table"):  # they scroll within, by keyboard too
         body = body.replace(f"<{wide}>", f'<{wide} tabindex="0">')
     return _page(title, _HEADING.sub(_with_anchor, body), topic)
 
 
-async def _results(query: str) -> Response:
-    sections = await run_in_threadpool(search_guides, query, RESULTS)
+def _results(query: str) -> str:
+    sections = search_guides(query, RESULTS)
     items = "".join(
         f'<li><a href="/guide/{section.topic}#{section.anchor}">{escape(section.heading)}</a> '
         f"({section.topic})<br>{escape(section.snippet)}</li>"
@@ -98,12 +113,15 @@ def _with_anchor(heading: re.Match[str]) -> str:
     return f'<h{level} id="{anchor_of(unescape(_TAG.sub("", content)))}">{content}</h{level}>'
 
 
-def _page(title: str, body: str, topic: str = "", query: str = "") -> Response:
+def _page(title: str, body: str, topic: str = "", query: str = "") -> str:
     links = "".join(
         f'<li><a href="/guide/{entry.topic}"{" aria-current=page" if entry.topic == topic else ""}>'
         f"{escape(entry.title)}</a></li>"
         for entry in guides()
     )
-    page = _PAGE.format(title=escape(title), links=links, body=body, query=escape(query, quote=True))
+    return _PAGE.format(title=escape(title), links=links, body=body, query=escape(query, quote=True))
+
+
+def _answer(page: str) -> Response:
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": _POLICY}
     return HTMLResponse(page, headers=headers)

@@ -1,4 +1,8 @@
-"""The page at `/` and the API's description at `/docs`: static files of this package, no other host's."""
+"""The page at `/` and the API's description at `/docs`: static files of this package, no other host's.
+
+The description itself, `/openapi.json`, is the same for everybody: a second of work when it is first asked
+for, and bytes from then on.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import orjson
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
+
+from dsearch.service.wire.rendered import RenderedOnce
 
 UI = Path(__file__).parents[1] / "ui"
 
@@ -27,10 +34,11 @@ class _Files(StaticFiles):
 
 
 def install(app: FastAPI) -> None:
-    """Serve the page and the description."""
+    """Serve the page, the API's description, and the page that shows it."""
     app.router.routes += [
         Route("/", _page("index.html"), name="page"),
         Route("/docs", _page("docs.html"), name="docs"),
+        Route("/openapi.json", _description(app), name="openapi", include_in_schema=False),
         Mount("/docs/assets", _Files(directory=_swagger_folder()), name="docs_assets"),
         Mount("/ui", _Files(directory=UI), name="ui"),
     ]
@@ -41,6 +49,15 @@ def _page(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         return FileResponse(UI / name, headers={"Cache-Control": "no-cache"})
 
     return page
+
+
+def _description(app: FastAPI) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    document = RenderedOnce(lambda: orjson.dumps(app.openapi()))
+
+    async def description(request: Request) -> Response:
+        return Response(await document.content(), media_type="application/json")
+
+    return description
 
 
 def _swagger_folder() -> Path:

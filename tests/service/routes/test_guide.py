@@ -88,10 +88,11 @@ def test_what_a_section_says_never_becomes_markup(pages: TestClient, monkeypatch
     assert "x &lt;b&gt;bold&lt;/b&gt;" in answer
 
 
-def test_a_section_with_signs_is_where_its_result_leads(
-    pages: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_section_with_signs_is_where_its_result_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guide, "guide", lambda topic: '# T\n\n## A & "B" `c`\n\ntext\n')
-    answer = pages.get("/guide").text
+    app = FastAPI()
+    guide.install(app)
+    with TestClient(app) as pages:
+        answer = pages.get("/guide").text
     anchor = Section("t", 'A & "B" c', "").anchor
     assert f'<h2 id="{anchor}">' in answer
