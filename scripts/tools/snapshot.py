@@ -56,7 +56,7 @@ def write_snapshot(folder: Path) -> None:
     with (folder / "help.txt").open("w") as file:
         for path, _ in commands():
             text = subprocess.check_output([*DSEARCH, *path, "--help"], text=True)
-            file.write(f"$ dsearch {' '.join(path)} --help\n{text}\n")
+            file.write(f"$ {' '.join(('dsearch', *path))}\n{text}\n")
     corpus, chance = python_corpus(), Random(0)
     queries = [query.text for query in chance.sample(corpus.queries, QUERIES)]
     sample = chance.sample(corpus.documents, DOCUMENTS)
@@ -90,7 +90,6 @@ def server(home: str) -> Iterator[str]:
 
 
 def commands() -> list[tuple[tuple[str, ...], Any]]:
-    """Every command and group, the root first: (its words, the command)."""
     found: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
     for path, command in found:
         found += [((*path, name), inner) for name, inner in getattr(command, "commands", {}).items()]
@@ -110,7 +109,6 @@ def counts() -> dict[str, int]:
         "options, by name": len({max(one.opts, key=len) for one in options}),
         "options that take a value, by name": len({max(o.opts, key=len) for o in options if not o.is_flag}),
         "objectives": len({schemas[at] for at in schemas if ".objective." in at and ".enum." in at}),
-        "modules of dsearch": len(list(root.glob("dsearch/**/*.py"))),
         "lines of dsearch": sum(path.read_bytes().count(b"\n") for path in root.glob("dsearch/**/*.py")),
         "lines of tests with lists": sum((root / name).read_bytes().count(b"\n") for name in tests),
     }
@@ -118,7 +116,9 @@ def counts() -> dict[str, int]:
 
 def flattened(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(content, dict | list) and content:
-        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        if isinstance(content, list):
+            content = {part if isinstance(part, str) else at: part for at, part in enumerate(content)}
+        for key, value in content.items():
             yield from flattened(value, f"{path}.{key}")
     else:
         yield path, content
