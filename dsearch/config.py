@@ -46,13 +46,12 @@ class Settings(BaseSettings):
     device: str = Field("cpu", description="device of the encoder and of training: cpu, cuda, cuda:N, mps")
     backend: str = Field(
         "auto",
-        description="back end of the encoder: torch, onnx, openvino, or auto: what dsearch backends has "
-        "measured, else OpenVINO or ONNX where installed and equal to torch, exported once in the background",
+        description="back end of the encoder: torch, openvino, or auto: OpenVINO where it is installed and "
+        "equal to torch, exported once in the background; else torch",
     )
     dtype: str | None = Field(
         None,
-        description="precision of the encoder: float32, bfloat16 or int8; when unset the fastest of its back "
-        "end that is as good as float32",
+        description="precision of the encoder: float32 or bfloat16; when unset what its back end does best",
     )
     cache: Path | None = Field(
         None,

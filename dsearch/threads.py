@@ -65,7 +65,7 @@ def load_torch_first() -> None:
 
 
 def thread_budget() -> int:
-    """Thread budget for libraries that are configured at their start (onnxruntime, OpenVINO).
+    """Thread budget for libraries that are configured at their start, such as OpenVINO.
 
     Before `set_threads` is called: every core, the default of the native libraries.
     """

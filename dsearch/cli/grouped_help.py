@@ -49,7 +49,6 @@ COMMANDS = {
     "purge": "commands.maintenance:purge",
     "migrate": "commands.maintenance:migrate",
     "config": "commands.system:config",
-    "backends": "commands.system:backends",
     "doctor": "commands.system:doctor",
     "guide": "commands.system:guide",
     "models": "commands.models:models_app",
@@ -124,7 +123,6 @@ EXAMPLES: dict[str, dict[str, str]] = {
     },
     "This installation": {
         "config": "dsearch config",
-        "backends": "dsearch backends",
         "doctor": "dsearch doctor",
         "keys": "dsearch keys list",
         "keys create": "dsearch keys create --name laptop --scope read",

@@ -23,7 +23,7 @@ STANDS = {
 }
 READING = (
     *("search", "similar", "attend", "predict", "show", "facets", "serve", "mcp", "guide", "evaluate"),
-    *("compare", "run", "collections", "stats", "verify", "config", "backends", "doctor"),
+    *("compare", "run", "collections", "stats", "verify", "config", "doctor"),
     *("judgements next", "feedback stats"),
 )
 _CHANGES = "what it changes was changed whole or not at all"

@@ -27,8 +27,8 @@ BackendName = Annotated[
     str | None,
     typer.Option(
         "--backend",
-        help="Back end of the encoder: torch, onnx, openvino, or auto: the fastest that agrees with torch, "
-        "prepared once in the background [default: auto].",
+        help="Back end of the encoder: torch, openvino, or auto: OpenVINO where it is installed, prepared "
+        "once in the background, else torch [default: auto].",
     ),
 ]
 Threads = Annotated[

@@ -13,7 +13,7 @@ from dsearch.encoder.automatic.source import (
     prompts_of,
 )
 from dsearch.encoder.backends import Backend
-from dsearch.encoder.load import BackendChoice, choice_of, load_encoder
+from dsearch.encoder.load import load_encoder
 from dsearch.encoder.text_encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import TokenCounter
@@ -47,7 +47,6 @@ __all__ = [
     "DEFAULT_ENCODER",
     "AutomaticEncoder",
     "Backend",
-    "BackendChoice",
     "Encoder",
     "EncoderChange",
     "EncoderIdentity",
@@ -63,7 +62,6 @@ __all__ = [
     "TunedEncoder",
     "WordEncoder",
     "WordTokens",
-    "choice_of",
     "encoder_cache",
     "encoder_in_use",
     "load_encoder",

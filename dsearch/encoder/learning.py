@@ -20,7 +20,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
-from dsearch.encoder.backends import CLOSE, FLOAT, PRECISIONS, TORCH
+from dsearch.encoder.backends import BACKENDS, TORCH
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.text_encoder import EncoderIdentity, Role, TextEncoder
 from dsearch.encoder.token_batch import TokenBatch
@@ -247,14 +247,9 @@ def tuned_identity(base: EncoderIdentity, change_sha256: str) -> EncoderIdentity
         change_sha256: digest of the file that holds the change.
     """
     digest = hashlib.sha256(f"{base.weights_sha256}{change_sha256}".encode()).hexdigest()
-    # Whoever encoded the documents: what was trained runs by torch.
-    dtype = base.dtype if base.dtype in CLOSE else FLOAT
     name = f"{base.name}+{change_sha256[:12]}"
-    return replace(base, name=name, weights_sha256=digest, backend=_runs_by(base), dtype=dtype)
-
-
-def _runs_by(base: EncoderIdentity) -> str:
-    return TORCH if base.backend in PRECISIONS else base.backend
+    backend = TORCH if base.backend in BACKENDS else base.backend  # torch runs what was trained
+    return replace(base, name=name, weights_sha256=digest, backend=backend)
 
 
 def _add_factors(encoder: Any, training: EncoderTraining, seed: int) -> None:

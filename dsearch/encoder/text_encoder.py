@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Float32, Int, Int64
 
-from dsearch.encoder.backends import CLOSE
+from dsearch.encoder.backends import DTYPES
 from dsearch.errors import Command, CorruptData, EncoderMismatch, InvalidRequest
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class EncoderIdentity:
         weights_sha256: digest of all files of weights.
         pooling: pooling of token states to one vector, "mean" for example.
         max_tokens: limit above which texts are cut.
-        backend: library that runs the model: "torch", "onnx", "openvino".
-        dtype: "float32", "bfloat16" or "int8".
+        backend: library that runs the model: "torch" or "openvino"; earlier releases had others.
+        dtype: "float32" or "bfloat16"; "int8" of an earlier release.
         dimension: length of an embedding.
     """
 
@@ -77,14 +77,14 @@ class EncoderIdentity:
         """Refuse `other` for a collection that was encoded by `self`.
 
         Name and back end may differ if both compute in float32 or bfloat16: the cosine is then above .9999.
-        Embeddings in int8 are comparable only with those of the same back end in int8.
+        No back end computes in int8 any more: such a collection is searched by words until it is migrated.
 
         Raises:
             EncoderMismatch: the message names the differences and the remedy.
         """
         theirs = other.to_dict()
         free = {"name"}
-        if self.dtype in CLOSE and other.dtype in CLOSE:
+        if self.dtype in DTYPES and other.dtype in DTYPES:
             free |= {"backend", "dtype"}
         differing = [
             f"{part} {_brief(value)!r} there, {_brief(theirs[part])!r} here"
@@ -92,10 +92,15 @@ class EncoderIdentity:
             if part not in free and value != theirs[part]
         ]
         if differing:
-            how = "" if self.dtype in CLOSE else f" --backend {self.backend}, with DSEARCH_DTYPE={self.dtype}"
+            remedy = f"use --encoder {self.name}, or encode it again"
+            if self.dtype not in DTYPES:
+                remedy = (
+                    f"no back end computes in {self.dtype} any more: search by words (mode keyword), or "
+                    "encode it again"
+                )
             raise EncoderMismatch(
                 f"collection {collection!r} was encoded by {self.name!r}, not by this {other.name!r}: "
-                f"{'; '.join(differing)}. Use --encoder {self.name}{how}, or encode it anew",
+                f"{'; '.join(differing)}; {remedy}",
                 hint=Command("migrate", ("-c", collection, "--encoder", other.name)),
             )
 

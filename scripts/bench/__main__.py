@@ -54,7 +54,7 @@ PARTS = {
     ),
     "service": Part(
         "Over HTTP",
-        "service.py --backends torch onnx openvino",
+        "service.py --backends torch openvino",
         "service.py --documents 100 --seconds 2 --rounds 1 --cold-documents 1000",
         peers=True,
     ),

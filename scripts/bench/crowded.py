@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
-SYSTEMS = ("dsearch torch", "dsearch onnx", "dsearch openvino", "sentence-transformers")
+SYSTEMS = ("dsearch torch", "dsearch openvino", "sentence-transformers")
 BUSY = "while True: sum(range(100_000))"
 
 Search = Callable[[str], object]

@@ -4,7 +4,7 @@
     python scripts/bench/peers.py                      dsearch beside sentence-transformers
     python scripts/bench/peers.py --peers PYTHON       txtai and chromadb too, from another environment
     python scripts/bench/peers.py --short --documents 2000
-    python scripts/bench/peers.py --systems "dsearch torch" "dsearch onnx" sentence-transformers
+    python scripts/bench/peers.py --systems "dsearch torch" "dsearch openvino" sentence-transformers
 
 `dsearch` is an engine without any option, after its encoder was exported; `encoder alone` is that encoder
 without index and hits, the floor. sentence-transformers is followed by a product of matrices in torch. The
@@ -31,7 +31,7 @@ from pathlib import Path
 from by_turns import ONE_THREAD, by_turns, medians
 
 INSTALLED = ("dsearch", "dsearch hybrid", "encoder alone")
-OURS = (*INSTALLED, "dsearch torch", "dsearch onnx", "dsearch openvino", "dsearch onnx:int8")
+OURS = (*INSTALLED, "dsearch torch", "dsearch openvino")
 THEIRS = ("sentence-transformers", "txtai", "chromadb")
 QUERIES = 40
 LIMIT_S = 300.0
@@ -155,8 +155,7 @@ def of_dsearch(system: str, model: str, cache: Path, folder: Path) -> Callable[[
         if isinstance(engine.encoder, AutomaticEncoder):
             engine.encoder.wait(LIMIT_S)
     else:
-        backend, _, dtype = system.split()[1].partition(":")
-        encoder = load_encoder(model, backend=backend, dtype=dtype or None, cache=cache)
+        encoder = load_encoder(model, backend=system.split()[1], cache=cache)
         engine = SearchEngine(folder / "home", encoder=lambda: encoder)
 
     def alone(texts: list[str]) -> Search:

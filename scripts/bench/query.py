@@ -35,7 +35,7 @@ from dsearch.encoder import load_encoder
 from dsearch.engine import PassageOptions, SearchEngine
 from dsearch.engine.ranking.scoring import Weighing
 
-RUNTIMES = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino"}
+BACKENDS = ("torch", "openvino")
 MODES = ("dense", "hybrid")
 CANDIDATES, WARM = 64, 10
 
@@ -44,10 +44,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    installed = [name for name, package in RUNTIMES.items() if importlib.util.find_spec(package)]
+    installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
     parser.add_argument("--documents", type=int, default=1_000)
     parser.add_argument("--queries", type=int, default=100, help="of each kind of measurement")
-    parser.add_argument("--backends", nargs="+", choices=RUNTIMES, default=installed)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=installed)
     options = parser.parse_args()
     print("| back end | mode | query, µs | encoder | search | attention | share |")
     print("|---|---|---|---|---|---|---|")

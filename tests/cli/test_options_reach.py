@@ -103,7 +103,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "mode": ("dense", "dense"),
     "purpose": ("predict", "predict"),
     "device": ("cuda:1", "cuda:1"),
-    "backend": ("onnx", "onnx"),
+    "backend": ("openvino", "openvino"),
     "grade": ("2", 2.0),
     "host": ("127.0.0.2", "127.0.0.2"),
     "older_than": ("7", None),  # a time, not the number of days
@@ -299,7 +299,7 @@ def test_no_command_is_forgotten() -> None:
             if not hasattr(command, "commands") or command.invoke_without_command:
                 yield f"{path}{name}"
 
-    alone = {"demo", "collections", "config", "backends", "doctor", "guide"}  # of this installation
+    alone = {"demo", "collections", "config", "doctor", "guide"}  # of this installation
     assert {*COMMANDS} | alone == {*names(typer.main.get_command(app))}
 
 

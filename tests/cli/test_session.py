@@ -35,7 +35,7 @@ def open_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readonly: bool = T
         "NEXT_ENCODER": "following",
         "QUERY_CACHE_BYTES": "12345",
         "REBUILD_SHARE": "0.25",
-        "DTYPE": "int8",
+        "DTYPE": "bfloat16",
         "THREADS": "2",
     }
     for name, value in variables.items():
@@ -47,12 +47,17 @@ def open_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readonly: bool = T
 def test_each_setting_reaches_the_engine(
     opened: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_one(tmp_path, monkeypatch, encoder="present", device="cuda:1", backend="onnx", rebuild=True)
+    open_one(tmp_path, monkeypatch, encoder="present", device="cuda:1", backend="openvino", rebuild=True)
     (engine,) = opened
     assert (engine["home"], engine["readonly"]) == (tmp_path / "home", True)
     assert (engine["query_cache_bytes"], engine["rebuild_share"]) == (12345, 0.25)
     for source, name in ((engine["encoder"], "present"), (engine["next_encoder"], "following")):
-        assert (source.name, source.device, source.backend, source.dtype) == (name, "cuda:1", "onnx", "int8")
+        assert (source.name, source.device, source.backend, source.dtype) == (
+            name,
+            "cuda:1",
+            "openvino",
+            "bfloat16",
+        )
 
 
 def test_nothing_is_rebuilt_by_commands_and_no_encoder_follows_unless_named(

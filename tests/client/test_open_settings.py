@@ -32,7 +32,7 @@ def test_back_end_and_encoder_are_those_of_the_variables(
 ) -> None:
     monkeypatch.setenv("DSEARCH_BACKEND", "openvino")
     monkeypatch.setenv("DSEARCH_ENCODER", "some/model")
-    monkeypatch.setenv("DSEARCH_DTYPE", "int8")
+    monkeypatch.setenv("DSEARCH_DTYPE", "bfloat16")
     monkeypatch.setenv("DSEARCH_CACHE", str(tmp_path / "exports"))
     home = tmp_path / "home"
     with dsearch.open(home) as engine:
@@ -43,7 +43,7 @@ def test_back_end_and_encoder_are_those_of_the_variables(
     assert (name, options["backend"], options["dtype"], options["device"]) == (
         "some/model",
         "openvino",
-        "int8",
+        "bfloat16",
         "cpu",
     )
     assert options["cache"] == tmp_path / "exports"
@@ -73,7 +73,7 @@ def test_a_given_encoder_comes_first(
 
 
 def test_a_wrong_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DSEARCH_BACKNED", "onnx")
+    monkeypatch.setenv("DSEARCH_BACKNED", "openvino")
     with pytest.raises(InvalidRequest, match="DSEARCH_BACKNED"):
         dsearch.open(tmp_path)
 
@@ -81,25 +81,25 @@ def test_a_wrong_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_an_engine_takes_them_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    monkeypatch.setenv("DSEARCH_BACKEND", "onnx")
+    monkeypatch.setenv("DSEARCH_BACKEND", "openvino")
     monkeypatch.setenv("DSEARCH_ENCODER", "some/model")
     with dsearch.SearchEngine(tmp_path) as engine:
         engine.create("food")
     ((name, options),) = loaded
-    assert (name, options["backend"]) == ("some/model", "onnx")
+    assert (name, options["backend"]) == ("some/model", "openvino")
 
 
 def test_a_task_of_the_server_takes_those_of_the_server(
     tmp_path: Path, loaded: list[tuple[str, dict[str, Any]]]
 ) -> None:
     with open_readonly(
-        tmp_path, "some/model", "cpu", "float32", "onnx", "next/model", tmp_path / "exports"
+        tmp_path, "some/model", "cpu", "float32", "openvino", "next/model", tmp_path / "exports"
     ) as engine:
         assert engine.encoder
         assert engine.next_encoder
     assert [name for name, _ in loaded] == ["some/model", "next/model"]
     for _, options in loaded:
-        assert (options["backend"], options["dtype"]) == ("onnx", "float32")
+        assert (options["backend"], options["dtype"]) == ("openvino", "float32")
         assert options["cache"] == tmp_path / "exports"
 
 
@@ -128,7 +128,7 @@ def test_each_argument_and_the_settings_of_encoders_reach_the_engine(
 
     monkeypatch.setattr("dsearch.client.local.client.SearchEngine", engine)
     monkeypatch.setenv("DSEARCH_NEXT_ENCODER", "next/model")
-    monkeypatch.setenv("DSEARCH_BACKEND", "onnx")
+    monkeypatch.setenv("DSEARCH_BACKEND", "openvino")
     observer: Any = object()
     given: dict[str, Any] = {
         "readonly": True,
@@ -143,7 +143,7 @@ def test_each_argument_and_the_settings_of_encoders_reach_the_engine(
     assert (options["readonly"], options["encoder"]) == (True, HashingEncoder)
     options["next_encoder"]()
     ((name, of_encoder),) = loaded
-    assert (name, of_encoder["backend"]) == ("next/model", "onnx")
+    assert (name, of_encoder["backend"]) == ("next/model", "openvino")
     monkeypatch.delenv("DSEARCH_NEXT_ENCODER")
     dsearch.open(tmp_path)
     assert (made[1][1]["readonly"], made[1][1]["next_encoder"]) == (False, None)

@@ -55,7 +55,7 @@ def test_workers_open_the_home_wherever_they_start(
     ((home, name, _, _),) = given
     assert (Path(home), name) == (tmp_path / "home", "papers")
     store.upsert([Document(f"d{number}", "a text") for number in range(4)])
-    own: dict[str, Any] = {"encoder": {"encoder": "some/model", "dtype": "int8"}, "threads": 5}
+    own: dict[str, Any] = {"encoder": {"encoder": "some/model", "dtype": "bfloat16"}, "threads": 5}
     assert encode_on_cluster(store, **own, workers=3, num_cpus=0.25, block=1) == 0
     assert given[-1][2:] == (own["encoder"], own["threads"])
     assert (asked["blocks"], asked["compute"], asked["num_cpus"]) == ((5, 5), 3, 0.25)

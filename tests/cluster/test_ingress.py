@@ -26,7 +26,7 @@ SETTINGS = IngressSettings(
     home="/home",
     encoder="some/model",
     device="cuda",
-    dtype="int8",
+    dtype="bfloat16",
     backend="openvino",
     cache="/cache",
     threads=3,
@@ -65,7 +65,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return given
 
 
-OPENED = ((Path("/home"), "some/model", "cuda", "int8", "openvino", "other/model", "/cache"), {})
+OPENED = ((Path("/home"), "some/model", "cuda", "bfloat16", "openvino", "other/model", "/cache"), {})
 LOGS = (("debug", "json"), {})
 
 

@@ -135,7 +135,7 @@ def test_encoders_that_would_be_served_silently_wrong_are_refused_with_the_reaso
                 cosine(folder)
         else:
             assert cosine(folder) < 0.99
-    for backend in (None, "torch", "auto", "openvino"):
+    for backend in ("torch", "auto", "openvino"):
         with pytest.raises(EncoderUnavailable, match=setting):
             load_encoder(str(folder), backend=backend, cache=models.folder / "cache")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.exported_encoders import ALL, TEXTS, TinyHome, needs
+from support.exported_encoders import DTYPES, TEXTS, TinyHome, need_openvino
 
-from dsearch.encoder import Backend, Encoder
+from dsearch.encoder import Encoder
 from dsearch.encoder.automatic.agreement import states_agreement
 from dsearch.encoder.exported import cache as exports
 from dsearch.encoder.exported.compiled import CompiledEncoder
@@ -21,16 +21,15 @@ from dsearch.encoder.weights import find_weights
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> TinyHome:
+    need_openvino()
     return TinyHome(tmp_path_factory.mktemp("states"))
 
 
-@pytest.mark.parametrize("which", ALL)
-def test_token_states_are_those_of_torch(home: TinyHome, which: str) -> None:
-    name, dtype = which.split()
-    needs(name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_token_states_are_those_of_torch(home: TinyHome, dtype: str) -> None:
     if dtype == "bfloat16" and not openvino_knows("BF16"):
         pytest.skip("does not compute in bfloat16")
-    exact, other = Encoder.load(home.encoder), home.load(name, dtype)
+    exact, other = Encoder.load(home.encoder), home.load("openvino", dtype)
     assert isinstance(other, CompiledEncoder)
     assert other.states_problem is None
     other._load_reference = _refuse  # type: ignore[assignment]
@@ -42,13 +41,12 @@ def test_token_states_are_those_of_torch(home: TinyHome, which: str) -> None:
         for one, of in zip(expected, tokens, strict=True):
             np.testing.assert_array_equal(one.spans, of.spans)
             near = (one.states * of.states).sum(1)
-            assert near.size == 0 or near.min() > {"float32": 0.99999, "bfloat16": 0.999, "int8": 0.95}[dtype]
+            assert near.size == 0 or near.min() > {"float32": 0.99999, "bfloat16": 0.999}[dtype]
     assert other.encode_tokens([])[0].shape == (0, 16)
 
 
 def test_token_states_leave_a_prompt_out(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs("onnx")
-    exact, other = Encoder.load(home.encoder), home.load("onnx")
+    exact, other = Encoder.load(home.encoder), home.load("openvino", "float32")
     assert isinstance(other, CompiledEncoder)
     exact.model.prompts = {"query": "question: "}
     monkeypatch.setattr(other, "prompts", {"query": "question: "})
@@ -61,7 +59,7 @@ def test_token_states_leave_a_prompt_out(home: TinyHome, monkeypatch: pytest.Mon
     np.testing.assert_allclose(tokens.states, expected.states, atol=1e-5)
 
 
-@pytest.mark.parametrize("which", ["torch", "onnx"])
+@pytest.mark.parametrize("which", ["torch", "openvino"])
 def test_what_is_encoded_and_counted_begins_with_the_prompt(
     home: TinyHome, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
@@ -72,8 +70,7 @@ def test_what_is_encoded_and_counted_begins_with_the_prompt(
         encoder = Encoder.load(home.encoder)
         encoder.model.prompts = prompts
     else:
-        needs("onnx")
-        encoder = home.load("onnx")
+        encoder = home.load("openvino", "float32")
         monkeypatch.setattr(encoder, "prompts", prompts)
     as_documents = [prompts["document"] + text for text in TEXTS]
     as_queries = [prompts["query"] + text for text in TEXTS]
@@ -88,40 +85,25 @@ def test_what_is_encoded_and_counted_begins_with_the_prompt(
 def test_token_states_that_do_not_agree_come_from_torch(
     home: TinyHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    needs("onnx")
     other = home.with_empty_cache(tmp_path, monkeypatch)
     if damage == "states":
-        monkeypatch.setattr(exports, "onnx_session", _noisy(exports.onnx_session))
+        monkeypatch.setattr(exports, "openvino_session", _noisy(exports.openvino_session))
     else:
         monkeypatch.setattr(
             "dsearch.encoder.exported.compiled.inside_text", lambda spans, *_: spans[:, 0] >= 1
         )
-    encoder = other.load("onnx")
+    encoder = other.load("openvino", "float32")
     assert isinstance(encoder, CompiledEncoder)
     assert str(encoder.states_problem).startswith(
-        "token states of onnx float32 agree with torch's to a cosine of"
+        "token states of openvino float32 agree with torch's to a cosine of"
     )
     expected = Encoder.load(other.encoder).encode_tokens(TEXTS)
     embeddings, tokens = encoder.encode_tokens(TEXTS)
     np.testing.assert_allclose(embeddings, expected[0], atol=1e-6)
     np.testing.assert_allclose(tokens[0].states, expected[1][0].states, atol=1e-6)
-    [folder] = other.exports("onnx")
+    [folder] = other.exports()
     record = json.loads((folder / "export.json").read_text())
     assert record["agreement"]["float32"]["agrees"]  # embeddings are the export's
-
-
-def test_int8_keeps_its_embeddings_where_states_come_from_torch(
-    home: TinyHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs("onnx")
-    encoder = home.load("onnx", "int8")
-    assert isinstance(encoder, CompiledEncoder)
-    monkeypatch.setattr(encoder, "states_problem", "too far")
-    embeddings, tokens = encoder.encode_tokens(TEXTS)
-    np.testing.assert_array_equal(embeddings, encoder.encode_documents(TEXTS))
-    np.testing.assert_allclose(
-        tokens[0].states, Encoder.load(home.encoder).encode_tokens(TEXTS)[1][0].states, atol=1e-6
-    )
 
 
 def test_agreement_of_states_is_that_of_the_worst_text_and_token() -> None:
@@ -129,35 +111,33 @@ def test_agreement_of_states_is_that_of_the_worst_text_and_token() -> None:
         rows = [[cosine, (1 - cosine**2) ** 0.5] for cosine in cosines]
         return TextTokens(np.array(rows, np.float32).reshape(-1, 2), np.zeros((len(rows), 2), np.int64))
 
-    def agrees_with(*texts: TextTokens, dtype: str = "float32") -> bool:
+    def agrees_with(*texts: TextTokens) -> bool:
         exact = [tokens(*[1.0] * len(of.states)) for of in texts]
-        return states_agreement(dtype, exact, texts)["agrees"]
+        return states_agreement(exact, texts)["agrees"]
 
     close = tokens(0.9999, 1.0)
     assert agrees_with(close, tokens())
     assert not agrees_with(close, tokens(0.9998, 0.9999))
     assert not agrees_with(close, tokens(0.998, *[1.0] * 99))
     assert not agrees_with(close, tokens(float("nan"), 1.0))
-    assert agrees_with(close, tokens(0.97), dtype="int8")
-    assert not agrees_with(close, tokens(0.9), dtype="int8")
 
 
 def test_an_export_of_an_earlier_format_is_not_read(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
     request = exports.Exporting(home.encoder, find_weights(home.encoder), None, home.cache, _refuse)  # type: ignore[arg-type]
-    present = exports.export_folder(request, Backend("onnx", "float32"))
+    present = exports.export_folder(request)
     monkeypatch.setattr(exports, "FORMAT", 1)
-    assert exports.export_folder(request, Backend("onnx", "float32")) != present
+    assert exports.export_folder(request) != present
 
 
 def _refuse(*arguments: object, **options: object) -> None:
     raise AssertionError("should not be called")
 
 
-def _noisy(session: Callable[[Path], Run]) -> Callable[[Path], Run]:
+def _noisy(session: Callable[[Path, str], Run]) -> Callable[[Path, str], Run]:
     """Token states that are not quite those of torch."""
 
-    def made(model: Path) -> Run:
-        run = session(model)
+    def made(model: Path, precision: str) -> Run:
+        run = session(model, precision)
 
         def noisy(tokens: Tokens, *, states: bool = False) -> Outputs:
             outputs = run(tokens, states=states)

@@ -18,7 +18,6 @@ import json
 import shutil
 import tarfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +75,6 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home(extracted: Path, tmp_path: Path) -> Path:
     """A copy: opening a collection for writing changes its files."""
     return Path(shutil.copytree(extracted / "home", tmp_path / "home"))
-
-
-class EncoderByInt8(HashingEncoder):
-    """An encoder that says of itself what those of onnx in int8 said."""
-
-    def __init__(self) -> None:
-        super().__init__(8)
-        self._identity = replace(self._identity, backend="onnx", dtype="int8")
 
 
 def opened(home: Path, *, readonly: bool = False) -> SearchEngine:
@@ -212,11 +203,6 @@ def test_embeddings_in_int8_are_searched_by_words(home: Path) -> None:
             with pytest.raises(EncoderMismatch, match="migrate"):
                 collection.search("honey", mode=mode)
         assert engine.verify("by-int8").ok
-
-
-def test_embeddings_in_int8_are_searched_by_the_same_encoder(home: Path) -> None:
-    with SearchEngine(home, readonly=True, encoder=EncoderByInt8) as engine:
-        require_answers(engine.collection("by-int8"), "v0", None)
 
 
 def test_embeddings_in_int8_are_migrated(home: Path) -> None:

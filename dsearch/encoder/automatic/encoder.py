@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32
 
-from dsearch.encoder.automatic.outcome import outcome, preferred
+from dsearch.encoder.automatic.outcome import outcome
 from dsearch.encoder.automatic.preparation import Preparation
-from dsearch.encoder.backends import FLOAT, TORCH, Backend
+from dsearch.encoder.backends import FLOAT, OPENVINO, TORCH, Backend
 from dsearch.encoder.exported.cache import cached_encoder
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting, ExportOrigin
@@ -88,19 +88,17 @@ class AutomaticEncoder:
         """Token ids of the encoder."""
         return self._current.vocabulary
 
-    def prepare(
-        self, request: Exporting, name: str, dtype: str | None, batch_size: int, *, again: bool = False
-    ) -> None:
+    def prepare(self, request: Exporting, dtype: str | None, batch_size: int, *, again: bool = False) -> None:
         """Start the export in the background; see `Preparation`."""
-        preparation = Preparation(request, name, dtype, batch_size, self.take_over, self.stay)
+        preparation = Preparation(request, dtype, batch_size, self.take_over, self.stay)
         preparation.start(again=again)
         self._preparation = preparation
 
     def to_prepare(
-        self, request: Exporting, name: str, dtype: str | None, batch_size: int, *, again: bool = False
+        self, request: Exporting, dtype: str | None, batch_size: int, *, again: bool = False
     ) -> None:
         """Prepare as `prepare` does when `start` is called."""
-        self._prepare = partial(self.prepare, request, name, dtype, batch_size, again=again)
+        self._prepare = partial(self.prepare, request, dtype, batch_size, again=again)
 
     def start(self) -> None:
         """Start what `to_prepare` was told, once; torch stays where that fails."""
@@ -171,22 +169,21 @@ def load_automatic(
         batch_size: texts per run.
         tell: receives one line when an export starts.
     """
-    name = preferred()
-    if name is None:
-        return load_torch()
-    origin = ExportOrigin(request, name, dtype, batch_size)
-    cached = from_cache(request, name, dtype, batch_size)
+    origin = ExportOrigin(request, dtype, batch_size)
+    cached = from_cache(request, dtype, batch_size)
     if cached.encoder is not None:
         return AutomaticEncoder(cached.encoder, origin=origin)
     if cached.problem is not None:
         return AutomaticEncoder(load_torch(), cached.problem, origin=origin)
-    encoder = AutomaticEncoder(load_torch(), f"an export for {name} is being prepared", origin=origin)
+    encoder = AutomaticEncoder(load_torch(), f"an export for {OPENVINO} is being prepared", origin=origin)
     try:
-        encoder.prepare(request, name, dtype, batch_size, again=cached.damaged)
+        encoder.prepare(request, dtype, batch_size, again=cached.damaged)
     except OSError as error:
         encoder.stay(_not_kept(error))
     else:
-        tell(f"a faster encoder is being prepared ({name}, once on this machine); torch encodes until then")
+        tell(
+            f"a faster encoder is being prepared ({OPENVINO}, once on this machine); torch encodes until then"
+        )
     return encoder
 
 
@@ -204,16 +201,16 @@ class CachedExport(NamedTuple):
     damaged: bool = False
 
 
-def from_cache(request: Exporting, name: str, dtype: str | None, batch_size: int) -> CachedExport:
+def from_cache(request: Exporting, dtype: str | None, batch_size: int) -> CachedExport:
     """Load the exported encoder if it is there and agrees with torch; arguments as for `load_automatic`."""
     try:
-        exports = outcome(request, name, dtype)
-        if exports.backend is None:
+        exports = outcome(request, dtype)
+        if exports.dtype is None:
             return CachedExport(problem=exports.problem)
-        encoder = cached_encoder(request, exports.backend, batch_size=batch_size)
+        encoder = cached_encoder(request, exports.dtype, batch_size=batch_size)
     except Exception as error:  # native libraries: of another processor, built otherwise, cut short
         problem = f"{type(error).__name__}: {error}"
-        _log.warning("the encoder stays with torch: %s does not start (%s)", name, problem)
+        _log.warning("the encoder stays with torch: %s does not start (%s)", OPENVINO, problem)
         return CachedExport(problem=problem)
     return CachedExport(encoder, damaged=encoder is None)
 

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsearch.encoder.backends import FLOAT, HALF, ONNX, OPENVINO, Backend, best_dtype
+from dsearch.encoder.backends import FLOAT, HALF, OPENVINO, best_dtype
 from dsearch.encoder.exported.cache import agreement_of, export_folder
 from dsearch.encoder.exported.request import Exporting
 
@@ -26,61 +26,52 @@ class ExportOutcome:
     """Result of looking into the cache; without both members nothing was exported yet.
 
     Attributes:
-        backend: back end whose embeddings agree with those of torch.
+        dtype: precision in which embeddings agree with those of torch.
         problem: reason why torch stays.
     """
 
-    backend: Backend | None = None
+    dtype: str | None = None
     problem: str | None = None
 
 
-def preferred() -> str | None:
-    """Return the library that `auto` uses: OpenVINO, else onnxruntime, else None."""
-    for name in (OPENVINO, ONNX):
-        if not Backend(name, FLOAT).missing(exporting=True):
-            return name
-    return None
-
-
-def outcome(request: Exporting, name: str, dtype: str | None = None) -> ExportOutcome:
+def outcome(request: Exporting, dtype: str | None = None) -> ExportOutcome:
     """Look up what an export has given; no model is read.
 
     Args:
         request: the encoder.
-        name: library, of `preferred`.
         dtype: required precision; when None, bfloat16 where processor and agreement allow it, else float32.
     """
-    agreement = agreement_of(request, Backend(name, FLOAT))
+    agreement = agreement_of(request)
     if agreement is None:
-        return ExportOutcome(problem=_recorded(request, name))
+        return ExportOutcome(problem=_recorded(request))
     wanted = [dtype] if dtype is not None else [HALF, FLOAT] if HALF in agreement else [FLOAT]
     least = 0.0
     for kind in wanted:
         cosine = float(agreement.get(kind, {}).get("least", 0.0))
         least = max(least, cosine)
         # A cache may have come from another machine: the processor of this one has a say too.
-        if cosine >= LEAST_COSINE and (kind != HALF or best_dtype(name) == HALF):
-            return ExportOutcome(Backend(name, kind))
+        if cosine >= LEAST_COSINE and (kind != HALF or best_dtype(OPENVINO) == HALF):
+            return ExportOutcome(kind)
     return ExportOutcome(
-        problem=f"the least cosine of {name} with torch is {least:.5f}, and {LEAST_COSINE} is required"
+        problem=f"the least cosine of {OPENVINO} with torch is {least:.5f}, and {LEAST_COSINE} is required"
     )
 
 
-def record_problem(request: Exporting, name: str, problem: str) -> None:
+def record_problem(request: Exporting, problem: str) -> None:
     """Keep the reason, so that later processes do not try again; no effect where nothing can be written."""
-    file = _problem_file(request, name)
+    file = _problem_file(request)
     with contextlib.suppress(OSError):
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
         unfinished.write_text(json.dumps({"problem": problem}), encoding="utf-8")
         unfinished.replace(file)
 
 
-def _recorded(request: Exporting, name: str) -> str | None:
+def _recorded(request: Exporting) -> str | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(_problem_file(request, name).read_text(encoding="utf-8"))["problem"])
+        return str(json.loads(_problem_file(request).read_text(encoding="utf-8"))["problem"])
     return None
 
 
-def _problem_file(request: Exporting, name: str) -> Path:
-    folder = export_folder(request, Backend(name, FLOAT))
+def _problem_file(request: Exporting) -> Path:
+    folder = export_folder(request)
     return folder.with_name(f"{folder.name}.problem.json")

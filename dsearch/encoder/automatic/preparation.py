@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dsearch.encoder.automatic.outcome import outcome
-from dsearch.encoder.backends import FLOAT, Backend
 from dsearch.encoder.exported.cache import cached_encoder, export_folder
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting
@@ -38,7 +37,7 @@ with FileLock({lock!r}):
         from dsearch.threads import set_threads
         set_threads(1)
         from dsearch.encoder.automatic.process import prepare
-        prepare({name!r}, {cache!r}, {backend!r}, {trained!r})
+        prepare({name!r}, {cache!r}, {trained!r})
 """
 
 
@@ -47,7 +46,6 @@ class Preparation:
 
     Args:
         request: the encoder.
-        name: library to export for.
         dtype: required precision, or None; as for `outcome`.
         batch_size: texts per run of the exported encoder.
         on_ready: receives the exported encoder, in a thread of this object.
@@ -57,13 +55,12 @@ class Preparation:
     def __init__(
         self,
         request: Exporting,
-        name: str,
         dtype: str | None,
         batch_size: int,
         on_ready: Callable[[CompiledEncoder], None],
         on_problem: Callable[[str], None],
     ):
-        self._request, self._name, self._dtype, self._batch_size = request, name, dtype, batch_size
+        self._request, self._dtype, self._batch_size = request, dtype, batch_size
         self._on_ready, self._on_problem = on_ready, on_problem
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="encoder-preparation", daemon=True)
@@ -81,7 +78,7 @@ class Preparation:
         cache.mkdir(parents=True, exist_ok=True)
         if not os.access(cache, os.W_OK):
             raise PermissionError(f"{cache} cannot be written")
-        folder = export_folder(self._request, Backend(self._name, FLOAT))
+        folder = export_folder(self._request)
         code = _BOOTSTRAP.format(
             path=[str(Path(entry or ".").absolute()) for entry in sys.path],
             lock=str(cache / f"{folder.name}.preparing"),
@@ -89,7 +86,6 @@ class Preparation:
             again=again,
             name=self._request.name,
             cache=str(cache),
-            backend=self._name,
             trained=self._request.trained,
         )
         self._process = subprocess.Popen(
@@ -130,14 +126,14 @@ class Preparation:
         assert self._process.stdout is not None  # a pipe
         with self._process.stdout as pipe:
             said = pipe.read()
-        cached = outcome(self._request, self._name, self._dtype)
-        if cached.backend is None:
+        cached = outcome(self._request, self._dtype)
+        if cached.dtype is None:
             if cached.problem is not None:
                 return cached.problem
             if said.strip():
                 return str(json.loads(said.splitlines()[-1])["problem"])  # libraries print, too
             return f"the process that exports ended with status {self._process.returncode}"
-        encoder = cached_encoder(self._request, cached.backend, batch_size=self._batch_size)
+        encoder = cached_encoder(self._request, cached.dtype, batch_size=self._batch_size)
         if encoder is None:
             return "the export was damaged at once"
         encoder.encode_queries(["the first call prepares what later ones use"])

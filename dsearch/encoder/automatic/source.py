@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsearch.encoder.automatic.encoder import AutomaticEncoder
-from dsearch.encoder.automatic.outcome import outcome, preferred
-from dsearch.encoder.backends import AUTO, FLOAT, TORCH, Backend, best_dtype
+from dsearch.encoder.automatic.outcome import outcome
+from dsearch.encoder.backends import AUTO, FLOAT, OPENVINO, TORCH, Backend, best_dtype, openvino_installed
 from dsearch.encoder.exported.cache import states_problem_of
 from dsearch.encoder.exported.request import Exporting
-from dsearch.encoder.load import by_torch, load_encoder, read_choice
+from dsearch.encoder.load import by_torch, load_encoder
 from dsearch.encoder.model_settings import saved_prompts, unused_prompts
 from dsearch.encoder.text_encoder import TextEncoder
 from dsearch.encoder.weights import Weights, find_weights
@@ -58,7 +58,7 @@ class EncoderSource:
 
     name: str
     cache: Path
-    backend: str | None = AUTO
+    backend: str = AUTO
     dtype: str | None = None
     device: str = "cpu"
     tell: Callable[[str], None] | None = None
@@ -101,21 +101,18 @@ class EncoderSource:
 
     def _runs_by(self, weights: Weights) -> tuple[str, str | None]:
         """Back end with precision, and `EncoderInUse.note`."""
-        in_torch = str(Backend(TORCH, self.dtype if self.backend == TORCH and self.dtype else FLOAT))
-        if self.backend not in (None, AUTO):
+        if self.backend != AUTO:
             return str(Backend(self.backend, self.dtype or best_dtype(self.backend))), None
-        if (choice := read_choice(self.cache, weights.sha256, self.dtype)) is not None:
-            return str(choice.backend), "measured by dsearch backends"
-        if self.backend is None or self.device != "cpu":
+        in_torch = str(Backend(TORCH, self.dtype or FLOAT))
+        if self.device != "cpu":
             return in_torch, None
-        library = preferred()
-        if library is None:
-            return in_torch, "neither openvino nor onnxruntime is installed"
+        if not openvino_installed():
+            return in_torch, f"{OPENVINO} is not installed"
         request = Exporting(self.name, weights, None, self.cache, partial(by_torch, self.name))
-        cached = outcome(request, library, self.dtype)
-        if cached.backend is not None:
-            return str(cached.backend), states_problem_of(request, cached.backend)
-        return in_torch, cached.problem or f"its first use prepares {library} in the background"
+        cached = outcome(request, self.dtype)
+        if cached.dtype is not None:
+            return str(Backend(OPENVINO, cached.dtype)), states_problem_of(request, cached.dtype)
+        return in_torch, cached.problem or f"its first use prepares {OPENVINO} in the background"
 
 
 def encoder_in_use(encoder: TextEncoder | None) -> EncoderInUse | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsearch.encoder.automatic.encoder import AutomaticEncoder, from_cache
-from dsearch.encoder.backends import CLOSE, FLOAT, TORCH, Backend
+from dsearch.encoder.backends import FLOAT, OPENVINO, TORCH
 from dsearch.encoder.exported.cache import export_folder
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting
@@ -91,16 +91,16 @@ def load_trained(
         load_torch: loads the torch encoder with the change in it.
     """
     origin = base.origin if isinstance(base, AutomaticEncoder | CompiledEncoder) else None
-    if origin is None or origin.dtype not in (None, *CLOSE):
+    if origin is None:
         return load_torch()
     settings = origin.request.weights.settings_sha256
     request = replace(origin.request, load=load_torch, **_named(change, settings))
-    cached = from_cache(request, origin.library, origin.dtype, origin.batch_size)
+    cached = from_cache(request, origin.dtype, origin.batch_size)
     if cached.encoder is not None:
         return AutomaticEncoder(cached.encoder, identity=change.identity)
     encoder = AutomaticEncoder(load_torch(), cached.problem, identity=change.identity)
     if cached.problem is None:
-        encoder.to_prepare(request, origin.library, origin.dtype, origin.batch_size, again=cached.damaged)
+        encoder.to_prepare(request, origin.dtype, origin.batch_size, again=cached.damaged)
     return encoder
 
 
@@ -110,14 +110,14 @@ def trained_request(change: TrainedChange, cache: Path) -> Exporting:
     return Exporting(max_tokens=None, cache=cache, load=change.load, **_named(change, settings))
 
 
-def forget_earlier(request: Exporting, library: str) -> None:
+def forget_earlier(request: Exporting) -> None:
     """Remove exports of earlier changes of the same encoder but for the last `KEPT`."""
-    folder = export_folder(request, Backend(library, FLOAT))
+    folder = export_folder(request)
     base, _, _ = request.name.rpartition("+")
     start = folder.name[: len(Path(base).name)]
     same = [
         other
-        for other in request.cache.glob(f"{start}_????????????-{library}-????????????????")
+        for other in request.cache.glob(f"{start}_????????????-{OPENVINO}-????????????????")
         if other.is_dir()
     ]
     for other in sorted(same, key=lambda path: path.stat().st_mtime)[:-KEPT]:

@@ -1,1 +1,1 @@
-"""Encoders as files that OpenVINO or onnxruntime runs: export by torch, cache, and the encoder over both."""
+"""Encoders as files that OpenVINO runs: export by torch, cache, and the encoder over both."""

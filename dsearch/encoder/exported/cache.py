@@ -1,8 +1,8 @@
 """Exported encoders in the cache: found by their key, checked, opened.
 
-    <cache>/<encoder>-<kind>-<key>/   model.onnx, or model.xml and model.bin
-                                      tokenizer.json
-                                      export.json: description, SHA-256 of each file, agreement with torch
+    <cache>/<encoder>-openvino-<key>/   model.xml and model.bin
+                                        tokenizer.json
+                                        export.json: description, SHA-256 of each file, agreement with torch
 
 The key is a digest of the format, the model's weights and settings, and the versions of all libraries, so
 each combination has its own folder. A folder appears as a whole, by one rename, and every file is checked
@@ -22,66 +22,63 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from dsearch.encoder.backends import HALF, INT8, ONNX, OPENVINO, Backend
+from dsearch.encoder.backends import HALF, OPENVINO
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting, ExportOrigin
-from dsearch.encoder.exported.runtimes import Run, onnx_session, openvino_session
+from dsearch.encoder.exported.runtimes import openvino_session
 from dsearch.encoder.text_encoder import CPU_BATCH, EncoderIdentity, require_tokens
 from dsearch.errors import CorruptData
 
 FORMAT = 2  # 1: without token states
 RECORD_NAME = "export.json"
 TOKENIZER_NAME = "tokenizer.json"
-_TOOLS = {ONNX: ("onnx", "onnxscript", "onnxruntime"), OPENVINO: ("openvino", "nncf")}
+_LIBRARIES = ("torch", "transformers", "sentence-transformers", "openvino")
 
 _log = logging.getLogger(__name__)
 
 
-def cached_encoder(
-    request: Exporting, backend: Backend, *, batch_size: int = CPU_BATCH
-) -> CompiledEncoder | None:
-    """The encoder as `backend` runs it; None if the cache does not have it whole. Nothing is exported."""
-    folder = export_folder(request, backend)
+def cached_encoder(request: Exporting, dtype: str, *, batch_size: int = CPU_BATCH) -> CompiledEncoder | None:
+    """The exported encoder; None if the cache does not have it whole. Nothing is exported."""
+    folder = export_folder(request)
     record = checked_record(folder)
-    return None if record is None else open_export(request, backend, folder, record, batch_size)
+    return None if record is None else open_export(request, dtype, folder, record, batch_size)
 
 
-def agreement_of(request: Exporting, backend: Backend) -> dict[str, dict[str, Any]] | None:
+def agreement_of(request: Exporting) -> dict[str, dict[str, Any]] | None:
     """Cosines with torch by precision, as measured on exporting; None without an export. No model is read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        record = json.loads((export_folder(request, backend) / RECORD_NAME).read_text(encoding="utf-8"))
+        record = json.loads((export_folder(request) / RECORD_NAME).read_text(encoding="utf-8"))
         return dict(record["agreement"])
     return None
 
 
-def states_problem_of(request: Exporting, backend: Backend) -> str | None:
+def states_problem_of(request: Exporting, dtype: str) -> str | None:
     """`states_problem` of the export in the cache; None without an export. No model is read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        record = json.loads((export_folder(request, backend) / RECORD_NAME).read_text(encoding="utf-8"))
-        return states_problem(record, backend)
+        record = json.loads((export_folder(request) / RECORD_NAME).read_text(encoding="utf-8"))
+        return states_problem(record, dtype)
     return None
 
 
-def versions(*packages: str) -> dict[str, str]:
-    """Versions of those packages that are installed."""
-    installed: dict[str, str] = {}
-    for package in packages:
-        with contextlib.suppress(PackageNotFoundError):
-            installed[package] = version(package)
-    return installed
-
-
-def export_folder(request: Exporting, backend: Backend) -> Path:
-    """Return the folder of an export in the cache; it need not exist."""
-    kind = f"{backend.name}-int8" if backend.dtype == INT8 else backend.name  # precision is chosen on loading
+def export_folder(request: Exporting) -> Path:
+    """Return the folder of an export in the cache; it need not exist. Precision is chosen on loading."""
     parts = {
         "format": FORMAT,
         "weights": request.weights.sha256,
         "settings": request.weights.settings_sha256,
-        "versions": versions("torch", "transformers", "sentence-transformers", *_TOOLS[backend.name]),
+        "versions": _versions(),
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-    return request.cache / f"{_plain(Path(request.name).name)}-{kind}-{key}"
+    return request.cache / f"{_plain(Path(request.name).name)}-{OPENVINO}-{key}"
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the libraries that an export depends on, of those that are installed."""
+    installed: dict[str, str] = {}
+    for package in _LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            installed[package] = version(package)
+    return installed
 
 
 def _plain(name: str) -> str:
@@ -107,7 +104,7 @@ def checked_record(folder: Path) -> dict[str, Any] | None:
 
 
 def open_export(
-    request: Exporting, backend: Backend, folder: Path, record: dict[str, Any], batch_size: int = CPU_BATCH
+    request: Exporting, dtype: str, folder: Path, record: dict[str, Any], batch_size: int = CPU_BATCH
 ) -> CompiledEncoder:
     """The exported encoder in a folder.
 
@@ -118,37 +115,28 @@ def open_export(
     window = identity.max_tokens if request.max_tokens is None else request.max_tokens
     require_tokens(window, record["longest"], request.name)
     encoder = CompiledEncoder(
-        _session(backend, folder),
+        openvino_session(folder / "model.xml", "bf16" if dtype == HALF else "f32"),
         (folder / TOKENIZER_NAME).read_text(encoding="utf-8"),
         inputs=record["inputs"],
         padding=record["padding"],
         prompts=record["prompts"],
-        identity=replace(
-            identity, name=request.name, max_tokens=window, backend=backend.name, dtype=backend.dtype
-        ),
+        identity=replace(identity, name=request.name, max_tokens=window, backend=OPENVINO, dtype=dtype),
         reference=request.load,
         batch_size=batch_size,
-        few_shapes=backend.name == OPENVINO,
-        states_problem=states_problem(record, backend),
+        states_problem=states_problem(record, dtype),
     )
-    encoder.origin = ExportOrigin(request, backend.name, backend.dtype, batch_size)
+    encoder.origin = ExportOrigin(request, dtype, batch_size)
     return encoder
 
 
-def states_problem(record: dict[str, Any], backend: Backend) -> str | None:
+def states_problem(record: dict[str, Any], dtype: str) -> str | None:
     """Reason why token states come from torch; None where the exported ones agree."""
-    measured = record["states"].get(backend.dtype)
+    measured = record["states"].get(dtype)
     if measured is None:
         return "the exported encoder has no state for each token"
     if measured["agrees"]:
         return None
     return (
-        f"token states of {backend} agree with torch's to a cosine of {measured['mean']:.5f} in the mean of "
-        f"a text and {measured['least']:.5f} of a token, too little"
+        f"token states of {OPENVINO} {dtype} agree with torch's to a cosine of {measured['mean']:.5f} "
+        f"in the mean of a text and {measured['least']:.5f} of a token, too little"
     )
-
-
-def _session(backend: Backend, folder: Path) -> Run:
-    if backend.name == ONNX:
-        return onnx_session(folder / "model.onnx")
-    return openvino_session(folder / "model.xml", "bf16" if backend.dtype == HALF else "f32")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Float32, Int64
 
-from dsearch.encoder.backends import CLOSE
 from dsearch.encoder.exported.runtimes import Run, Tokens
 from dsearch.encoder.text_encoder import CPU_BATCH, EncoderIdentity, length_sorted_batches
 from dsearch.encoder.token_states import TextTokens, inside_text
@@ -39,7 +38,7 @@ _THREAD_TOKENS, _BATCH_TOKENS = 1024, 8192
 
 
 class CompiledEncoder:
-    """`TextEncoder` that runs on a compiled back end.
+    """`TextEncoder` that runs by an exported model. A single text is padded to 16, 32, 64, … tokens.
 
     Args:
         run: exported model; see `runtimes`.
@@ -50,9 +49,6 @@ class CompiledEncoder:
         identity: identity of the encoder, including back end and precision.
         reference: function that loads the exported torch encoder.
         batch_size: texts per run, fewer if they are long.
-        few_shapes: pad a single text, such as a query, to 16, 32, 64, … tokens within the window. Some back
-            ends compile again whenever the shape differs from that of the last call, which takes longer than
-            a few more tokens. In a batch padding costs more.
         states_problem: reason why token states come from torch; None where those of `run` agree with them.
     """
 
@@ -67,7 +63,6 @@ class CompiledEncoder:
         identity: EncoderIdentity,
         reference: Callable[[], Encoder],
         batch_size: int = CPU_BATCH,
-        few_shapes: bool = False,
         states_problem: str | None = None,
     ):
         self.states_problem = states_problem
@@ -76,7 +71,7 @@ class CompiledEncoder:
         self._cut, self._whole = whole_tokenizer(tokenizer), whole_tokenizer(tokenizer)
         self._cut.enable_truncation(identity.max_tokens)
         self._inputs, self._padding, self.prompts = tuple(inputs), padding, dict(prompts)
-        self._identity, self.batch_size, self._few_shapes = identity, batch_size, few_shapes
+        self._identity, self.batch_size = identity, batch_size
         self._load_reference = reference
         self._loading = threading.Lock()
         self._reference: Encoder | None = None
@@ -123,10 +118,7 @@ class CompiledEncoder:
         """Embeddings and token states, by one pass; states by torch where the exported ones do not agree."""
         if self.states_problem is None:
             return self.exported_tokens(texts, role)
-        embeddings, tokens = self.reference.encode_tokens(texts, role)
-        if self._identity.dtype not in CLOSE:
-            embeddings = self._encode(texts, role)  # torch's are not comparable with these
-        return embeddings, tokens
+        return self.reference.encode_tokens(texts, role)
 
     def exported_tokens(
         self, texts: Sequence[str], role: Role = "document"
@@ -171,7 +163,9 @@ class CompiledEncoder:
 
     def _padded(self, encoded: Sequence[Any]) -> Tokens:
         width = max(1, *(len(encoding) for encoding in encoded))
-        if self._few_shapes and len(encoded) == 1:
+        if len(encoded) == 1:
+            # OpenVINO compiles again whenever the shape differs from that of the last call, which takes
+            # longer than a few more tokens. In a batch padding costs more.
             width = max(width, min(_next_width(width), self._identity.max_tokens))
         arrays: dict[str, Int64[np.ndarray, "texts tokens"]] = {}
         for name in self._inputs:

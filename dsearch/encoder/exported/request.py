@@ -40,12 +40,10 @@ class ExportOrigin(NamedTuple):
 
     Attributes:
         request: the encoder.
-        library: back end that runs it.
         dtype: required precision, or None.
         batch_size: texts per run.
     """
 
     request: Exporting
-    library: str
     dtype: str | None
     batch_size: int

@@ -1,7 +1,7 @@
 """Exported encoders as functions from arrays of tokens to embeddings and token states, on one thread budget.
 
-Both libraries are set not to spin while waiting, and to use the threads that `dsearch.threads` allows: by
-default each takes every core, in competition with torch and FAISS.
+OpenVINO is set to use the threads that `dsearch.threads` allows: by default it takes every core, in
+competition with torch and FAISS.
 """
 
 from __future__ import annotations
@@ -47,24 +47,6 @@ LONE_WIDTHS = (16, 32, 64)
 
 _core: Any = None
 _making = threading.Lock()
-
-
-def onnx_session(model: Path) -> Run:
-    """A model of ONNX, run by onnxruntime; many threads may call it."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = thread_budget()
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-
-    def run(tokens: Tokens, *, states: bool = False) -> Outputs:
-        wanted = ["sentence", "states"] if states else ["sentence"]
-        return Outputs(*(np.asarray(array, np.float32) for array in session.run(wanted, dict(tokens))))
-
-    return run
 
 
 def openvino_session(model: Path, precision: str) -> Run:

@@ -21,7 +21,7 @@ def open_readonly(
     encoder: str,
     device: str,
     dtype: str | None = None,
-    backend: str | None = "auto",
+    backend: str = "auto",
     next_encoder: str | None = None,
     cache: Path | str | None = None,
 ) -> SearchEngine:

@@ -25,6 +25,7 @@ from dsearch.encoder.automatic import encoder as automatic
 from dsearch.encoder.automatic import outcome, preparation, process
 from dsearch.encoder.automatic.preparation import Preparation
 from dsearch.encoder.automatic.source import encoder_cache, machine_cache
+from dsearch.encoder.backends import openvino_installed
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.exported.runtimes import openvino_knows
@@ -33,7 +34,7 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
 
-if Backend("openvino", "float32").missing(exporting=True):
+if not openvino_installed():
     pytest.skip("needs the extra openvino", allow_module_level=True)
 
 TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
@@ -62,7 +63,7 @@ class Machine:
         request = Exporting(
             self.encoder, find_weights(self.encoder), None, self.cache, lambda: Encoder.load(self.encoder)
         )
-        return Preparation(request, "openvino", None, 32, heard.append, heard.append)
+        return Preparation(request, None, 32, heard.append, heard.append)
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +248,7 @@ def test_a_model_that_cannot_be_exported_is_tried_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(process, "ensure_exported", refuse)
-        process.prepare(other.encoder, str(other.cache), "openvino")
+        process.prepare(other.encoder, str(other.cache))
     assert json.loads(capsys.readouterr().out) == {"problem": "no fast tokenizer"}
     monkeypatch.setattr(preparation, "subprocess", None)
     assert other.load().note == other.in_use().note == "no fast tokenizer"
@@ -260,7 +261,7 @@ def test_a_full_disk_is_told_and_tried_again(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(process, "ensure_exported", full)
-    process.prepare(machine.encoder, str(tmp_path), "openvino")
+    process.prepare(machine.encoder, str(tmp_path))
     assert "No space left" in json.loads(capsys.readouterr().out)["problem"]
     assert list(tmp_path.iterdir()) == []
 
@@ -306,7 +307,7 @@ from dsearch.encoder import load_encoder
 encoder = load_encoder(sys.argv[1], backend="auto", cache=Path(sys.argv[2]))
 encoder.encode_queries(["red"]), encoder.token_counts(["red"]), encoder.vocabulary
 encoder.encode_tokens(["red"], "query")
-names = ("torch", "sentence_transformers", "transformers", "onnxruntime")
+names = ("torch", "sentence_transformers", "transformers")
 print([name for name in names if name in sys.modules])
 """
     command = [sys.executable, "-c", program, machine.encoder, str(machine.cache)]

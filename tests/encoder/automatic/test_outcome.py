@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from dsearch.encoder import Backend
 from dsearch.encoder.automatic import outcome as module
-from dsearch.encoder.automatic.outcome import ExportOutcome, outcome, preferred, record_problem
+from dsearch.encoder.automatic.outcome import ExportOutcome, outcome, record_problem
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.weights import Weights
 
@@ -26,30 +25,19 @@ def test_an_export_is_used_by_its_worst_text(tmp_path: Path, monkeypatch: pytest
     agreement = {"float32": measured(0.9999, 1.0), "bfloat16": measured(0.9998, 1.0)}
     monkeypatch.setattr(module, "agreement_of", lambda *given: agreement)
     monkeypatch.setattr(module, "best_dtype", lambda name: "bfloat16")
-    single, half = (Backend("openvino", dtype) for dtype in ("float32", "bfloat16"))
-    assert outcome(request(tmp_path), "openvino") == ExportOutcome(single)
-    refused = outcome(request(tmp_path), "openvino", "bfloat16")
-    assert refused.backend is None
+    assert outcome(request(tmp_path)) == ExportOutcome("float32")
+    refused = outcome(request(tmp_path), "bfloat16")
+    assert refused.dtype is None
     assert "the least cosine of openvino with torch is 0.99980, and 0.9999" in str(refused.problem)
     agreement["bfloat16"] = measured(0.9999, 0.9999)
-    assert outcome(request(tmp_path), "openvino") == ExportOutcome(half)
+    assert outcome(request(tmp_path)) == ExportOutcome("bfloat16")
 
 
-def test_a_problem_is_of_one_model_and_library(tmp_path: Path) -> None:
+def test_a_problem_is_of_one_model(tmp_path: Path) -> None:
     own = request(tmp_path)
-    assert outcome(own, "openvino") == ExportOutcome()
-    record_problem(own, "openvino", "no fast tokenizer")
-    assert outcome(own, "openvino") == ExportOutcome(problem="no fast tokenizer")
-    assert outcome(own, "onnx") == outcome(request(tmp_path, "b"), "openvino") == ExportOutcome()
+    assert outcome(own) == ExportOutcome()
+    record_problem(own, "no fast tokenizer")
+    assert outcome(own) == ExportOutcome(problem="no fast tokenizer")
+    assert outcome(request(tmp_path, "b")) == ExportOutcome()
     assert len(list(tmp_path.iterdir())) == 1
-    record_problem(request(tmp_path / "nowhere"), "openvino", "x")  # no effect where nothing can be written
-
-
-def test_openvino_goes_before_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = ["openvino", "onnx"]
-    monkeypatch.setattr(Backend, "missing", lambda self, *, exporting: self.name not in installed)
-    assert preferred() == "openvino"
-    installed.remove("openvino")
-    assert preferred() == "onnx"
-    installed.clear()
-    assert preferred() is None
+    record_problem(request(tmp_path / "nowhere"), "x")  # no effect where nothing can be written

@@ -18,7 +18,6 @@ from dsearch.encoder.automatic import preparation as module
 from dsearch.encoder.automatic import process
 from dsearch.encoder.automatic.outcome import ExportOutcome
 from dsearch.encoder.automatic.preparation import Preparation
-from dsearch.encoder.backends import Backend
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.weights import Weights
 
@@ -60,7 +59,7 @@ def prepared(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> A
         monkeypatch.setattr(module, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": start}))
         weights = Weights(tmp_path, "", "a" * 64)
         request = Exporting("some/model", weights, None, tmp_path / "cache", lambda: None, trained)  # type: ignore[arg-type, return-value]
-        one = Preparation(request, "openvino", "bfloat16", 7, heard.ready.append, heard.problems.append)
+        one = Preparation(request, "bfloat16", 7, heard.ready.append, heard.problems.append)
         one.start(again=again)
         assert one.wait(LATEST_S)
         return started[0]
@@ -72,12 +71,12 @@ def with_outcome(monkeypatch: pytest.MonkeyPatch, result: ExportOutcome, encoder
     """Let the cache have this outcome and encoder; what is asked of it."""
     asked: list[Any] = []
 
-    def outcome(request: Any, name: str, dtype: str | None) -> ExportOutcome:
-        asked.append((name, dtype))
+    def outcome(request: Any, dtype: str | None) -> ExportOutcome:
+        asked.append(dtype)
         return result
 
-    def cached(request: Any, backend: Backend, **options: Any) -> Any:
-        asked.append((str(backend), options))
+    def cached(request: Any, dtype: str, **options: Any) -> Any:
+        asked.append((dtype, options))
         return encoder
 
     monkeypatch.setattr(module, "outcome", outcome)
@@ -85,7 +84,7 @@ def with_outcome(monkeypatch: pytest.MonkeyPatch, result: ExportOutcome, encoder
     return asked
 
 
-HALF = ExportOutcome(Backend("openvino", "bfloat16"))
+HALF = ExportOutcome("bfloat16")
 
 
 def test_the_export_is_handed_over_with_its_batch_size(
@@ -95,7 +94,7 @@ def test_the_export_is_handed_over_with_its_batch_size(
     warmed: list[Any] = []
     monkeypatch.setattr(ENCODER, "encode_queries", warmed.append)
     prepared()
-    assert asked == [("openvino", "bfloat16"), ("openvino bfloat16", {"batch_size": 7})]
+    assert asked == ["bfloat16", ("bfloat16", {"batch_size": 7})]
     assert heard.ready == [ENCODER]
     assert heard.problems == []
     assert len(warmed) == 1  # the first call is slow, and not a user's
@@ -170,7 +169,7 @@ def test_the_process_is_told_everything(
     assert first == "nice 10"
     assert Path(lock).parent == cache
     assert lock.endswith(".preparing")
-    assert calls == [1, ("some/model", str(cache), "openvino", trained)]
+    assert calls == [1, ("some/model", str(cache), trained)]
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -206,5 +205,5 @@ def test_earlier_exports_are_removed_after_that_of_a_trained_change(
     monkeypatch.setattr(process, "forget_earlier", lambda *given: steps.append("forgotten"))
     monkeypatch.setattr(process, "TrainedChange", SimpleNamespace(from_json=lambda text: text))
     monkeypatch.setattr(process, "trained_request", lambda *given: request)
-    process.prepare("own", str(tmp_path), "onnx", change)
+    process.prepare("own", str(tmp_path), change)
     assert steps == (["exported"] if change is None else ["exported", "forgotten"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsearch.config import Settings
-from dsearch.encoder import Backend, BackendChoice, EncoderSource
+from dsearch.encoder import EncoderSource
 from dsearch.encoder.automatic import source
 from dsearch.encoder.automatic.outcome import ExportOutcome
 from dsearch.encoder.automatic.source import encoder_cache
@@ -23,10 +23,10 @@ def settings(tmp_path: Path, **own: Any) -> Settings:
 def test_each_setting_reaches_the_source(tmp_path: Path) -> None:
     told: list[str] = []
     made = EncoderSource.of(
-        settings(tmp_path, backend="onnx", dtype="int8", device="cuda:1", cache=tmp_path / "cache"),
+        settings(tmp_path, backend="openvino", dtype="bfloat16", device="cuda:1", cache=tmp_path / "cache"),
         tell=told.append,
     )
-    assert (made.name, made.backend, made.dtype, made.device) == ("own", "onnx", "int8", "cuda:1")
+    assert (made.name, made.backend, made.dtype, made.device) == ("own", "openvino", "bfloat16", "cuda:1")
     assert made.cache.is_relative_to(tmp_path / "cache")
     assert made.tell == told.append
     assert EncoderSource.of(settings(tmp_path), name="other").name == "other"
@@ -35,23 +35,28 @@ def test_each_setting_reaches_the_source(tmp_path: Path) -> None:
 def test_the_source_loads_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(source, "load_encoder", lambda *args, **options: asked.append((args, options)))
-    made = EncoderSource("own", tmp_path, "onnx", "int8", "cuda:1", print)
+    made = EncoderSource("own", tmp_path, "openvino", "bfloat16", "cuda:1", print)
     made()
     assert asked == [
         (
             ("own",),
-            {"backend": "onnx", "dtype": "int8", "device": "cuda:1", "cache": tmp_path, "tell": print},
+            {
+                "backend": "openvino",
+                "dtype": "bfloat16",
+                "device": "cuda:1",
+                "cache": tmp_path,
+                "tell": print,
+            },
         )
     ]
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
-    """What was measured on it by precision, and what was exported for `auto`."""
-    state = SimpleNamespace(choices={}, exported=ExportOutcome())
+    """What was exported on it for `auto`."""
+    state = SimpleNamespace(exported=ExportOutcome(), installed=True)
     monkeypatch.setattr(source, "find_weights", lambda name: Weights(tmp_path, "", "a" * 64))
-    monkeypatch.setattr(source, "read_choice", lambda cache, sha256, dtype: state.choices.get(dtype))
-    monkeypatch.setattr(source, "preferred", lambda: "openvino")
+    monkeypatch.setattr(source, "openvino_installed", lambda: state.installed)
     monkeypatch.setattr(source, "outcome", lambda *given: state.exported)
     monkeypatch.setattr(source, "states_problem_of", lambda *given: None)
     return state
@@ -62,7 +67,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     [
         ("torch", None, "torch float32"),
         ("torch", "bfloat16", "torch bfloat16"),
-        ("onnx", "int8", "onnx int8"),
+        ("openvino", "float32", "openvino float32"),
     ],
 )
 def test_a_back_end_that_is_named_runs_it(
@@ -72,25 +77,28 @@ def test_a_back_end_that_is_named_runs_it(
     assert (in_use.name, in_use.runs_by, in_use.note) == ("own", runs_by, None)
 
 
-@pytest.mark.parametrize(("backend", "device"), [(None, "cpu"), (None, "cuda"), ("auto", "cuda")])
+@pytest.mark.parametrize(("backend", "device"), [("torch", "cpu"), ("torch", "cuda"), ("auto", "cuda")])
 def test_nothing_is_prepared_for_a_card_nor_without_auto(
-    tmp_path: Path, machine: SimpleNamespace, backend: str | None, device: str
+    tmp_path: Path, machine: SimpleNamespace, backend: str, device: str
 ) -> None:
     own = EncoderSource("own", tmp_path, backend, None, device).in_use()
     assert (own.runs_by, own.note) == ("torch float32", None)
-    machine.exported = ExportOutcome(Backend("openvino", "float32"))
+    machine.exported = ExportOutcome("float32")
     assert EncoderSource("own", tmp_path, backend, None, device).in_use() == own
     assert EncoderSource("own", tmp_path, "auto").in_use().runs_by == "openvino float32"
 
 
-def test_what_was_measured_holds_for_its_precision(tmp_path: Path, machine: SimpleNamespace) -> None:
-    machine.choices["int8"] = BackendChoice(Backend("onnx", "int8"), ())
-    eight, other = (EncoderSource("own", tmp_path, "auto", dtype).in_use() for dtype in ("int8", None))
-    assert (eight.runs_by, eight.note) == ("onnx int8", "measured by dsearch backends")
-    assert (other.runs_by, other.note) == (
-        "torch float32",
-        "its first use prepares openvino in the background",
-    )
+def test_auto_says_why_torch_runs(tmp_path: Path, machine: SimpleNamespace) -> None:
+    def note(dtype: str | None = None) -> tuple[str, str | None]:
+        in_use = EncoderSource("own", tmp_path, "auto", dtype).in_use()
+        return in_use.runs_by, in_use.note
+
+    assert note() == ("torch float32", "its first use prepares openvino in the background")
+    assert note("bfloat16")[0] == "torch bfloat16"
+    machine.exported = ExportOutcome(problem="no fast tokenizer")
+    assert note() == ("torch float32", "no fast tokenizer")
+    machine.installed = False
+    assert note() == ("torch float32", "openvino is not installed")
 
 
 def test_a_cache_that_is_named_is_taken_as_it_is(tmp_path: Path) -> None:

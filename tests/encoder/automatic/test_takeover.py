@@ -52,15 +52,15 @@ def test_its_identity_is_that_of_torch_in_single_precision(backend: str, dtype: 
     encoder = AutomaticEncoder(fake(backend, dtype))
     assert encoder.identity == fake().identity
     assert str(encoder.runs_by) == f"{backend} {dtype}"
-    encoder.take_over(fake("onnx"))
-    assert (encoder.identity, str(encoder.runs_by)) == (fake().identity, "onnx float32")
+    encoder.take_over(fake("openvino"))
+    assert (encoder.identity, str(encoder.runs_by)) == (fake().identity, "openvino float32")
 
 
 def test_a_takeover_ends_the_note_and_a_problem_is_one() -> None:
     encoder = AutomaticEncoder(fake(), "an export is being prepared")
     encoder.stay("no room")
     assert encoder.note == "no room"
-    encoder.take_over(fake("onnx"))
+    encoder.take_over(fake("openvino"))
     assert encoder.note is None
 
 
@@ -68,12 +68,12 @@ def test_what_is_to_be_prepared_is_started_once(request_: Exporting, preparation
     encoder = AutomaticEncoder(fake())
     assert encoder.wait()
     encoder.start()  # nothing to start
-    encoder.to_prepare(request_, "openvino", "float32", 7, again=True)
+    encoder.to_prepare(request_, "float32", 7, again=True)
     assert preparations == []
     for _ in range(2):
         encoder.start()
     (one,) = preparations
-    assert one.given[:4] == (request_, "openvino", "float32", 7)
+    assert one.given[:3] == (request_, "float32", 7)
     assert one.started == [True]
     assert not encoder.wait(0.5)
     assert not encoder.wait()
@@ -98,10 +98,9 @@ def test_trained_changes_are_exported_as_their_base_whatever_became_of_that(
     note: str | None,
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(module, "preferred", lambda: "openvino")
     monkeypatch.setattr(module, "from_cache", lambda *given: asked.append(given) or cached)
     encoder: Any = load_automatic(request_, fake, "float32", 7, lambda told: None)
-    assert asked == [(request_, "openvino", "float32", 7)]
-    assert encoder.origin == ExportOrigin(request_, "openvino", "float32", 7)
+    assert asked == [(request_, "float32", 7)]
+    assert encoder.origin == ExportOrigin(request_, "float32", 7)
     assert (str(encoder.runs_by), encoder.note) == (runs_by, note)
     assert [one.started for one in preparations] == ([[True]] if cached.damaged else [])

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.exported_encoders import TinyHome, needs
+from support.exported_encoders import TinyHome, need_openvino
 from support.tiny_encoder import WORDS
 from support.warm.processes import warm_start
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import (
     AutomaticEncoder,
-    Backend,
     Encoder,
     EncoderChange,
     EncoderIdentity,
@@ -64,7 +63,7 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> TinyHome:
-    needs("openvino")
+    need_openvino()
     home = TinyHome(tmp_path_factory.mktemp("trained"))
     home.load("openvino", "float32")  # the base is exported
     return home
@@ -94,7 +93,7 @@ def test_an_export_is_of_the_trained_weights_and_of_the_settings_of_their_base(
         monkeypatch.setattr(trained, "find_weights", lambda name: Weights(tmp_path, "", "base", settings))
         identity = EncoderIdentity("own+change", "", weights, "mean", 64, "torch", "float32", 8)
         change = TrainedChange("own", tmp_path / "weights.safetensors", {}, identity)
-        return export_folder(trained_request(change, tmp_path), Backend("onnx", "float32"))
+        return export_folder(trained_request(change, tmp_path))
 
     assert folder("one", "settings") == folder("one", "settings")
     assert len({folder("one", "settings"), folder("two", "settings"), folder("one", "others")}) == 3
@@ -153,12 +152,10 @@ def test_a_change_belongs_to_the_weights_of_its_base(home: TinyHome, tmp_path: P
         earlier.load()
 
 
-def test_a_base_without_an_export_and_int8_stay_with_torch(home: TinyHome, tmp_path: Path) -> None:
+def test_a_change_of_a_base_without_an_export_stays_with_torch(home: TinyHome, tmp_path: Path) -> None:
     exact = Encoder.load(home.encoder)
     trained = in_file(home, learned(home), tmp_path)
     assert load_trained(exact, trained, lambda: exact) is exact
-    if not Backend("onnx", "int8").missing(exporting=True):
-        assert load_trained(home.load("onnx", "int8"), trained, lambda: exact) is exact
 
 
 def test_exports_of_earlier_changes_are_removed(home: TinyHome, tmp_path: Path) -> None:
@@ -166,12 +163,12 @@ def test_exports_of_earlier_changes_are_removed(home: TinyHome, tmp_path: Path) 
         weights = Weights(tmp_path, "", str(digit) * 64)
         return Exporting(f"model+{str(digit) * 12}", weights, None, tmp_path, lambda: None)  # type: ignore[arg-type, return-value]
 
-    folders = [export_folder(request(digit), Backend("openvino", "float32")) for digit in range(KEPT + 2)]
-    base = export_folder(replace(request(0), name="model"), Backend("openvino", "float32"))
+    folders = [export_folder(request(digit)) for digit in range(KEPT + 2)]
+    base = export_folder(replace(request(0), name="model"))
     for age, folder in enumerate([base, *reversed(folders)]):  # the last one made is the first by name
         folder.mkdir()
         os.utime(folder, (age, age))
-    forget_earlier(request(0), "openvino")
+    forget_earlier(request(0))
     assert set(tmp_path.iterdir()) == {base, *folders[:KEPT]}
 
 

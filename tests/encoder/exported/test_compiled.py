@@ -15,7 +15,7 @@ from dsearch.encoder.exported import compiled as module
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.runtimes import Outputs, Tokens
 
-IDENTITY = EncoderIdentity("own", "", "abc", "mean", 20, "onnx", "float32", 2)
+IDENTITY = EncoderIdentity("own", "", "abc", "mean", 20, "openvino", "float32", 2)
 
 
 class Model:

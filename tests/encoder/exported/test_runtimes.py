@@ -1,4 +1,4 @@
-"""Exported models by their libraries: the options that they are given, by libraries of a few lines."""
+"""Exported models by OpenVINO: the options that it is given, by a library of a few lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsearch.encoder.exported import runtimes as module
-from dsearch.encoder.exported.runtimes import LONE_WIDTHS, onnx_session, openvino_knows, openvino_session
+from dsearch.encoder.exported.runtimes import LONE_WIDTHS, openvino_knows, openvino_session
 
 
 @pytest.fixture(autouse=True)
@@ -21,46 +21,6 @@ def _three_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tokens(texts: int, width: int) -> dict[str, np.ndarray]:
     return {name: np.ones((texts, width), np.int64) for name in ("input_ids", "attention_mask")}
-
-
-@pytest.fixture
-def onnx(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    seen = SimpleNamespace(entries={}, asked=[])
-
-    class Options(SimpleNamespace):
-        def add_session_config_entry(self, name: str, value: str) -> None:
-            seen.entries[name] = value
-
-    class Session:
-        def __init__(self, path: str, options: Any, providers: list[str]):
-            seen.path, seen.options, seen.providers = path, options, providers
-
-        def run(self, names: list[str], arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-            seen.asked.append((names, set(arrays)))
-            return [np.full(2, number, np.float64) for number, _ in enumerate(names)]
-
-    fake = SimpleNamespace(SessionOptions=Options, InferenceSession=Session)
-    monkeypatch.setitem(sys.modules, "onnxruntime", fake)
-    return seen
-
-
-def test_onnxruntime_keeps_to_the_thread_budget(onnx: SimpleNamespace) -> None:
-    onnx_session(Path("folder/model.onnx"))
-    assert (onnx.options.intra_op_num_threads, onnx.options.inter_op_num_threads) == (3, 1)
-    assert onnx.entries == {"session.intra_op.allow_spinning": "0"}
-    assert onnx.options.log_severity_level == 3
-    assert (onnx.path, onnx.providers) == ("folder/model.onnx", ["CPUExecutionProvider"])
-
-
-def test_onnxruntime_is_asked_for_states_where_they_are_wanted(onnx: SimpleNamespace) -> None:
-    run = onnx_session(Path("model.onnx"))
-    alone, both = run(tokens(1, 4)), run(tokens(1, 4), states=True)
-    given = {"input_ids", "attention_mask"}
-    assert onnx.asked == [(["sentence"], given), (["sentence", "states"], given)]
-    assert alone.embeddings.dtype == np.float32
-    assert alone.states is None
-    assert both.states is not None
-    assert (both.embeddings.tolist(), both.states.tolist()) == ([0, 0], [1, 1])
 
 
 @pytest.fixture
@@ -153,5 +113,5 @@ def test_one_core_is_kept_for_all_models(openvino: SimpleNamespace) -> None:
 
 def test_openvino_says_what_a_processor_can(openvino: SimpleNamespace) -> None:
     assert openvino_knows("BF16")
-    assert not openvino_knows("INT8")
+    assert not openvino_knows("FP64")
     assert openvino.properties[0] == ("CPU", "OPTIMIZATION_CAPABILITIES")
