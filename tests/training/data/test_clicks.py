@@ -352,3 +352,31 @@ def test_any_actions_of_any_contributors_give_finite_grades(
         assert all(math.isfinite(grade) and grade > 0 for grade in grades.values()), query
         assert math.isfinite(graded.weights[query])
         assert graded.weights[query] > 0
+
+
+@given(
+    crowd=st.integers(MANY_KEYS, MANY_KEYS + 3),
+    visits=st.lists(_acts, min_size=1, max_size=6),
+    everybody=st.tuples(st.sampled_from(sorted(ACTIONS)), st.sampled_from(IDS[:3])),
+    options=st.builds(
+        ClickOptions,
+        clip=st.sampled_from([1.0, 10.0]),
+        key_share=st.sampled_from([0.0, 0.1, 1.0]),
+        floor=st.sampled_from([0.0, 0.2, 1.0]),
+    ),
+)
+def test_any_actions_beside_those_of_a_crowd_give_finite_grades(
+    crowd: int,
+    visits: list[tuple[str, str, list[tuple[str, str]]]],
+    everybody: tuple[str, str],
+    options: ClickOptions,
+) -> None:
+    """Where keys have to agree, and those that click what nobody else does are left out."""
+    pages = [page(*acts, key=key, query=query, client=key) for key, query, acts in visits]
+    pages += [page(everybody, key=f"k{n}", query="wing") for n in range(crowd)]
+    graded = graded_pages(pages, THETA, options)
+    assert graded.quorum == 2
+    for query, grades in graded.grades.items():
+        assert all(math.isfinite(grade) and grade > 0 for grade in grades.values()), query
+        assert math.isfinite(graded.weights[query])
+        assert graded.weights[query] > 0

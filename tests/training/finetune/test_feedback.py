@@ -79,6 +79,24 @@ def test_examples_are_graded_and_weighted(synonyms: Collection) -> None:
     assert (examples.source, other.source) == ("clicks", "clicks")
 
 
+@pytest.mark.parametrize(("clickers", "thumbs"), [(1, 2), (1, 5), (2, 3), (2, 25)])
+@pytest.mark.parametrize("thumb", ["thumbs_up", "thumbs_down"])
+def test_visitors_who_only_gave_thumbs_may_outnumber_those_who_clicked(
+    synonyms: Collection, clickers: int, thumbs: int, thumb: str
+) -> None:
+    for number in range(clickers):
+        clicked(synonyms, f"clicks{number}", list(range(10)))
+    for number in range(thumbs):
+        clicked(synonyms, f"thumbs{number}", list(range(20, 30)), action=thumb)
+    source = examples_from_feedback(synonyms)
+    assert source.graded.keys == clickers + thumbs
+    for number, text in enumerate(QUERIES[:10]):
+        liked = {f"d{20 + number}": 2.0} if thumb == "thumbs_up" else {}
+        assert source.graded.grades[text] == {f"d{number}": 1.0} | liked
+    assert np.isfinite(source.examples.weights).all()
+    assert (source.examples.weights > 0).all()
+
+
 def test_weights_and_what_was_left_are_part_of_the_digest(synonyms: Collection) -> None:
     def digest() -> str:
         return examples_from_feedback(synonyms, propensities=even_propensities()).examples.digest
