@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from dsearch.client.flow import HttpReply, Request
 from dsearch.errors import Command, DsearchError, InvalidDocument, InvalidRequest, Unavailable, amount
-from dsearch.results import Attention, FieldPrediction, Gradients, WriteResult
+from dsearch.results import Attention, FieldPrediction, Gradients, RefusedDocument, WriteResult
 from dsearch.types import Document, SearchResult, Stamp
 
 if TYPE_CHECKING:
@@ -262,24 +262,40 @@ def _place_not_finite(content: Any, place: str = "") -> str | None:
     return next((found for name, part in parts if (found := _place_not_finite(part, name))), None)
 
 
-def batches(documents: Iterable[Document | Mapping[str, Any]]) -> Iterator[tuple[int, bytes]]:
-    """NDJSON bodies, and how many documents come before each; one at least."""
+def batches(
+    documents: Iterable[Document | Mapping[str, Any]], refuse: Callable[[RefusedDocument], None]
+) -> Iterator[tuple[Sequence[int], bytes]]:
+    """NDJSON bodies with the numbers of their documents from 1; one at least, unless all are refused.
+
+    Args:
+        documents: what to write.
+        refuse: called with each document that JSON cannot hold, which is left out.
+    """
     lines: list[bytes] = []
-    size = before = 0
-    for document in documents:
-        lines.append(json_of(_object(document), InvalidDocument))
+    numbers: list[int] = []
+    size = number = 0
+    for number, document in enumerate(documents, start=1):
+        content = _object(document)
+        try:
+            lines.append(json_of(content, InvalidDocument))
+        except InvalidDocument as error:
+            id = content.get("id") if isinstance(content, Mapping) else None
+            detail = f"the document (id {str(id)[:80]!r}) is left out: {error}"
+            refuse(RefusedDocument(number, error.code, detail))
+            continue
+        numbers.append(number)
         size += len(lines[-1])
         if len(lines) >= BATCH_DOCUMENTS or size >= BATCH_BYTES:
-            yield before, b"\n".join(lines)
-            before, lines, size = before + len(lines), [], 0
-    if lines or not before:
-        yield before, b"\n".join(lines)
+            yield numbers, b"\n".join(lines)
+            lines, numbers, size = [], [], 0
+    if lines or not number:
+        yield numbers, b"\n".join(lines)
 
 
 def tensor_batches(
     documents: Iterable[Document | Mapping[str, Any]], embeddings: Any
-) -> Iterator[tuple[int, bytes]]:
-    """Safetensors bodies of documents and their rows, and how many documents come before each; one at least.
+) -> Iterator[tuple[Sequence[int], bytes]]:
+    """Safetensors bodies of documents and their rows, with the documents' numbers from 1; one at least.
 
     Raises:
         InvalidRequest: not one row a document, or numbers that are not finite.
@@ -298,7 +314,7 @@ def tensor_batches(
         with np.errstate(over="ignore"):  # refused by the server, as too long
             tensor = np.ascontiguousarray(rows[part], np.float32)
         yield (
-            start,
+            range(start + 1, start + 1 + BATCH_DOCUMENTS),
             save({"embeddings": tensor}, {"documents": json_of(written[part], InvalidDocument).decode()}),
         )
 
@@ -311,16 +327,22 @@ def _object(document: Document | Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in content.items() if name != "embedding" or value is not None}
 
 
-def added(total: WriteResult, more: WriteResult, before: int) -> WriteResult:
-    """The sum of two; `before` documents came before those of `more`."""
-    problems = [replace(problem, line=problem.line + before) for problem in more.problems]
+def renumbered(result: WriteResult, numbers: Sequence[int]) -> WriteResult:
+    """The result of a batch whose documents have these numbers."""
+    problems = [replace(problem, line=numbers[problem.line - 1]) for problem in result.problems]
+    return replace(result, problems=problems)
+
+
+def added(total: WriteResult, more: WriteResult) -> WriteResult:
+    """The sum of two."""
+    problems = sorted([*total.problems, *more.problems], key=lambda problem: problem.line)
     return WriteResult(
         more.sequence,
         total.inserted + more.inserted,
         total.updated + more.updated,
         total.unchanged + more.unchanged,
         total.refused + more.refused,
-        [*total.problems, *problems][:SHOWN_PROBLEMS],
+        problems[:SHOWN_PROBLEMS],
     )
 
 

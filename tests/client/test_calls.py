@@ -297,6 +297,34 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
 
 
 @pytest.mark.parametrize("api", ["http", "async", "local"])
+def test_documents_with_numbers_that_are_not_finite_are_left_out_and_listed(
+    apis: dict[str, Any], api: str
+) -> None:
+    """And no other document, in whatever batch; the numbers of those that the server refuses stay right."""
+    asked, name = apis[api], f"finite-{api}"
+    asked.create_collection(name)
+
+    def some() -> Iterator[Document | dict[str, Any]]:
+        for number, document in enumerate(documents(1100), start=1):
+            if number in (1, 700):
+                yield {"id": f"n{number}", "text": "x", "metadata": {"deep": [{"d": math.nan}]}}
+            elif number in (2, 1001):
+                yield Document(f"n{number}", "x", value=[1.0, -math.inf])
+            elif number in (3, 701, 1099):
+                yield {"id": f"n{number}", "text": ""}
+            else:
+                yield document
+
+    written = asked.upsert(name, some())
+    assert (written.inserted, written.refused) == (1093, 7)
+    assert [one.line for one in written.problems] == [1, 2, 3, 700, 701, 1001, 1099]
+    assert {one.code for one in written.problems} == {"invalid_document"}
+    assert all(f"'n{one.line}'" in one.detail for one in written.problems)
+    assert ["nan" in one.detail or "inf" in one.detail for one in written.problems].count(True) == 4
+    asked.delete_collection(name)
+
+
+@pytest.mark.parametrize("api", ["http", "async", "local"])
 def test_vectors_of_ones_own_are_alike(apis: dict[str, Any], api: str) -> None:
     asked, name = apis[api], f"vectors-{api}"
     rows = np.eye(3)

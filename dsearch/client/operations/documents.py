@@ -9,9 +9,26 @@ from typing import TYPE_CHECKING, Any
 from dsearch.client import wire
 from dsearch.client.flow import NDJSON, TENSORS, Flow, Request, operation
 from dsearch.client.options import Filter
-from dsearch.client.wire import added, batches, json_of, path_of, question, quoted, tensor_batches
+from dsearch.client.wire import (
+    added,
+    batches,
+    json_of,
+    path_of,
+    question,
+    quoted,
+    renumbered,
+    tensor_batches,
+)
 from dsearch.errors import InvalidDocument, amount
-from dsearch.results import AliasSet, CollectionInfo, DeleteResult, DocumentPage, MetadataResult, WriteResult
+from dsearch.results import (
+    AliasSet,
+    CollectionInfo,
+    DeleteResult,
+    DocumentPage,
+    MetadataResult,
+    RefusedDocument,
+    WriteResult,
+)
 from dsearch.types import Document
 
 if TYPE_CHECKING:
@@ -123,10 +140,15 @@ class DocumentOperations:
                 cannot be stored is then refused as a whole.
         """
         total = WriteResult(0, 0, 0, 0, 0, [])
-        parts, kind = batches(documents), NDJSON
+
+        def refuse(problem: RefusedDocument) -> None:
+            nonlocal total
+            total = added(total, WriteResult(total.sequence, 0, 0, 0, 1, [problem]))
+
+        parts, kind = batches(documents, refuse), NDJSON
         if embeddings is not None:
             parts, kind = tensor_batches(documents, embeddings), TENSORS
-        for before, body in parts:
+        for numbers, body in parts:
             try:
                 answer = yield Request("PUT", path_of(collection, "documents"), {}, body, kind, writes=True)
                 content = wire.content_of(answer)
@@ -134,7 +156,7 @@ class DocumentOperations:
                 content = wire.written_before(error)
                 if content is None:
                     raise
-            total = added(total, wire.parse(WriteResult, content), before)
+            total = added(total, renumbered(wire.parse(WriteResult, content), numbers))
         if total.refused and not total.inserted + total.updated + total.unchanged:
             raise InvalidDocument(
                 f"none of {amount(total.refused, 'document')} can be stored; the first: "
