@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dsearch.encoder import EncoderChange
 
 MAX_HEADS = 64
+MAX_DIMENSIONS = 8  # of a tensor: weights of heads and encoders have up to four
 MAX_RECORD_DEPTH = 64
 MAX_HEADER_BYTES = 32 * 1024 * 1024  # of a file with a request, which is parsed in memory
 _TEMPERATURES = (1e-6, 1e6)
@@ -81,7 +82,6 @@ def parts_from_file(
     Raises:
         InvalidRequest: as `head_from_bytes`; a change without `training`, or the reverse.
     """
-    import torch
     from safetensors.torch import load_file  # pyright: ignore
 
     from dsearch.encoder import EncoderChange, EncoderTraining
@@ -102,8 +102,7 @@ def parts_from_file(
     if training is None:
         return head, None
     for name, tensor in changed.items():
-        if tensor.dtype != torch.float32 or not tensor.isfinite().all():
-            raise InvalidRequest(f"tensor {name[:80]!r} is no float32, or not finite; send finite float32")
+        _require_finite_float32(name, tensor)
     weights = {name.removeprefix(ENCODER_PREFIX): tensor for name, tensor in changed.items()}
     return head, EncoderChange(EncoderTraining(**training), weights)
 
@@ -120,17 +119,12 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
             temperature outside 1e-6 to 1e6, k1 or b out of range.
         DimensionMismatch: a head for embeddings of another length.
     """
-    import torch
 
     from dsearch.attention.retrieval.learned_score import score_of_tensors
     from dsearch.attention.retrieval.second_stage import SecondStage
 
     for name, tensor in tensors.items():
-        if tensor.dtype != torch.float32:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            raise InvalidRequest(f"tensor {name[:80]!r} is {dtype}; send float32")
-        if not tensor.isfinite().all():
-            raise InvalidRequest(f"tensor {name[:80]!r} has numbers that are not finite; a head has none")
+        _require_finite_float32(name, tensor)
     head = _empty_head(tensors, encoder_dim)
     if "bm25" in tensors:
         head.weigh_keywords(K1, B)
@@ -208,6 +202,24 @@ def require_head_alone(version: str, record: Mapping[str, Any]) -> None:
             f"model {version} has a query encoder of its own, which a head that is handed in would lose; "
             "train from a version of scope head, or train on the server"
         )
+
+
+def _require_finite_float32(name: str, tensor: Tensor) -> None:
+    """Refuse another type, numbers that are not finite, and more dimensions than any weight has.
+
+    Torch computes with up to 64 dimensions, and a safetensors file may have more.
+    """
+    import torch
+
+    if tensor.dtype != torch.float32:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        raise InvalidRequest(f"tensor {name[:80]!r} is {dtype}; send float32")
+    if tensor.ndim > MAX_DIMENSIONS:
+        raise InvalidRequest(
+            f"tensor {name[:80]!r} has {tensor.ndim} dimensions; use at most {MAX_DIMENSIONS}"
+        )
+    if not tensor.isfinite().all():
+        raise InvalidRequest(f"tensor {name[:80]!r} has numbers that are not finite; send finite float32")
 
 
 def _empty_head(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:

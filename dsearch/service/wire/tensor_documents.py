@@ -28,7 +28,7 @@ def documents_of_tensors(body: bytes) -> tuple[Any, Float[np.ndarray, "documents
         tensors = load(body)
         size = int.from_bytes(body[:8], "little")
         described = parse(body[8 : 8 + size]).get("__metadata__", {})
-    except (SafetensorError, ValueError, KeyError, AttributeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(f"not a safetensors file ({error}); {_EXPECTED}") from None
     embeddings, written = tensors.get("embeddings"), described.get("documents")
     if embeddings is None or len(tensors) != 1 or written is None:
