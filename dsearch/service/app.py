@@ -23,7 +23,7 @@ from dsearch.service.compat import (
     vector_stores,
 )
 from dsearch.service.compat import files as compat_files
-from dsearch.service.error_texts import hide_folder
+from dsearch.service.error_texts import hide_folder, public_encoder
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
@@ -136,6 +136,9 @@ def create_app(
     app.state.service = service
     problems.install(app)
     hide_folder(engine.home.path)
+    for name in (migrates_to, *rerankers):
+        if name is not None:
+            public_encoder(name)
     app.router.routes += declared_routes()
     agents = mcp.install(app, service)
     page.install(app)

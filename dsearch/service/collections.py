@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
 from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
@@ -13,7 +14,7 @@ from dsearch.engine.home import is_given
 from dsearch.engine.maintenance.migrate import Migration, PreparedMigration
 from dsearch.errors import CollectionNotFound, CorruptData, DsearchError, NotInCluster
 from dsearch.results import AliasSet, CollectionDamaged, CollectionInfo
-from dsearch.service.error_texts import without_home
+from dsearch.service.error_texts import public_encoder, without_home
 
 Opened = TypeVar("Opened", bound=Searchable)
 P = ParamSpec("P")
@@ -67,7 +68,9 @@ class Catalogue:
             self._changed.wait_for(lambda: name not in self._leaving)
             collection = self._existing(name, open)
             self._holds[collection] += 1
-            self._used.add(collection.name)
+            if collection.name not in self._used:
+                public_encoder(collection.store.encoder.get("name", ""))  # no error's text says where it lies
+                self._used.add(collection.name)
         try:
             if encoder and not is_given(collection.store):
                 self.load_encoder()
@@ -119,9 +122,13 @@ class Catalogue:
             return sorted(self._used.intersection(self.names()))
 
     def describe(self, name: str) -> CollectionInfo:
-        """Describe a collection."""
+        """Describe a collection; an encoder that is a folder has its own name, without its place."""
         with self.using(name) as collection:
-            return collection.describe()
+            described = collection.describe()
+        name_of = described.encoder.get("name")
+        if name_of is None:
+            return described
+        return replace(described, encoder={**described.encoder, "name": public_encoder(name_of)})
 
     def describe_all(self) -> list[CollectionInfo | CollectionDamaged]:
         """Describe every collection; one that cannot be opened by its name and the error."""

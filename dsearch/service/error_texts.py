@@ -1,7 +1,8 @@
-"""Texts of errors as answers have them: without the place of the home on the machine.
+"""Texts and names as answers have them: without paths of the machine.
 
 Errors of the engine name the files that they are about, which helps at a terminal. Whoever asks over a
-network learns a file's place in the home, and not where the home lies.
+network learns a file's place in the home, and not where the home lies; of an encoder that is a folder, the
+folder's own name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from dsearch.errors import DsearchError
 
 _hidden: set[str] = set()
+_encoders: dict[str, str] = {}  # folder → its own name
 
 
 def hide_folder(folder: Path) -> None:
@@ -20,8 +22,25 @@ def hide_folder(folder: Path) -> None:
     _hidden.update(str(place) for place in (folder.absolute(), folder.resolve()))
 
 
+def public_encoder(name: str) -> str:
+    """Return the name of an encoder; of one that is a folder, the folder's own name.
+
+    No text of this process has the folder from then on.
+    """
+    if name in _encoders or not name:
+        return _encoders.get(name, name)
+    path = Path(name).expanduser()
+    if not (path.is_absolute() or path.is_dir()):
+        return name  # of a hub, or of a package
+    for written in (name, str(path.absolute()), str(path.resolve())):
+        _encoders[written] = path.resolve().name
+    return _encoders[name]
+
+
 def without_home(text: str) -> str:
-    """The text with files of a hidden folder named by their place in it."""
+    """The text without paths of the machine: files of the home and encoders by their names."""
+    for folder in sorted(_encoders, key=len, reverse=True):
+        text = text.replace(folder, _encoders[folder])
     for folder in sorted(_hidden, key=len, reverse=True):
         text = text.replace(folder + os.sep, "").replace(folder, "the home")
     return text

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from dsearch.engine import statistics
 from dsearch.errors import CollectionNotFound, InvalidRequest
-from dsearch.service.error_texts import without_home
+from dsearch.service.error_texts import public_encoder, without_home
 from dsearch.service.schemas.answers import StatisticsAnswer
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
@@ -22,4 +22,6 @@ async def get_statistics(collection: str, service: TheService) -> Response:
     described = await service.read(service.catalogue.call(statistics, collection))
     if (problem := described["rebuild"]["problem"]) is not None:
         described["rebuild"]["problem"] = without_home(problem)
+    if (encoder := described["encoder"]) is not None:
+        described["encoder"] = encoder | {"name": public_encoder(encoder["name"])}
     return json_answer(described)

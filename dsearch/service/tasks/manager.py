@@ -40,7 +40,7 @@ from dsearch.errors import (
 from dsearch.processes import run_spawned
 from dsearch.results import FilesResult
 from dsearch.service.collections import Catalogue
-from dsearch.service.error_texts import problem_members, without_home
+from dsearch.service.error_texts import problem_members, public_encoder, without_home
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.tasks.jobs import (
     TaskNote,
@@ -483,7 +483,7 @@ class TaskWork:
             encoded += result["encoded"]
             prepared = PreparedMigration(result["sequence"], encoded, started)
             if (done := self._catalogue.finish_migration(job.collection, prepared)) is not None:
-                return done.to_dict()
+                return {**done.to_dict(), "encoder": public_encoder(done.encoder)}
 
     def _spawned(self, job: Job, compute: Any, *arguments: Any) -> dict[str, Any]:
         return run_spawned(

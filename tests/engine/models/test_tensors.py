@@ -181,7 +181,8 @@ def test_an_encoder_is_sent_with_its_tensors_or_not_at_all(tmp_path: Path) -> No
         sound = {**tensors(), f"{ENCODER_PREFIX}a": torch.ones(2), f"{ENCODER_PREFIX}z": torch.ones(2)}
         body = save({**sound, f"{ENCODER_PREFIX}layer.weight": wrong})
         with pytest.raises(
-            InvalidRequest, match="'query_encoder/layer.weight' (is float64|has numbers that are not finite)"
+            InvalidRequest,
+            match=r"'query_encoder/layer\.weight' (is float64|has numbers that are not finite)",
         ):
             parts_from_bytes(body, DIM, TRAINING)
 
