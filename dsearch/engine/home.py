@@ -44,8 +44,8 @@ from dsearch.errors import (
 from dsearch.index.durable import replace_file
 from dsearch.store import Store, validate_name
 from dsearch.store.documents.validate import is_name
-from dsearch.store.sqlite.schema import FILE_NAME
-from dsearch.store.sqlite.watermark import DOCUMENTS, sync_folder
+from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME
+from dsearch.store.sqlite.watermark import sync_folder
 
 LOCK_NAME = "LOCK"
 DELETED = ".deleted"  # ends the name of a folder that is being deleted
@@ -223,7 +223,7 @@ class Home:
 
 def _holds_collection(folder: Path) -> bool:
     """Return True for a collection, even one whose documents are lost: damage must be reported."""
-    return (folder / FILE_NAME).is_file() or (folder / DOCUMENTS.file_name).is_file()
+    return (folder / FILE_NAME).is_file() or (folder / DOCUMENTS.watermark).is_file()
 
 
 ALIASES_FILE = "aliases.json"

@@ -20,7 +20,7 @@ from dsearch.store.sqlite.connection import ReaderPool, readable_errors
 from dsearch.store.sqlite.schema import FILE_NAME, read_meta, read_state
 from dsearch.store.sqlite.watermark import (
     WatermarkEntry,
-    check_database,
+    check_reading,
     create_watermark,
     read_watermark,
     sync_file,
@@ -128,7 +128,7 @@ def _check(folder: Path, copy: Path) -> None:
     try:
         marks = read_watermark(folder)
         with readers.reading() as connection:
-            check_database(folder, read_state(connection).marks, before=marks, after=marks)
+            check_reading(connection, folder, before=marks)
             damage = verify(connection).damage
     finally:
         readers.close()  # checkpoints a copied write-ahead log into the database

@@ -69,7 +69,7 @@ def delete_collection(path: Path) -> None:
     """
     if not (path / FILE_NAME).is_file():
         raise CollectionNotFound(f"no collection in {path}; nothing was deleted")
-    lock = Watermark(path, replace_unreadable=True)  # a damaged collection may be deleted, too
+    lock = Watermark(path, create=True)  # a damaged collection may be deleted, too
     try:
         with aside(path.parent) as folder:
             os.rename(path, folder)  # replaces an empty folder

@@ -40,10 +40,10 @@ from dsearch.store.records import (
     PurgeReport,
     WriteReceipt,
 )
-from dsearch.store.sqlite.connection import ReaderPool, readable_errors
+from dsearch.store.sqlite.connection import ReaderPool
 from dsearch.store.sqlite.journal import Journal, Operation
-from dsearch.store.sqlite.schema import FILE_NAME, CollectionMeta, read_meta, read_state
-from dsearch.store.sqlite.watermark import DOCUMENTS, check_database, read_watermark
+from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME, CollectionMeta, read_meta
+from dsearch.store.sqlite.watermark import check_reading, read_watermark
 from dsearch.types import Document, Purpose, RowSource
 
 
@@ -89,7 +89,7 @@ class Store(Reader):
         it is damaged or acknowledged writes are missing. With `accept_loss`, missing writes are accepted.
         """
         if not (path / FILE_NAME).is_file():
-            if (path / DOCUMENTS.file_name).is_file():
+            if (path / DOCUMENTS.watermark).is_file():
                 raise CorruptData(
                     f"{path}: documents.db is missing, and its watermark is there: all documents are lost; "
                     "put the file back, or move this folder away and restore a backup or index again"
@@ -102,8 +102,8 @@ class Store(Reader):
             journal = None
             if not readonly:
                 require_local_disk(path)
-                with readable_errors(path):
-                    journal = Journal(path, accept_loss=accept_loss)
+                journal = Journal(path)
+                journal.open(accept_loss=accept_loss)
             elif not accept_loss:
                 _check_watermark(readers, path)
         except BaseException:
@@ -316,7 +316,7 @@ class Store(Reader):
         """
         with self._operation() as operation:
             rows = registry.purge(operation)
-            sequence, tombstones = operation.reached, operation.tombstones
+            sequence, tombstones = operation.reached, operation.counters["tombstones"]
         return PurgeReport(sequence, rows, tombstones, self._writer.vacuum())
 
     def backup(self, path: Path, add_files: backup.AddFiles | None = None) -> BackupReport:
@@ -405,5 +405,4 @@ def _read_meta(connection: sqlite3.Connection, path: Path) -> CollectionMeta:
 def _check_watermark(readers: ReaderPool, path: Path) -> None:
     before = read_watermark(path)
     with readers.reading() as connection:
-        state = read_state(connection)
-    check_database(path, state.marks, before=before, after=read_watermark(path))
+        check_reading(connection, path, before=before)

@@ -111,7 +111,7 @@ def test_one_that_fails_is_undone_alone(store, marks, monkeypatch):
     def fail() -> None:
         with store._journal.operation() as operation:
             operation.connection.execute("UPDATE document SET text = 'torn'")
-            operation.last_row += 7
+            operation.counters["last_row"] += 7
             operation.add_fact(1)
             raise RuntimeError("in the middle")
 

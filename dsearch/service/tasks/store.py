@@ -16,7 +16,19 @@ from typing import Any, Literal, get_args
 
 from dsearch.errors import NotFound
 from dsearch.results import Task
-from dsearch.service.tasks.file import TASK_COLUMNS, TaskFile, require_written
+from dsearch.service.tasks.rows import (
+    TASK_COLUMNS,
+    TASKS,
+    delete_events,
+    delete_task,
+    insert_event,
+    require_whole,
+    require_written,
+    seal_task,
+    update_task,
+)
+from dsearch.store.sqlite.connection import ReaderPool
+from dsearch.store.sqlite.journal import Journal
 from dsearch.types import TaskState
 
 TaskKind = Literal["files", "train", "tune", "save", "evaluate", "refresh", "compact", "migrate"]
@@ -64,12 +76,19 @@ class TaskStore:
     """
 
     def __init__(self, home: Path):
-        self._file = TaskFile(home)
-        self.path = self._file.path
+        self._readers, self._journal = ReaderPool(home, TASKS), Journal(home, TASKS)
+        try:
+            self._journal.open()
+            with self._readers.reading() as connection:
+                require_whole(connection, home)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._readers.close()
+        self._journal.close()
 
     # ---- what there is
 
@@ -79,7 +98,7 @@ class TaskStore:
         Raises:
             TaskNotFound.
         """
-        rows = self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE id = ?", id)
+        rows = self._rows(f"SELECT {_EVERY} FROM tasks WHERE id = ?", id)
         if not rows:
             raise TaskNotFound(f"no task {id[:80]!r}; GET /v1/tasks lists those that are kept")
         return _task(rows[0])
@@ -103,11 +122,11 @@ class TaskStore:
                 conditions.append(condition)
                 values.append(value)
         query = f"SELECT {_EVERY} FROM tasks WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?"
-        return [_task(row) for row in self._file.rows(query, *values, limit)]
+        return [_task(row) for row in self._rows(query, *values, limit)]
 
     def request(self, task: StoredTask) -> dict[str, Any]:
         """Return the task's request; empty once the task has ended."""
-        rows = self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", task.number)
+        rows = self._rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", task.number)
         if not rows:
             return {}
         *columns, digest = rows[0]
@@ -122,7 +141,7 @@ class TaskStore:
             "ORDER BY number LIMIT ?"
         )
         events: list[TaskEvent] = []
-        for *columns, digest in self._file.rows(query, task.number, after, limit):
+        for *columns, digest in self._rows(query, task.number, after, limit):
             require_written(columns, digest)
             _, number, kind, data = columns
             events.append(TaskEvent(number, kind, json.loads(data)))
@@ -131,49 +150,49 @@ class TaskStore:
     def count(self, *states: TaskState) -> int:
         """Count the tasks that are in one of these states."""
         marks = ", ".join("?" * len(states))
-        return self._file.rows(f"SELECT count(*) FROM tasks WHERE state IN ({marks})", *states)[0][0]
+        return self._rows(f"SELECT count(*) FROM tasks WHERE state IN ({marks})", *states)[0][0]
 
     # ---- what becomes of them
 
     def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> StoredTask:
         """Queue a new task; durable on return."""
         id = uuid.uuid4().hex
-        with self._file.changing() as change:
-            number = change.connection.execute(
+        with self._journal.operation() as operation:
+            number = operation.connection.execute(
                 "INSERT INTO tasks (id, kind, collection, state, created, request) "
                 "VALUES (?, ?, ?, 'queued', ?, ?)",
                 (id, kind, collection, _now(), json.dumps(request)),
             ).lastrowid
             assert number is not None
-            change.seal(number)
+            seal_task(operation, number)
             old = "SELECT number FROM tasks WHERE ended IS NOT NULL AND number <= ?"
-            for (forgotten,) in change.connection.execute(old, (number - KEPT_TASKS,)).fetchall():
-                change.delete_task(forgotten)
+            for (forgotten,) in operation.connection.execute(old, (number - KEPT_TASKS,)).fetchall():
+                delete_task(operation, forgotten)
         return self.get(id)
 
     def next(self, kinds: Sequence[TaskKind] = KINDS) -> StoredTask | None:
         """Mark the task of these kinds that has been queued longest as running and return it; else None."""
-        with self._file.changing() as change:
+        with self._journal.operation() as operation:
             marks = ", ".join("?" * len(kinds))
             first = f"SELECT min(number) FROM tasks WHERE state = 'queued' AND kind IN ({marks})"
-            (number,) = change.connection.execute(first, kinds).fetchone()
+            (number,) = operation.connection.execute(first, kinds).fetchone()
             if number is None:
                 return None
             changes = "state = 'running', started = coalesce(started, ?), attempts = attempts + 1"
-            change.update_task(number, changes, _now())
-        return _task(self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", number)[0])
+            update_task(operation, number, changes, _now())
+        return _task(self._rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", number)[0])
 
     def say(self, task: StoredTask, kind: str, data: dict[str, Any]) -> None:
         """Add an event; kind `progress` also sets the task's progress. The oldest are dropped if too many."""
-        with self._file.changing() as change:
-            last = change.connection.execute(
+        with self._journal.operation() as operation:
+            last = operation.connection.execute(
                 "SELECT max(number) FROM events WHERE task = ?", (task.number,)
             ).fetchone()[0]
             number = (last or 0) + 1
-            change.insert_event(task.number, number, kind, json.dumps(data))
-            change.delete_events("task = ? AND number <= ?", task.number, number - KEPT_EVENTS)
+            insert_event(operation, task.number, number, kind, json.dumps(data))
+            delete_events(operation, "task = ? AND number <= ?", task.number, number - KEPT_EVENTS)
             if kind == "progress":
-                change.update_task(task.number, "progress = ?", json.dumps(data))
+                update_task(operation, task.number, "progress = ?", json.dumps(data))
 
     def end(
         self,
@@ -185,24 +204,28 @@ class TaskStore:
     ) -> None:
         """Record the end of a task."""
         changes = "state = ?, ended = ?, request = NULL, result = ?, problem = ?"
-        with self._file.changing() as change:
-            change.update_task(task.number, changes, state, _now(), _json(result), _json(problem))
+        with self._journal.operation() as operation:
+            update_task(operation, task.number, changes, state, _now(), _json(result), _json(problem))
 
     def requeue(self, task: StoredTask, *, begun: bool) -> None:
         """Queue a stopped task again; `begun`: count the attempt that was stopped."""
         changes = "state = 'queued', progress = NULL, attempts = attempts - ?"
-        with self._file.changing() as change:
-            change.update_task(task.number, changes, 0 if begun else 1)
+        with self._journal.operation() as operation:
+            update_task(operation, task.number, changes, 0 if begun else 1)
 
     def cancel_queued(self, id: str) -> bool:
         """Cancel a task that has not started; return True if it was cancelled."""
-        with self._file.changing() as change:
+        with self._journal.operation() as operation:
             query = "SELECT number FROM tasks WHERE id = ? AND state = 'queued'"
-            row = change.connection.execute(query, (id,)).fetchone()
+            row = operation.connection.execute(query, (id,)).fetchone()
             if row is not None:
                 changes = "state = 'cancelled', ended = ?, request = NULL"
-                change.update_task(row[0], changes, _now())
+                update_task(operation, row[0], changes, _now())
         return row is not None
+
+    def _rows(self, query: str, *values: Any) -> Sequence[Any]:
+        with self._readers.reading() as connection:
+            return connection.execute(query, values).fetchall()
 
 
 def _task(row: Sequence[Any]) -> StoredTask:

@@ -239,7 +239,7 @@ def purge(operation: Operation) -> int:
     rows = [(row,) for row, *_ in dead]
     connection.executemany("DELETE FROM embedding WHERE row = ?", rows)
     connection.executemany("DELETE FROM document WHERE row = ?", rows)
-    operation.tombstones -= len(dead)
+    operation.counters["tombstones"] -= len(dead)
     if dead:
         make_live(operation, "horizon", dead[-1][2])
     return len(dead)

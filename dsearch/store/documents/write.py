@@ -45,6 +45,7 @@ def upsert(
     cut: list[tuple[int, Packed]] = []
     pending: list[tuple[int, int]] = []
     inserted = updated = 0
+    last_row = operation.counters["last_row"]
     live = _live_versions(operation.connection, [document.id for document in documents])
     for position, document in enumerate(documents):
         present = live.get(document.id)
@@ -61,8 +62,8 @@ def upsert(
                 if position in passages:
                     cut.append((present[0], passages[position]))
             continue
-        operation.last_row += 1
-        row = operation.last_row
+        last_row += 1
+        row = last_row
         vector, parts = new_vector, passages.get(position)
         if present is None:
             inserted += 1
@@ -86,7 +87,8 @@ def upsert(
     _insert_embeddings(operation, embedded)
     passages_table.insert(operation, cut)
     insert_rows(operation.connection, "pending", pending)
-    operation.documents += inserted
+    operation.counters["last_row"] = last_row
+    operation.counters["documents"] += inserted
     return WriteReceipt(
         sequence=operation.reached,
         inserted=inserted,
@@ -107,7 +109,7 @@ def delete(operation: Operation, ids: Sequence[str]) -> WriteReceipt:
 def delete_rows(operation: Operation, rows: Sequence[int]) -> WriteReceipt:
     """Tombstone rows, all of which are live."""
     _bury(operation, rows)
-    operation.documents -= len(rows)
+    operation.counters["documents"] -= len(rows)
     return WriteReceipt(sequence=operation.reached, deleted=len(rows), rows=tuple(rows))
 
 
@@ -126,8 +128,8 @@ def set_embeddings(
         deleted = operation.connection.execute("DELETE FROM pending WHERE row = ?", (row,)).rowcount
         if deleted:
             waiting.append((row, embedding))
-        elif not 1 <= row <= operation.last_row:
-            raise NotFound(f"row {row} was never given out; rows are 1 to {operation.last_row}")
+        elif not 1 <= row <= (last := operation.counters["last_row"]):
+            raise NotFound(f"row {row} was never given out; rows are 1 to {last}")
     _insert_embeddings(operation, waiting)
     passages_table.insert(operation, [(row, passages[row]) for row, _ in waiting if row in passages])
     return operation.reached
@@ -166,7 +168,7 @@ def _bury(operation: Operation, rows: Sequence[int]) -> None:
         "UPDATE document SET deleted = ? WHERE row = ?", [(operation.sequence, row) for row in rows]
     )
     operation.connection.executemany("DELETE FROM pending WHERE row = ?", [(row,) for row in rows])
-    operation.tombstones += len(rows)
+    operation.counters["tombstones"] += len(rows)
     operation.add_facts([tombstone_fact(row, operation.sequence) for row in rows])
 
 

@@ -1,20 +1,18 @@
-"""Rows of feedback.db: writing, reading, and checking against their digests.
+"""Rows of feedback.db: writing, reading, and checking against their digests; and its format.
 
-Also the format of `feedback.db`, and the messages for operations missing from it.
+Format 1 had no state and no watermark. It is read as it is, and its first writer brings it up to date.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple
-from pathlib import Path
 from typing import Any
 
 from dsearch.errors import Command, Conflict, CorruptData, UnsupportedFormat, amount
 from dsearch.store.feedback.records import Event, Impression, digest_of
+from dsearch.store.sqlite.database import DatabaseFile
 from dsearch.store.sqlite.digest import content_fact
-from dsearch.store.sqlite.watermark import MarkedState, WatermarkedFile, read_row
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -222,47 +220,45 @@ def damaged() -> CorruptData:
     return CorruptData("a row of feedback.db is not what was written; clear it away", hint=CLEAR_DAMAGED)
 
 
-FEEDBACK_FILE = "feedback.db"
-CLEAR_DAMAGED = Command("feedback clear", ("--damaged",))
-FEEDBACK = WatermarkedFile(
-    "feedback.watermark",
-    FEEDBACK_FILE,
-    "clicks and judgements",
-    "documents and searches are whole; clear away what is damaged",
-    CLEAR_DAMAGED,
-)
 FORMAT = 2
 OLDEST_FORMAT = 1
 
 
-def read_state(connection: sqlite3.Connection, path: Path) -> MarkedState | None:
-    """The row of table `state`; None in a file of format 1. Raises UnsupportedFormat, CorruptData."""
+def format_of(connection: sqlite3.Connection) -> int | None:
+    """Return the format of the file; None before it has one. Raises UnsupportedFormat."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
-    if row is None or row[0] not in (str(OLDEST_FORMAT), str(FORMAT)):
-        value = "unknown" if row is None else row[0]
+    if row is not None and row[0] not in (str(OLDEST_FORMAT), str(FORMAT)):
         raise UnsupportedFormat(
-            f"{path} has feedback format {value}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
+            f"{FEEDBACK.file} has feedback format {row[0]}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
             "use the release that wrote it to export it"
         )
-    if row[0] == str(OLDEST_FORMAT):
+    return None if row is None else int(row[0])
+
+
+def prepare(connection: sqlite3.Connection) -> int | None:
+    """Create the tables, or bring format 1, which had no state, up to date; see `DatabaseFile.prepare`."""
+    for statement in TABLES.split(";\n"):
+        connection.execute(statement)
+    if format_of(connection) == FORMAT:
         return None
-    state = read_row(connection, MarkedState)
-    if state is None:
-        raise damaged_file(path, "the row of its table `state` is not what was written")
-    return state
-
-
-def insert_state(connection: sqlite3.Connection, state: MarkedState) -> None:
-    """Bring a file of format 1 up to the present one; part of a transaction."""
-    connection.execute("INSERT INTO state VALUES (1, ?, ?, ?, ?)", astuple(state))
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('format', ?)", (str(FORMAT),))
+    return all_facts(connection)
 
 
-def damaged_file(path: Path, why: str) -> CorruptData:
-    """The error that a file which SQLite cannot read raises, or one row of it that Python cannot."""
-    if "decode to UTF-8" in why:
-        return damaged()
-    return CorruptData(
-        f"{path} is damaged ({why}); move it and {FEEDBACK.file_name} away (documents are not in them) and "
-        "go on without them"
-    )
+CLEAR_DAMAGED = Command("feedback clear", ("--damaged",))
+FEEDBACK = DatabaseFile(
+    "feedback.db",
+    "feedback.watermark",
+    "clicks and judgements",
+    remedy="documents and searches are whole; clear away what is damaged",
+    repair=(
+        "documents are not in it: move it and feedback.watermark away and go on without them, or clear away "
+        "what is damaged"
+    ),
+    refused="feedback is refused until this process is started again, searches go on",
+    hint=CLEAR_DAMAGED,
+    repair_hint=CLEAR_DAMAGED,
+    prepare=prepare,
+    shared=True,
+    patience_s=10.0,
+)

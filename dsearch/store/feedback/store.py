@@ -1,34 +1,35 @@
 """`FeedbackStore`: a collection's `feedback.db` with clicks and the pages they refer to.
 
-It is separate from documents.db: it can be cleared, copied or left out of a backup by itself, and losing it
-loses no document. SQLite runs in WAL mode, synced at every commit: when `record` returns, the events are
-durable.
+It is written by the same journal as documents.db (sqlite/journal.py), with a counter of its own. It is a file
+of its own, so that it can be cleared by any process while a server runs, and losing it loses no document.
+When `record` returns, the events are durable.
 
 - **Only pages with a reaction are stored.** A page of hits is recorded with the first event about it.
 - **Idempotent.** An event has an id among those of its key; sent again it is counted as repeated.
 - **Bounded** in events of one key and in bytes; above a bound writes are rejected until feedback is cleared.
 - **Damage is detected** on reading: every row is stored with the SHA-256 of its content, and the number of
-  each key's events is stored separately. Errors of SQLite itself are reported as such. A separate watermark
-  (file.py) detects acknowledged rows that vanished without a trace: dropped by a flipped bit in the log, or
-  by an old copy put in place of the file.
+  each key's events is stored separately. Errors of SQLite itself are reported as such. The watermark detects
+  acknowledged rows that vanished without a trace: dropped by a flipped bit in the log, or by an old copy put
+  in place of the file.
 - **Cleared is gone**: rows are overwritten (`secure_delete`), the file is rebuilt, its log emptied.
-
-Any process may write; SQLite's lock serialises them. So `dsearch feedback clear` works while a server runs.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dsearch.errors import Command, CorruptData, InsufficientStorage, UnsupportedFormat, amount
-from dsearch.store.feedback.file import FEEDBACK_FILE, FeedbackFile, copy_feedback
+from dsearch.store.backup import copy_database
 from dsearch.store.feedback.records import Event, Impression
 from dsearch.store.feedback.rows import (
+    FEEDBACK,
+    FORMAT,
+    all_facts,
     count_again,
     damaged,
     delete_damaged,
@@ -36,13 +37,22 @@ from dsearch.store.feedback.rows import (
     events_of,
     every_impression,
     find_impression,
+    format_of,
     insert_event,
     insert_impression,
     require_complete,
     used_bytes,
 )
-
-__all__ = ["FEEDBACK_FILE", "FeedbackFull", "FeedbackStore", "Page", "StoredEvents", "copy_feedback"]
+from dsearch.store.sqlite.connection import connect, readable_errors
+from dsearch.store.sqlite.journal import Journal
+from dsearch.store.sqlite.watermark import (
+    WatermarkSlots,
+    check_reading,
+    create_watermark,
+    read_watermark,
+    require_unwritten,
+    sync_folder,
+)
 
 MAX_EVENTS_OF_KEY = 200_000
 MAX_BYTES = 1 << 30
@@ -84,7 +94,7 @@ class FeedbackStore:
     ):
         self._folder = folder
         self._max_events_of_key, self._max_bytes = max_events_of_key, max_bytes
-        self._file = FeedbackFile(folder)
+        self._journal = Journal(folder, FEEDBACK)
 
     # ---- write
 
@@ -99,14 +109,14 @@ class FeedbackStore:
             Conflict: an id of an event or a query is in use for another one.
             FeedbackFull, InsufficientStorage, Unavailable, CorruptData.
         """
-        with self._file.writing() as change:
-            connection = change.connection
-            change.facts += sum(insert_impression(connection, impression) for impression in impressions)
+        with self._journal.operation() as operation:
+            connection = operation.connection
+            operation.add_facts([fact for one in impressions if (fact := insert_impression(connection, one))])
             new: list[Event] = []
             counts: dict[str, int] = {}
             for event in events:
                 if fact := insert_event(connection, event):
-                    change.facts += fact
+                    operation.add_fact(fact)
                     new.append(event)
                     counts[event.key] = counts.get(event.key, 0) + 1
             for key, count in counts.items():
@@ -138,19 +148,22 @@ class FeedbackStore:
         Returns:
             How many events (of damaged rows: how many rows) were deleted.
         """
-        if not self._file.exists:
+        if not any((self._folder / name).is_file() for name in (FEEDBACK.file, FEEDBACK.watermark)):
             return 0
         everything = key is None and client_id is None and before_s is None
-        with self._file.writing(accept_loss=damaged or everything) as change:
+        accept_loss = damaged or everything
+        with self._journal.operation(accept_loss=accept_loss) as operation:
+            connection = operation.connection
             if damaged:
-                deleted = delete_damaged(change.connection)
+                deleted, facts = delete_damaged(connection), 0
             else:
-                deleted, facts = delete_events(
-                    change.connection, key=key, client_id=client_id, before_s=before_s
-                )
-                change.facts -= facts
-            change.facts -= count_again(change.connection)
-        self._file.vacuum()
+                deleted, facts = delete_events(connection, key=key, client_id=client_id, before_s=before_s)
+            facts += count_again(connection)
+            if accept_loss:  # the rows that are there count, whatever was before
+                operation.recount(all_facts(connection))
+            elif facts:
+                operation.take_fact(facts)
+        self._journal.vacuum()
         return deleted
 
     def replacement(self) -> AbstractContextManager[None]:
@@ -158,11 +171,12 @@ class FeedbackStore:
 
         If the block raises, there is no successor, and writes are taken as before.
         """
-        return self._file.replacement()
+        place = self._folder / FEEDBACK.file
+        return self._journal.refusing(f"{place}: its collection was replaced by another; open that one")
 
     def close(self) -> None:
-        """Close the file; a later call opens it again."""
-        self._file.close()
+        """Close the file; later writes are refused."""
+        self._journal.close()
 
     # ---- read
 
@@ -172,7 +186,7 @@ class FeedbackStore:
         Raises:
             CorruptData: it is not what was written.
         """
-        with self._file.reading() as connection:
+        with self.reading() as connection:
             return None if connection is None else find_impression(connection, query_id)
 
     def pages(self) -> Iterator[Page]:
@@ -181,11 +195,13 @@ class FeedbackStore:
         Raises:
             CorruptData: a row is not what was written, or rows are missing.
         """
-        with self._file.reading() as connection:
+        with self.reading() as connection:
             if connection is None:
                 return
             require_complete(connection)
-            self._file.require_rows(connection)
+            if format_of(connection) == FORMAT:
+                state = FEEDBACK.read_state(connection, self._folder)
+                FEEDBACK.require_facts(self._folder, state, all_facts(connection))
             for impression in every_impression(connection):
                 yield Page(impression, events_of(connection, impression.query_id))
 
@@ -195,7 +211,7 @@ class FeedbackStore:
         `damage` reads every row.
         """
         try:
-            with self._file.reading():
+            with self.reading():
                 return None
         except (CorruptData, UnsupportedFormat) as error:
             return str(error)
@@ -236,8 +252,33 @@ class FeedbackStore:
             "largest_key": max(keys.values(), default=0),
             "first_s": min(received, default=None),
             "last_s": max(received, default=None),
-            "bytes": self._file.path.stat().st_size if self._file.path.is_file() else 0,
+            "bytes": path.stat().st_size if (path := self._folder / FEEDBACK.file).is_file() else 0,
         }
+
+    @contextmanager
+    def reading(self) -> Generator[sqlite3.Connection | None]:
+        """Open a read transaction; None when nothing was ever written.
+
+        Raises:
+            CorruptData: acknowledged rows are missing, or the file is damaged.
+            UnsupportedFormat, Unavailable.
+        """
+        before = _marks(self._folder)
+        if not (self._folder / FEEDBACK.file).is_file():
+            require_unwritten(self._folder, before, FEEDBACK)
+            yield None
+            return
+        with (
+            readable_errors(self._folder, FEEDBACK),
+            closing(connect(self._folder, writer=False, file=FEEDBACK.file)) as connection,
+        ):
+            connection.execute("BEGIN")
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if tables and format_of(connection) == FORMAT:
+                check_reading(connection, self._folder, FEEDBACK, before=before)
+            else:
+                require_unwritten(self._folder, before, FEEDBACK)
+            yield connection if tables else None  # a first write was cut off
 
     # ---- inside
 
@@ -255,3 +296,40 @@ class FeedbackStore:
                 f"{self._max_events_of_key}; make room",
                 hint=Command("feedback clear", ("-c", self._folder.name, "--key", key)),
             )
+
+
+def copy_feedback(source: Path, target: Path) -> None:
+    """Copy the feedback of a collection folder into another, of one state, while others write to it.
+
+    What is known to be lost in the one is known to be lost in the other. A copy that an interrupted call left
+    in `target` is replaced.
+
+    Raises:
+        CorruptData: the database cannot be read.
+        InsufficientStorage.
+    """
+    database, watermark = FEEDBACK.file, FEEDBACK.watermark
+    for name in (database, f"{database}-wal", f"{database}-shm", watermark):
+        (target / name).unlink(missing_ok=True)
+    marked = (source / watermark).read_bytes() if (source / watermark).is_file() else None
+    try:
+        with FeedbackStore(source).reading() as connection:
+            if connection is not None:
+                with closing(sqlite3.connect(target / database)) as copy:
+                    connection.backup(copy)
+                if format_of(connection) == FORMAT:
+                    create_watermark(target, FEEDBACK.read_state(connection, source).marks[0], FEEDBACK)
+    except CorruptData:
+        if (source / database).is_file():
+            copy_database(source / database, target / database)
+        if marked is not None:
+            (target / watermark).write_bytes(marked)
+    sync_folder(target)
+
+
+def _marks(folder: Path) -> WatermarkSlots | None:
+    """Marks of the watermark; None if it was never written, or not completely."""
+    try:
+        return read_watermark(folder, FEEDBACK)
+    except CorruptData:
+        return None

@@ -1,38 +1,28 @@
-"""Connections to `documents.db`: setup, sharing between threads, and translation of SQLite's errors.
+"""Connections to databases: setup, sharing between threads, and translation of SQLite's errors.
 
-Never `open()` documents.db by other means in a process that has it open through SQLite. Closing such a file
+Never `open()` such a file by other means in a process that has it open through SQLite. Closing such a file
 drops SQLite's POSIX locks (sqlite.org/howtocorrupt.html, section 2.2). A program that embeds dsearch may do
 it all the same, by copying a home that it has open. So that no acknowledged write is lost then, a reader
 that finds a log never deletes it (`connect`).
 
 Rows are inserted in blocks, many with one statement. A statement costs as much in Python and in locking as
 its row costs in SQLite, and other threads get Python's lock between two statements.
-
-`Transactions`: commits to a database that has a watermark beside it, of documents or of feedback.
-
-    BEGIN IMMEDIATE → mark what was committed and cut off → statements → COMMIT (synced) → mark (synced)
-
-watermark.py has the table of crash windows. After an error of the file system the content of the medium is
-unknown, and a repeated fsync may report success for pages that the kernel has dropped (Rebello et al. 2020,
-"Can applications recover from fsync failures?"). So no write is retried: every further one is refused until
-the file is opened again. A full disk is different: the kernel rejected the write and it was rolled back, so
-the next one may try again.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
-from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, Unavailable
-from dsearch.store.sqlite.schema import FILE_NAME, PAGE_BYTES
-from dsearch.store.sqlite.watermark import MarkedState, Watermark
+from dsearch.errors import DsearchError, InsufficientStorage, Unavailable
+from dsearch.store.sqlite.database import DatabaseFile
+from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME, PAGE_BYTES
 
 _BUSY_TIMEOUT_S = 10.0
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
@@ -90,8 +80,8 @@ def _opened(place: Path, mode: str, statements: Sequence[str]) -> sqlite3.Connec
 class ReaderPool:
     """Pool of read connections, one for each concurrent reader; a read is one transaction."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, of: DatabaseFile = DOCUMENTS) -> None:
+        self._folder, self._of = folder, of
         self._idle: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -103,7 +93,7 @@ class ReaderPool:
 
     def reading(self) -> ReadTransaction:
         """Lend a connection inside a read transaction; raises CorruptData or Unavailable."""
-        return ReadTransaction(self, self._folder)
+        return ReadTransaction(self, self._folder, self._of)
 
     def close(self) -> None:
         """Close all idle connections; those in use are closed on return."""
@@ -120,7 +110,7 @@ class ReaderPool:
                 raise Unavailable(f"{self._folder} was closed; open it again")
             if self._idle:
                 return self._idle.pop()
-        return connect(self._folder, writer=False)
+        return connect(self._folder, writer=False, file=self._of.file)
 
     def give(self, connection: sqlite3.Connection) -> None:
         """Take a connection back, out of its transaction."""
@@ -140,10 +130,10 @@ class ReaderPool:
 class ReadTransaction:
     """A read transaction on a connection of the pool; every answer begins one, so no generator does it."""
 
-    __slots__ = "_connection", "_folder", "_pool"
+    __slots__ = "_connection", "_folder", "_of", "_pool"
 
-    def __init__(self, pool: ReaderPool, folder: Path) -> None:
-        self._pool, self._folder = pool, folder
+    def __init__(self, pool: ReaderPool, folder: Path, of: DatabaseFile) -> None:
+        self._pool, self._folder, self._of = pool, folder, of
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> sqlite3.Connection:
@@ -159,28 +149,24 @@ class ReadTransaction:
         if self._connection is not None:
             self._pool.give(self._connection)
         if error is not None:
-            raise_readable(error, self._folder)
-
-
-Damaged = Callable[[str], CorruptData]
-"""SQLite's message of a damaged file → the error with the remedy."""
+            raise_readable(error, self._folder, self._of)
 
 
 @contextmanager
-def readable_errors(place: Path, damaged: Damaged | None = None) -> Generator[None]:
+def readable_errors(folder: Path, of: DatabaseFile = DOCUMENTS) -> Generator[None]:
     """Translate SQLite's errors to dsearch's; see `translate`."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise_readable(error, place, damaged)
+        raise_readable(error, folder, of)
 
 
-def raise_readable(error: BaseException, place: Path, damaged: Damaged | None = None) -> None:
+def raise_readable(error: BaseException, folder: Path, of: DatabaseFile = DOCUMENTS) -> None:
     """Raise dsearch's error in place of one of SQLite; return for any other."""
     if isinstance(error, sqlite3.Error):
-        raise translate(error, place, damaged) from error
+        raise translate(error, folder, of) from error
     if isinstance(error, UnicodeDecodeError):  # SQLite's message about a damaged schema is not UTF-8
-        raise (damaged or _documents_at(place))("its schema cannot be read") from error
+        raise of.damaged(folder, "its schema cannot be read") from error
 
 
 def is_full(error: sqlite3.Error) -> bool:
@@ -188,18 +174,18 @@ def is_full(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorname", "") or "").startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"))
 
 
-def translate(error: sqlite3.Error, place: Path, damaged: Damaged | None = None) -> DsearchError:
+def translate(error: sqlite3.Error, folder: Path, of: DatabaseFile = DOCUMENTS) -> DsearchError:
     """Translate an SQLite error to a dsearch error.
 
     Args:
         error: SQLite's error.
-        place: file or collection folder of the error.
-        damaged: creates the error of a damaged file; that of the collection's documents when None.
+        folder: folder of the database.
+        of: the database.
 
     Raises:
         sqlite3.Error: any other error, which is a bug.
     """
-    name = getattr(error, "sqlite_errorname", "") or ""
+    name, place = getattr(error, "sqlite_errorname", "") or "", folder / of.file
     if is_full(error):
         return InsufficientStorage(
             f"{place}: the disk is full; nothing of this write was kept. Free space and send it again; "
@@ -212,17 +198,10 @@ def translate(error: sqlite3.Error, place: Path, damaged: Damaged | None = None)
             f"{place}: the database cannot be read or written ({error}); check disk and permissions"
         )
     corrupt = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error)
-    # For example a missing table, or an impossible length.
-    if corrupt or isinstance(error, (sqlite3.OperationalError, sqlite3.DataError)):
-        return (damaged or _documents_at(place))(str(error))
+    # For example a missing table, an impossible length, or a constraint that only damage can break.
+    if corrupt or isinstance(error, (sqlite3.OperationalError, sqlite3.DataError, sqlite3.IntegrityError)):
+        return of.damaged(folder, str(error))
     raise error
-
-
-def _documents_at(folder: Path) -> Damaged:
-    def damaged(why: str) -> CorruptData:
-        return CorruptData(f"{folder}: documents.db is damaged ({why}); restore a backup, or index again")
-
-    return damaged
 
 
 _BLOCK_ROWS = 16
@@ -244,87 +223,3 @@ def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[tuple[
 def _statement(into: str, columns: int, rows: int) -> str:
     row = f"({','.join('?' * columns)})"
     return f"INSERT INTO {into} VALUES {','.join([row] * rows)}"
-
-
-class Transactions:
-    """Commits and acknowledges the transactions of one file; remembers when its disk is not to be trusted.
-
-    Args:
-        place: file or folder, for messages.
-        consequence: what a failed write means for later ones, for messages.
-    """
-
-    def __init__(self, place: Path, consequence: str) -> None:
-        self._place, self._consequence = place, consequence
-        self.refusal: str | None = None
-
-    def require_writable(self) -> None:
-        """Return if writes are taken; raises Unavailable."""
-        if self.refusal is not None:
-            raise Unavailable(self.refusal)
-
-    def finish(
-        self, connection: sqlite3.Connection, watermark: Watermark, state: MarkedState, *, marks: int = 1
-    ) -> None:
-        """Commit and mark: now the operation is acknowledged.
-
-        Args:
-            connection: in a transaction whose last statement wrote `state`.
-            watermark: its file, locked.
-            state: the state after the transaction.
-            marks: number of slots to write; 2 where both have to be whole again.
-        """
-        self.commit(connection)
-        for _ in range(marks):
-            self.acknowledge(watermark, state)
-
-    def commit(self, connection: sqlite3.Connection) -> None:
-        """Commit; raises SQLite's error, after which nothing more is written unless the disk was full."""
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            roll_back(connection)
-            if not is_full(error):
-                self.fail(f"the commit failed ({error})")
-            raise
-
-    def acknowledge(self, watermark: Watermark, state: MarkedState) -> None:
-        """Mark a committed state."""
-        try:
-            watermark.write(state.marks[0])
-        except OSError as error:
-            raise Unavailable(self.fail(f"the watermark could not be written ({error})")) from error
-
-    def catch_up(self, watermark: Watermark, state: MarkedState) -> None:
-        """Mark an operation that was committed and then cut off (a kill, an interrupt) before its mark.
-
-        Only then may the next one begin: the watermark's argument needs a database at most one ahead.
-        """
-        if watermark.marks.newest.sequence < state.sequence:
-            self.acknowledge(watermark, state)
-
-    @contextmanager
-    def distrusting(self) -> Generator[None]:
-        """Refuse further writes after an error of the disk inside the block."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            self.distrust(error)
-            raise
-
-    def distrust(self, error: sqlite3.Error) -> None:
-        """Refuse further writes if this is an error of the disk; a large transaction syncs before COMMIT."""
-        name = getattr(error, "sqlite_errorname", "") or ""
-        if name.startswith("SQLITE_IOERR") and not is_full(error):
-            self.fail(f"the disk failed ({error})")
-
-    def fail(self, reason: str) -> str:
-        """Refuse further writes; the message."""
-        self.refusal = f"{self._place}: a write failed ({reason}); {self._consequence}"
-        return self.refusal
-
-
-def roll_back(connection: sqlite3.Connection) -> None:
-    """End a transaction, if there is one: a full disk may have ended it."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")

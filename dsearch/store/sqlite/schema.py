@@ -28,9 +28,9 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-from dsearch.errors import CorruptData, UnsupportedFormat
+from dsearch.errors import Command, CorruptData, UnsupportedFormat
+from dsearch.store.sqlite.database import DatabaseFile, MarkedState, read_row
 from dsearch.store.sqlite.digest import canonical_json, record_fact
-from dsearch.store.sqlite.watermark import MarkedState, read_row
 
 FILE_NAME = "documents.db"
 FORMAT_WITH_JUDGED = 3
@@ -156,6 +156,25 @@ class State(MarkedState):
     last_row: int
     documents: int
     tombstones: int
+
+    def counters(self) -> dict[str, int]:
+        """The further columns."""
+        return {"last_row": self.last_row, "documents": self.documents, "tombstones": self.tombstones}
+
+
+DOCUMENTS = DatabaseFile(
+    FILE_NAME,
+    "watermark",
+    "writes",
+    remedy="restore a backup, or give up what is missing",
+    repair="restore a backup, or index again",
+    refused=(
+        "this write is not acknowledged and no more are taken. Searches go on. Check the disk and open the "
+        "collection again"
+    ),
+    hint=Command("recover", ("COLLECTION",)),
+    state=State,
+)
 
 
 def create_tables(connection: sqlite3.Connection, meta: CollectionMeta, digest: bytes) -> None:

@@ -23,9 +23,7 @@ So a database is never behind its mark and never more than one ahead. Behind: ac
 More than one ahead, or equal with another set digest: one of the two files is not of this history. Equal with
 the other slot torn: a mark was being written, so its operation had been committed, and the database does not
 have it. All of these are CorruptData. The file also carries the writer's lock (flock), so the writer is one,
-in all processes: of the documents for as long as it lives, of the feedback for one transaction.
-
-`MarkedState` is the database's side of it: the row of table `state`, with the last operation and its digest.
+in all processes.
 """
 
 from __future__ import annotations
@@ -37,12 +35,10 @@ import os
 import sqlite3
 import struct
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from dsearch.errors import (
-    Command,
     CorruptData,
     DsearchError,
     HomeLocked,
@@ -50,6 +46,8 @@ from dsearch.errors import (
     Unavailable,
     UnsupportedFormat,
 )
+from dsearch.store.sqlite.database import DatabaseFile, MarkedState, WatermarkEntry
+from dsearch.store.sqlite.schema import DOCUMENTS
 
 FORMAT = 1
 SLOT_BYTES = 4096
@@ -57,38 +55,6 @@ _BODY = struct.Struct("<8sIIQ32s")
 _MAGIC = b"dsearchW"
 _ASKED_AGAIN_S = 0.002
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclass(frozen=True, slots=True)
-class WatermarkedFile:
-    """The database beside a watermark: file, words for it and its writes, remedy after a loss."""
-
-    file_name: str
-    database: str
-    written: str
-    remedy: str
-    hint: Command | None = None
-
-    def lost(self, problem: str) -> CorruptData:
-        """Create the error of a loss, with the remedy."""
-        return CorruptData(f"{problem}; {self.remedy}", hint=self.hint)
-
-
-DOCUMENTS = WatermarkedFile(
-    "watermark",
-    "the database",
-    "writes",
-    "restore a backup, or give up what is missing",
-    Command("recover", ("COLLECTION",)),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class WatermarkEntry:
-    """Operation `sequence` was acknowledged, and the facts of the collection then summed to `digest`."""
-
-    sequence: int
-    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +66,21 @@ class WatermarkSlots:
     other_is_whole: bool
 
 
-def create_watermark(folder: Path, mark: WatermarkEntry, of: WatermarkedFile = DOCUMENTS) -> None:
+def create_watermark(folder: Path, mark: WatermarkEntry, of: DatabaseFile = DOCUMENTS) -> None:
     """Write a new file with `mark` in both slots and sync it (its folder is the caller's to sync)."""
-    with open(folder / of.file_name, "xb") as file:
+    with open(folder / of.watermark, "xb") as file:
         file.write(_pack(mark) * 2)
         file.flush()
         sync_file(file.fileno())
 
 
-def read_watermark(folder: Path, of: WatermarkedFile = DOCUMENTS) -> WatermarkSlots:
+def read_watermark(folder: Path, of: DatabaseFile = DOCUMENTS) -> WatermarkSlots:
     """Read the marks of a collection folder; raises CorruptData if none is readable."""
     try:
-        content = (folder / of.file_name).read_bytes()
+        content = (folder / of.watermark).read_bytes()
     except FileNotFoundError:
         raise of.lost(
-            f"{folder / of.file_name} is missing, so acknowledged {of.written} may be as well"
+            f"{folder / of.watermark} is missing, so acknowledged {of.written} may be as well"
         ) from None
     return _parse(content, folder, of)
 
@@ -122,35 +88,25 @@ def read_watermark(folder: Path, of: WatermarkedFile = DOCUMENTS) -> WatermarkSl
 class Watermark:
     """Writer's handle of the file: its lock, and the next slot to write."""
 
-    def __init__(
-        self,
-        folder: Path,
-        of: WatermarkedFile = DOCUMENTS,
-        *,
-        replace_unreadable: bool = False,
-        patience_s: float | None = None,
-    ) -> None:
-        """Open and lock the file; raises CorruptData, and HomeLocked when another writer has it.
+    def __init__(self, folder: Path, of: DatabaseFile = DOCUMENTS, *, create: bool = False) -> None:
+        """Open and lock the file; raises HomeLocked or Unavailable when another writer has it.
 
-        With `replace_unreadable` a file that is missing or damaged in both slots counts as a mark of
-        operation 0, and `unreadable` has the reason. `patience_s` is the time to wait for another writer
-        before Unavailable is raised.
+        A file that is damaged in both slots, or with `create` one that was missing, counts as a mark of
+        operation 0, and `unreadable` has the reason. Without `create` a missing one raises CorruptData.
         """
         self._folder, self._of = folder, of
         self.unreadable: CorruptData | None = None
         try:
-            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if replace_unreadable else 0)
-            self._file = os.open(folder / of.file_name, flags, 0o644)
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            self._file = os.open(folder / of.watermark, flags, 0o644)
         except FileNotFoundError:
             read_watermark(folder, of)
             raise
         try:
-            self._lock(patience_s)
+            self._lock(of.patience_s)
             try:
                 self.marks = _parse(os.pread(self._file, 2 * SLOT_BYTES, 0), folder, of)
             except CorruptData as error:
-                if not replace_unreadable:
-                    raise
                 self.unreadable = error
                 self.marks = WatermarkSlots(WatermarkEntry(0, bytes(32)), slot=0, other_is_whole=False)
         except BaseException:
@@ -170,14 +126,15 @@ class Watermark:
             while written < len(packed):  # a short write is followed by the error that cut it short
                 at = slot * SLOT_BYTES + written
                 written += os.pwrite(self._file, packed[written:], at) or _short(
-                    self._folder / self._of.file_name
+                    self._folder / self._of.watermark
                 )
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             raise unwritable(self._folder, error) from error
         sync_file(self._file)
-        self.marks = WatermarkSlots(mark, slot, other_is_whole=True)
+        self.marks = WatermarkSlots(mark, slot, other_is_whole=self.unreadable is None)
+        self.unreadable = None
 
     def close(self) -> None:
         """Release the lock."""
@@ -196,7 +153,7 @@ class Watermark:
                     ) from None
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"{self._folder / self._of.file_name}: another process is writing; try again"
+                        f"{self._folder / self._of.watermark}: another process is writing; try again"
                     ) from None
                 time.sleep(_ASKED_AGAIN_S)
             else:
@@ -206,10 +163,10 @@ class Watermark:
 def check_database(
     folder: Path,
     marks: tuple[WatermarkEntry, WatermarkEntry],
+    of: DatabaseFile = DOCUMENTS,
     *,
     before: WatermarkSlots,
     after: WatermarkSlots,
-    of: WatermarkedFile = DOCUMENTS,
 ) -> None:
     """Compare a database's state with the watermark, read before and after it (a writer may be active).
 
@@ -221,26 +178,53 @@ def check_database(
     torn = present.sequence == oldest.sequence and not before.other_is_whole
     if present.sequence < oldest.sequence or torn:
         raise of.lost(
-            f"{folder}: acknowledged {of.written} are missing: {of.database} ends at operation "
+            f"{folder}: acknowledged {of.written} are missing: {of.file} ends at operation "
             f"{present.sequence}, but its watermark shows that {oldest.sequence + torn} was committed"
         )
     if newest.sequence < previous.sequence:
         raise of.lost(
-            f"{folder}: {of.database} is at operation {present.sequence}, its watermark at "
+            f"{folder}: {of.file} is at operation {present.sequence}, its watermark at "
             f"{newest.sequence}: they are not of the same time"
         )
     if any(previous.sequence < seen.sequence < present.sequence for seen in (oldest, newest)):
         raise of.lost(
-            f"{folder}: {of.database} went from operation {previous.sequence} to {present.sequence} in one "
+            f"{folder}: {of.file} went from operation {previous.sequence} to {present.sequence} in one "
             "commit, but its watermark has one between: they are not of the same history"
         )
     expected = {mark.sequence: mark.digest for mark in (previous, present)}
     for seen in (oldest, newest):
         if expected.get(seen.sequence, seen.digest) != seen.digest:
             raise of.lost(
-                f"{folder}: at operation {seen.sequence} {of.database} holds other rows than its watermark "
+                f"{folder}: at operation {seen.sequence} {of.file} holds other rows than its watermark "
                 "acknowledged"
             )
+
+
+def check_reading(
+    connection: sqlite3.Connection,
+    folder: Path,
+    of: DatabaseFile = DOCUMENTS,
+    *,
+    before: WatermarkSlots | None,
+) -> MarkedState:
+    """Compare the state that a read transaction sees with the watermark, and return it.
+
+    `before` are the marks before the transaction began; None if there were none. Raises CorruptData.
+    """
+    state = of.read_state(connection, folder)
+    if before is None:  # the first operation was committed meanwhile
+        before = WatermarkSlots(state.marks[0], 0, other_is_whole=True)
+    check_database(folder, state.marks, of, before=before, after=read_watermark(folder, of))
+    return state
+
+
+def require_unwritten(folder: Path, marks: WatermarkSlots | None, of: DatabaseFile) -> None:
+    """Check that no operation on a database without a state was acknowledged; raises CorruptData."""
+    if marks is not None and marks.newest.sequence > 0:
+        raise of.lost(
+            f"{folder}: acknowledged {of.written} are missing: {of.file} has none, but its watermark shows "
+            f"{marks.newest.sequence} writes"
+        )
 
 
 def unwritable(place: Path, error: OSError) -> DsearchError:
@@ -285,7 +269,7 @@ def _pack(mark: WatermarkEntry) -> bytes:
     return (body + hashlib.sha256(body).digest()).ljust(SLOT_BYTES, b"\0")
 
 
-def _parse(content: bytes, folder: Path, of: WatermarkedFile) -> WatermarkSlots:
+def _parse(content: bytes, folder: Path, of: DatabaseFile) -> WatermarkSlots:
     marks: list[tuple[WatermarkEntry, int]] = []
     for slot in range(2):
         packed = content[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
@@ -295,63 +279,10 @@ def _parse(content: bytes, folder: Path, of: WatermarkedFile) -> WatermarkSlots:
         magic, version, _, sequence, digest = _BODY.unpack(body)
         if magic != _MAGIC or version != FORMAT:
             raise UnsupportedFormat(
-                f"{folder / of.file_name} has format {version}; this release reads {FORMAT} to {FORMAT}"
+                f"{folder / of.watermark} has format {version}; this release reads {FORMAT} to {FORMAT}"
             )
         marks.append((WatermarkEntry(sequence, digest), slot))
     if not marks:
-        raise of.lost(f"{folder / of.file_name} is damaged in both slots")
+        raise of.lost(f"{folder / of.watermark} is damaged in both slots")
     newest, slot = max(marks, key=lambda item: item[0].sequence)
     return WatermarkSlots(newest, slot, other_is_whole=len(marks) == 2)
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedState:
-    """The row of table `state`: the last operation and the one before it, with the set digests then.
-
-    Subclasses have further columns.
-    """
-
-    sequence: int
-    digest: bytes
-    previous_sequence: int
-    previous_digest: bytes
-
-    @property
-    def marks(self) -> tuple[WatermarkEntry, WatermarkEntry]:
-        """Marks that are consistent with this state: this operation, or the one before after a crash."""
-        return WatermarkEntry(self.sequence, self.digest), WatermarkEntry(
-            self.previous_sequence, self.previous_digest
-        )
-
-
-AnyState = TypeVar("AnyState", bound=MarkedState)
-
-
-def later(state: AnyState, watermark: Watermark, digest: bytes) -> AnyState:
-    """Return the state after one more operation.
-
-    Its number is past all that the watermark has seen: where writes were lost, none is used twice.
-    """
-    sequence = max(state.sequence, watermark.marks.newest.sequence) + 1
-    previous = {"previous_sequence": state.sequence, "previous_digest": state.digest}
-    return replace(state, sequence=sequence, digest=digest, **previous)
-
-
-def read_row(connection: sqlite3.Connection, kind: type[AnyState]) -> AnyState | None:
-    """Read the row of table `state`; None where it is not what was written."""
-    columns = fields(kind)
-    names = ", ".join(column.name for column in columns)
-    row = connection.execute(f"SELECT {names} FROM state").fetchone()
-    # One flipped bit in the header of SQLite's record makes a number NULL, or a text.
-    if row is None or [type(value).__name__ for value in row] != [column.type for column in columns]:
-        return None
-    return kind(*row)
-
-
-def write_state(connection: sqlite3.Connection, state: MarkedState) -> None:
-    """Write the row of table `state`; part of the operation's own transaction."""
-    names = [column.name for column in fields(state)]
-    connection.execute(
-        f"UPDATE state SET {', '.join(f'{name} = ?' for name in names)}",
-        [getattr(state, name) for name in names],
-    )

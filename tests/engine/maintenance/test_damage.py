@@ -13,12 +13,12 @@ from support.engine.damage_trials import damages, documents, encoder
 from support.fakes import HashingEncoder
 from support.index import rewrite_manifest
 from support.sizes import by_size
+from support.store.feedback_trials import blind_to_losses
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CollectionExists, CorruptData
 from dsearch.index import Manifest
 from dsearch.store import Event, Impression, store
-from dsearch.store.feedback import file as feedback_file
 
 
 def test_damage_to_any_file_is_named_or_changes_nothing(tmp_path):
@@ -38,15 +38,14 @@ def test_the_trials_can_fail_without_the_digests_of_generations(tmp_path, monkey
 
 def test_the_trials_can_fail_without_the_watermark(tmp_path, monkeypatch):
     """Vacuity: SQLite drops what follows a flipped bit in its log, and all that is left agrees."""
-    monkeypatch.setattr(store, "check_database", lambda *given, **named: None)
+    monkeypatch.setattr(store, "check_reading", lambda *given, **named: None)
     with pytest.raises(AssertionError, match=r"documents\.db-wal"):
         damages(tmp_path, 20, only=("documents.db-wal",))
 
 
 def test_the_trials_can_fail_without_the_watermark_of_feedback(tmp_path, monkeypatch):
     """Vacuity: as the one before."""
-    monkeypatch.setattr(feedback_file, "check_database", lambda *given, **named: None)
-    monkeypatch.setattr(feedback_file.FeedbackFile, "_require_nothing_lost", lambda *given: None)
+    blind_to_losses(monkeypatch)
     with pytest.raises(AssertionError, match=r"feedback\.db-wal"):
         damages(tmp_path, 20, only=("feedback.db-wal",))
 

@@ -7,11 +7,11 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from support.guarded import guarded
 from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN
 from support.sizes import by_size
@@ -19,15 +19,11 @@ from support.syncs import synced_nodes
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, DsearchError
-from dsearch.service.tasks import file as file_module
 from dsearch.service.tasks import store as store_module
-from dsearch.service.tasks.file import TASKS, TaskFile
+from dsearch.service.tasks.rows import TASKS
 from dsearch.service.tasks.store import StoredTask, TaskStore
 from dsearch.store.sqlite import watermark
-from dsearch.store.sqlite.connection import Transactions
-
-# What opens the file runs before any other thread has it.
-checked = guarded(TaskFile, "_connection", free=("_upgrade", "_sealed", "_check", "_state", "close"))
+from dsearch.store.sqlite.watermark import Watermark
 
 
 def filled(home: Path) -> Path:
@@ -112,24 +108,14 @@ def test_each_loss_is_named_with_the_way_out(tmp_path: Path, loss: Callable[[Pat
     assert everything(home) == []
 
 
-@pytest.mark.parametrize("step", ["_upgrade", "_check"])
-def test_a_file_that_is_refused_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    opened: list[sqlite3.Connection] = []
-
-    def watched(*args: Any, **options: Any) -> Any:
-        opened.append(connect(*args, **options))
-        return opened[-1]
-
-    def refuse(_: TaskFile) -> None:
-        raise CorruptData("given-problem")
-
-    connect = file_module.connect
-    monkeypatch.setattr(file_module, "connect", watched)
-    monkeypatch.setattr(TaskFile, step, refuse)
-    with pytest.raises(CorruptData, match="given-problem"):
-        TaskFile(tmp_path)
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        opened[-1].execute("SELECT 1")
+def test_a_file_that_is_refused_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server can open it once it is repaired."""
+    home = filled(tmp_path / "home")
+    with monkeypatch.context() as refused:
+        refused.setattr(store_module, "require_whole", Mock(side_effect=CorruptData("given-problem")))
+        with pytest.raises(CorruptData, match="given-problem"):
+            TaskStore(home)
+    assert len(everything(home)) == 6
 
 
 def test_an_older_copy_is_named(tmp_path: Path) -> None:
@@ -173,17 +159,19 @@ def test_what_was_forgotten_on_purpose_is_not_missed(tmp_path: Path, monkeypatch
     assert [event.data for event in found[0][2]] == [{"i": 3}, {"i": 4}]
 
 
-def test_changes_that_were_each_cut_off_before_their_marks_are_no_loss(
+def test_a_change_that_was_cut_off_before_its_mark_is_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each marks the one before it, so that the file is at most one change ahead of its mark."""
+    """The next marks it, so that the file is at most one change ahead of its mark."""
     home = tmp_path / "home"
     home.mkdir()
     store = TaskStore(home)
     with monkeypatch.context() as cut:
-        cut.setattr(Transactions, "finish", lambda _, connection, *__: connection.execute("COMMIT"))
-        for _ in range(3):
+        cut.setattr(Watermark, "write", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
             store.add("refresh", "papers", {})
+    for _ in range(2):
+        store.add("refresh", "papers", {})
     store.close()
     assert len(everything(home)) == 3
 

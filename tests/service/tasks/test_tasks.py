@@ -445,7 +445,8 @@ def test_a_readonly_home_has_no_tasks(engine: SearchEngine, papers: Collection) 
 def test_a_task_is_on_the_medium_before_it_is_acknowledged(tmp_path: Path) -> None:
     """SQLite syncs the write-ahead log at each commit with synchronous = FULL (2) alone."""
     store = TaskStore(tmp_path)
-    connection = store._file._connection  # pyright: ignore[reportPrivateUsage]
+    connection = store._journal._connection  # pyright: ignore[reportPrivateUsage]
+    assert connection is not None
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.close()
@@ -453,8 +454,9 @@ def test_a_task_is_on_the_medium_before_it_is_acknowledged(tmp_path: Path) -> No
 
 def test_a_full_disk_is_said_and_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = TaskStore(tmp_path)
-    with tasks._file._lock:
-        connection = tasks._file._connection
+    with tasks._journal._lock:
+        connection = tasks._journal._connection
+        assert connection is not None
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")  # as a medium with no page left
     with pytest.raises(InsufficientStorage, match="the disk is full"):

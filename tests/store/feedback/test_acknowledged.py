@@ -9,14 +9,14 @@ import pytest
 from support.store.feedback_rows import PAGE, click
 
 from dsearch.store import FeedbackStore
-from dsearch.store.sqlite.connection import Transactions
+from dsearch.store.sqlite.journal import Journal
 
 
 class Killed(BaseException):
     """In place of a signal, at a chosen moment."""
 
 
-@pytest.mark.parametrize(("moment", "shown"), [("commit", ["e1"]), ("acknowledge", ["e1", "e2"])])
+@pytest.mark.parametrize(("moment", "shown"), [("_commit", ["e1"]), ("_acknowledge", ["e1", "e2"])])
 def test_what_is_acknowledged_is_shown_and_a_repeat_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, shown: list[str]
 ) -> None:
@@ -28,7 +28,7 @@ def test_what_is_acknowledged_is_shown_and_a_repeat_counts_once(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(Transactions, moment, killed)
+        patched.setattr(Journal, moment, killed)
         with pytest.raises(Killed):
             writer.record([], [click("e2")])
     writer.close()

@@ -15,15 +15,22 @@ from typing import Any
 import pytest
 from support.paths import SUPPORT
 from support.store.feedback_rows import PAGE, click
-from support.store.feedback_trials import events_of, faults, flips_in_the_log, forks, kills, make_format_1
+from support.store.feedback_trials import (
+    blind_to_losses,
+    events_of,
+    faults,
+    flips_in_the_log,
+    forks,
+    kills,
+    make_format_1,
+)
 
 from dsearch.errors import CorruptData, InsufficientStorage, Unavailable, UnsupportedFormat
 from dsearch.store import FeedbackStore, Impression
-from dsearch.store.feedback import file as feedback_file
 from dsearch.store.feedback import rows
-from dsearch.store.feedback.file import FeedbackFile, copy_feedback
 from dsearch.store.feedback.rows import FEEDBACK
-from dsearch.store.sqlite import watermark
+from dsearch.store.feedback.store import copy_feedback
+from dsearch.store.sqlite import journal, watermark
 from dsearch.store.sqlite.watermark import read_watermark
 
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the call to die in")
@@ -104,7 +111,7 @@ def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
     (tmp_path / "feedback.db").write_bytes(b"nonsense" * 1000)
     store = FeedbackStore(tmp_path)
     for act in (store.stats, lambda: store.record([PAGE], [click()])):
-        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*documents are not in them"):
+        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*feedback clear --damaged"):
             act()
 
 
@@ -115,8 +122,9 @@ def test_a_schema_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
     store.close()
     file = tmp_path / "feedback.db"
     file.write_bytes(file.read_bytes().replace(b"contributor (key", b"contributor \xa8key", 1))
+    store = FeedbackStore(tmp_path)
     for act in (store.stats, lambda: store.record([PAGE], [click("e2")])):
-        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*documents are not in them"):
+        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*feedback clear --damaged"):
             act()
 
 
@@ -141,8 +149,7 @@ def test_flips_in_the_log_never_drop_an_event_unnoticed(tmp_path: Path) -> None:
 
 def test_without_the_watermark_they_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vacuity: all digests agree with what SQLite left of the log."""
-    monkeypatch.setattr(feedback_file, "check_database", lambda *given, **named: None)
-    monkeypatch.setattr(FeedbackFile, "_require_nothing_lost", lambda *given: None)
+    blind_to_losses(monkeypatch)
     with pytest.raises(AssertionError, match="nobody said so"):
         flips_in_the_log(tmp_path, 20)
 
@@ -329,7 +336,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_hinders_no_later_writer(
         with pytest.raises(InsufficientStorage, match="the disk is full; this write is not acknowledged"):
             store.record([PAGE], [click()])
     with monkeypatch.context() as failing:
-        failing.setattr(feedback_file, "sync_folder", refused)
+        failing.setattr(journal, "sync_folder", refused)
         with pytest.raises(Unavailable, match="feedback is refused until this process is started again"):
             store.record([PAGE], [click()])
     with pytest.raises(Unavailable, match="a write failed"):

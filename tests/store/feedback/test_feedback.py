@@ -154,7 +154,6 @@ def test_a_failed_commit_ends_writing(tmp_path: Path, monkeypatch: pytest.Monkey
     """After an error of the medium nobody knows what is on it: no later success may hide that."""
     store = FeedbackStore(tmp_path)
     store.record([PAGE], [click()])
-    store.close()
     broken = True
 
     class Failing(sqlite3.Connection):
@@ -165,7 +164,7 @@ def test_a_failed_commit_ends_writing(tmp_path: Path, monkeypatch: pytest.Monkey
 
     path = tmp_path / "feedback.db"
     failing = sqlite3.connect(path, factory=Failing, isolation_level=None)
-    monkeypatch.setattr(store._file, "_writer", failing)
+    monkeypatch.setattr(store._journal, "_connection", failing)
     with pytest.raises(CorruptData):
         store.record([], [click("e2")])
     broken = False

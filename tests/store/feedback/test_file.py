@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.guarded import guarded
 from support.store.feedback_rows import PAGE, click
 
 from dsearch.errors import CorruptData, Unavailable
-from dsearch.store import FeedbackStore
-from dsearch.store.feedback import file as module
-from dsearch.store.feedback.file import FeedbackFile
-
-checked = guarded(FeedbackFile, "_writer", "_transactions")
+from dsearch.store import FeedbackStore, Store
+from dsearch.store.feedback.rows import FEEDBACK
+from dsearch.store.sqlite import journal as module
+from dsearch.store.sqlite.journal import Journal
+from dsearch.store.sqlite.watermark import read_watermark
+from dsearch.types import Document
 
 
 @pytest.fixture
@@ -30,15 +31,10 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_the_names_of_new_files_are_synced_once(tmp_path: Path, synced: list[list[str]]) -> None:
     store = FeedbackStore(tmp_path)
     store.record([PAGE], [click()])
-    assert len(synced) == 2
-    assert len(synced[0]) == 1  # the watermark by itself, before anything else is written
-    assert synced[0][0] in synced[1]
-    assert "feedback.db" in synced[1]
+    assert len(synced) == 1
+    assert {"feedback.db", "feedback.watermark"} <= {*synced[0]}
     store.record([], [click("e2")])
-    assert len(synced) == 2
-    store.close()
-    FeedbackStore(tmp_path).record([], [click("e3")])
-    assert len(synced) == 3  # a file that is opened again
+    assert len(synced) == 1
 
 
 def test_a_folder_that_cannot_be_synced_acknowledges_nothing(
@@ -61,8 +57,8 @@ def test_a_folder_that_cannot_be_synced_acknowledges_nothing(
 
 def test_a_transaction_that_raises_leaves_nothing(tmp_path: Path) -> None:
     def failing() -> None:
-        with FeedbackFile(tmp_path).writing() as change:
-            change.connection.execute("DELETE FROM event")
+        with Journal(tmp_path, FEEDBACK).operation() as operation:
+            operation.connection.execute("DELETE FROM event")
             raise KeyError
 
     store = FeedbackStore(tmp_path)
@@ -75,12 +71,9 @@ def test_a_transaction_that_raises_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_file_without_tables_was_never_written(tmp_path: Path) -> None:
     """A first write that was cut off leaves an empty database."""
-    assert not FeedbackFile(tmp_path).exists
     sqlite3.connect(tmp_path / "feedback.db").close()
     (tmp_path / "feedback.db").touch()
-    file = FeedbackFile(tmp_path)
-    assert file.exists
-    with file.reading() as connection:
+    with FeedbackStore(tmp_path).reading() as connection:
         assert connection is None
     assert list(FeedbackStore(tmp_path).pages()) == []
 
@@ -94,7 +87,6 @@ def test_a_file_that_lost_all_it_had_is_damaged(tmp_path: Path, emptied: bool) -
         path.unlink()
     if emptied:
         (tmp_path / "feedback.db").touch()
-    assert FeedbackFile(tmp_path).exists
     with pytest.raises(CorruptData, match="its watermark shows 1 writes"):
         list(FeedbackStore(tmp_path).pages())
 
@@ -116,7 +108,7 @@ def test_a_file_that_could_not_be_copied_takes_more_unless_its_disk_failed_befor
     with pytest.raises(KeyError), store.replacement():
         raise KeyError
     assert store.record([PAGE], [click()]).events == 1
-    store._file._transactions.fail("the disk failed")
+    store._journal._fail("the disk failed")
     with pytest.raises(KeyError), store.replacement():
         raise KeyError
     with pytest.raises(Unavailable, match="the disk failed"):
@@ -134,15 +126,34 @@ def test_what_was_cleared_is_not_in_the_file_any_more(tmp_path: Path) -> None:
 def test_a_write_that_changes_nothing_is_no_operation(tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path)
     store.record([PAGE], [click()])
-    file = FeedbackFile(tmp_path)
 
     def sequence() -> int:
-        marks = file._marks()
-        assert marks is not None
-        return marks.newest.sequence
+        return read_watermark(tmp_path, FEEDBACK).newest.sequence
 
     before = sequence()
     store.record([PAGE], [click()])
     assert sequence() == before
     store.record([], [click("e2")])
     assert sequence() == before + 1
+
+
+def test_feedback_has_a_counter_of_its_own(tmp_path: Path) -> None:
+    """Answers, cursors and gradients are pinned to the sequence of the documents."""
+    with Store.create(tmp_path / "papers", name="papers", encoder={}, dimension=2) as documents:
+        documents.upsert([Document("d1", "text")])
+        before = documents.sequence
+        for name in ("e1", "e2", "e3"):
+            FeedbackStore(documents.path).record([PAGE], [click(name)])
+        assert read_watermark(documents.path, FEEDBACK).newest.sequence == 3
+        assert documents.sequence == read_watermark(documents.path).newest.sequence == before
+
+
+def test_clicks_that_come_at_once_are_all_there(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        recorded = threads.map(lambda n: store.record([PAGE], [click(f"e{n}")]), range(64))
+        assert sum(one.events for one in recorded) == 64
+    store.close()
+    opened = FeedbackStore(tmp_path)
+    assert opened.damage() == ()
+    assert len(next(iter(opened.pages())).events) == 64

@@ -11,6 +11,7 @@ from support.guarded import guarded
 
 from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, Unavailable
 from dsearch.store import Store
+from dsearch.store.feedback.rows import FEEDBACK
 from dsearch.store.sqlite.connection import (
     ReaderPool,
     connect,
@@ -159,14 +160,22 @@ def test_errors_of_sqlite_say_what_to_do(name: str, expected: type[DsearchError]
 
 
 def test_other_errors_of_sqlite_stay_what_they_are() -> None:
-    error = named("SQLITE_CONSTRAINT", sqlite3.IntegrityError)
-    with pytest.raises(sqlite3.IntegrityError) as raised:
+    error = sqlite3.ProgrammingError("closed")
+    with pytest.raises(sqlite3.ProgrammingError) as raised:
         translate(error, Path("x"))
     assert raised.value is error
-    damaged = translate(
-        named("SQLITE_CORRUPT", sqlite3.DatabaseError), Path("x"), lambda why: CorruptData(f"mine: {why}")
-    )
-    assert str(damaged) == "mine: its message"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [named("SQLITE_CORRUPT", sqlite3.DatabaseError), named("SQLITE_CONSTRAINT", sqlite3.IntegrityError)],
+)
+def test_damage_names_its_file_and_the_way_out(error: sqlite3.Error) -> None:
+    """A constraint that fails is damage: no statement of ours breaks one."""
+    damaged = translate(error, Path("x"), FEEDBACK)
+    assert type(damaged) is CorruptData
+    assert str(Path("x") / "feedback.db") in str(damaged)
+    assert damaged.hint == FEEDBACK.repair_hint
 
 
 def test_a_schema_that_is_no_text_is_damage() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.guarded import guarded
 
-from dsearch.errors import Unavailable
+from dsearch.errors import CorruptData, HomeLocked, Unavailable
 from dsearch.store import Store
 from dsearch.store.sqlite import journal as module
 from dsearch.store.sqlite.journal import CommitGroup, Journal
@@ -23,9 +23,15 @@ def journal(store: Store) -> Journal:
     return store._journal
 
 
+def opened(folder: Path) -> Journal:
+    journal = Journal(folder)
+    journal.open()
+    return journal
+
+
 def open_group(journal: Journal) -> CommitGroup:
     with journal._lock:
-        return journal._join()
+        return journal._join(False)
 
 
 def test_closing_finishes_the_group_that_is_open(journal: Journal) -> None:
@@ -98,9 +104,9 @@ def test_an_opening_that_fails_releases_the_lock(
     store.close()
     with monkeypatch.context() as patch:
         patch.setattr(module, "connect", refused)
-        with pytest.raises(sqlite3.OperationalError):
-            Journal(folder)
-    Journal(folder).close()
+        with pytest.raises(CorruptData):
+            Journal(folder).open()
+    opened(folder).close()
 
 
 def test_only_an_operation_with_facts_is_written(journal: Journal) -> None:
@@ -144,9 +150,11 @@ def test_an_operation_that_raises_is_undone(journal: Journal) -> None:
 
 def test_a_second_writer_is_refused_and_a_closed_one_makes_room(store: Store, folder: Path) -> None:
     store.close()
-    first = Journal(folder)
+    first = opened(folder)
+    with pytest.raises(HomeLocked):
+        opened(folder)
     first.close()
-    Journal(folder).close()
+    opened(folder).close()
 
 
 def test_an_emptied_log_is_said(journal: Journal) -> None:

@@ -9,24 +9,16 @@ from typing import Any
 import pytest
 
 from dsearch.errors import Unavailable
-from dsearch.store.sqlite.connection import Transactions, roll_back
-from dsearch.store.sqlite.watermark import (
-    MarkedState,
-    Watermark,
-    WatermarkEntry,
-    create_watermark,
-    later,
-    read_row,
-    read_watermark,
-    write_state,
-)
+from dsearch.store.sqlite.database import MarkedState, WatermarkEntry, read_row, write_state
+from dsearch.store.sqlite.journal import Journal, later, roll_back
+from dsearch.store.sqlite.watermark import Watermark, create_watermark
 
 STATE = MarkedState(7, b"n" * 32, 6, b"p" * 32)
 
 
 @pytest.fixture
-def transactions() -> Transactions:
-    return Transactions(Path("/home/papers"), "open it again")
+def journal() -> Journal:
+    return Journal(Path("/home/papers"))
 
 
 @pytest.fixture
@@ -57,60 +49,32 @@ class Connection:
             raise self.error
 
 
-def test_a_commit_is_followed_by_its_marks(
-    transactions: Transactions, watermark: Watermark, tmp_path: Path
-) -> None:
-    connection: Any = Connection()
-    transactions.finish(connection, watermark, STATE)
-    assert connection.told == ["COMMIT"]
-    assert read_watermark(tmp_path).newest == WatermarkEntry(7, b"n" * 32)
-    slot = watermark.marks.slot
-    transactions.finish(connection, watermark, STATE, marks=2)
-    assert watermark.marks.slot == slot  # both slots say it
-    assert transactions.refusal is None
-
-
 @pytest.mark.parametrize(
     ("name", "stops"), [("SQLITE_FULL", False), ("SQLITE_IOERR_FSYNC", True), ("SQLITE_BUSY", True)]
 )
 def test_a_failed_commit_is_rolled_back_and_stops_writing_unless_the_disk_is_full(
-    transactions: Transactions, watermark: Watermark, name: str, stops: bool
+    journal: Journal, name: str, stops: bool
 ) -> None:
     connection: Any = Connection(failing(name))
     with pytest.raises(sqlite3.OperationalError, match="its message"):
-        transactions.finish(connection, watermark, STATE)
+        journal._commit(connection)
     assert connection.told == ["COMMIT", "ROLLBACK"]
-    assert watermark.marks.newest.sequence == 0
-    assert (transactions.refusal is not None) == stops
+    assert journal.failed == stops
     if stops:
-        with pytest.raises(
-            Unavailable, match=r"papers: a write failed \(the commit failed .*; open it again"
-        ):
-            transactions.require_writable()
-    else:
-        transactions.require_writable()
+        with pytest.raises(Unavailable, match="its message"), journal.operation():
+            pass
 
 
 def test_a_mark_that_cannot_be_written_stops_writing(
-    transactions: Transactions, watermark: Watermark, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, watermark: Watermark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: object) -> None:
         raise OSError("no more")
 
     monkeypatch.setattr(watermark, "write", broken)
-    with pytest.raises(Unavailable, match="the watermark could not be written"):
-        transactions.acknowledge(watermark, STATE)
-    assert transactions.refusal is not None
-
-
-def test_a_mark_that_is_behind_is_made_up_for_and_no_other(
-    transactions: Transactions, watermark: Watermark
-) -> None:
-    transactions.catch_up(watermark, STATE)
-    assert watermark.marks.newest.sequence == 7
-    slot = watermark.marks.slot
-    transactions.catch_up(watermark, STATE)
-    assert watermark.marks.slot == slot
+    with pytest.raises(Unavailable, match="no more"):
+        journal._acknowledge(watermark, STATE)
+    assert journal.failed
 
 
 @pytest.mark.parametrize(
@@ -122,10 +86,9 @@ def test_a_mark_that_is_behind_is_made_up_for_and_no_other(
         ("SQLITE_ERROR", False),
     ],
 )
-def test_only_a_failing_disk_is_distrusted(transactions: Transactions, name: str, stops: bool) -> None:
-    with pytest.raises(sqlite3.OperationalError), transactions.distrusting():
-        raise failing(name)
-    assert (transactions.refusal is not None) == stops
+def test_only_a_failing_disk_is_distrusted(journal: Journal, name: str, stops: bool) -> None:
+    journal._distrust(failing(name))
+    assert journal.failed == stops
 
 
 def test_nothing_is_rolled_back_outside_a_transaction() -> None:

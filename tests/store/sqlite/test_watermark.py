@@ -105,14 +105,14 @@ def test_a_mark_that_was_begun_proves_its_operation_committed(history):
 
 def test_a_watermark_of_another_time_or_another_history_is_noticed(history, tmp_path):
     put_watermark(history[4], history[1])
-    with pytest.raises(CorruptData, match="database is at operation 4, its watermark at 1"):
+    with pytest.raises(CorruptData, match="at operation 4, its watermark at 1"):
         Store.open(history[4])
     other = tmp_path / "other"
     with Store.create(other, name="papers", encoder={}, dimension=8) as store:
         write(store, "x", "y", "z")
     for operation in (3, 4):  # equal, and one ahead
         put_watermark(history[operation], other)
-        with pytest.raises(CorruptData, match="at operation 3 the database holds other rows"):
+        with pytest.raises(CorruptData, match=r"at operation 3 .*other rows"):
             Store.open(history[operation])
 
 

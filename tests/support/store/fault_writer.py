@@ -20,7 +20,7 @@ import numpy as np
 
 from dsearch.errors import DsearchError
 from dsearch.store import Store
-from dsearch.store.sqlite.connection import Transactions
+from dsearch.store.sqlite.journal import Journal
 from dsearch.types import Document
 
 SMALLEST = 4096  # half a watermark
@@ -34,16 +34,16 @@ def limit(most_bytes: int) -> None:
 def break_promise(broken: str) -> None:
     """Go on writing after a failed sync, or acknowledge whatever became of the commit."""
     if broken == "trusted again":
-        Transactions.fail = lambda self, reason: reason  # type: ignore[method-assign]
+        Journal._fail = lambda self, reason: reason  # type: ignore[method-assign]
         return
-    commit = Transactions.commit
+    commit = Journal._commit
 
-    def careless(self: Transactions, connection: sqlite3.Connection) -> None:
+    def careless(self: Journal, connection: sqlite3.Connection) -> None:
         with contextlib.suppress(sqlite3.Error):
             commit(self, connection)
 
-    Transactions.commit = careless  # type: ignore[method-assign]
-    Transactions.distrust = lambda self, error: None  # type: ignore[method-assign]
+    Journal._commit = careless  # type: ignore[method-assign]
+    Journal._distrust = lambda self, error: None  # type: ignore[method-assign]
 
 
 def main() -> None:

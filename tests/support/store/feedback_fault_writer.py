@@ -24,22 +24,22 @@ from support.store.feedback_writer import ids, write
 
 from dsearch.errors import DsearchError
 from dsearch.store import FeedbackStore, Store
-from dsearch.store.sqlite.connection import Transactions
+from dsearch.store.sqlite.journal import Journal
 
 
 def break_promise(broken: str) -> None:
     """Go on writing after a failed sync, or acknowledge whatever became of the commit."""
     if broken == "trusted again":
-        Transactions.fail = lambda self, reason: reason  # type: ignore[method-assign]
+        Journal._fail = lambda self, reason: reason  # type: ignore[method-assign]
         return
 
-    def careless(self: Transactions, connection: sqlite3.Connection) -> None:
+    def careless(self: Journal, connection: sqlite3.Connection) -> None:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("COMMIT")
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
-    Transactions.commit = careless  # type: ignore[method-assign]
+    Journal._commit = careless  # type: ignore[method-assign]
 
 
 def events_of(store: FeedbackStore) -> set[str]:
