@@ -280,6 +280,11 @@ class Journal:
         if watermark.unreadable is not None:
             return watermark.unreadable
         marks = watermark.marks
+        if marks.other_is_whole and (state.sequence, state.digest) == (
+            marks.newest.sequence,
+            marks.newest.digest,
+        ):
+            return None
         try:
             check_database(self._folder, state.marks, self._of, before=marks, after=marks)
         except CorruptData as error:
@@ -430,12 +435,11 @@ class Operation:
         """State of the database after the commit."""
         if not self._changed:
             return self._before
-        return replace(
-            self._before,
-            sequence=self.sequence,
-            digest=add_facts(self._digest, self._facts),
-            previous_sequence=self._committed.sequence,
-            previous_digest=self._committed.digest,
+        return type(self._before)(
+            self.sequence,
+            add_facts(self._digest, self._facts),
+            self._committed.sequence,
+            self._committed.digest,
             **self.counters,
         )
 
