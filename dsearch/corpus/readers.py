@@ -157,35 +157,6 @@ def read_sources(
     return _accepted(itertools.chain.from_iterable(part() for part in parts), reading, refuse)
 
 
-def read_named(stream: ByteStream, name: str, *, fields: RecordFields | None = None) -> Iterator[Document]:
-    """Yield the documents of a file that is given as its bytes and its name, which is opened nowhere.
-
-    Args:
-        stream: the bytes, unpacked.
-        name: its suffix selects the reader.
-        fields: as those of `read`.
-
-    Raises:
-        InvalidSource: a kind of file that is not read, or a problem; a record that cannot be read is one.
-        MissingExtra: packages that read it are not installed.
-    """
-    kind = kind_of(PurePath(name))
-    if not kind:
-        suffix = PurePath(name).suffix or "without suffix"
-        raise InvalidSource(f"{name}: files {suffix} are not read; supported are {SUPPORTED}")
-    reading = _Reading(
-        Problems(strict=True), RecordFields() if fields is None else fields, Mirror(), False, None
-    )
-    try:
-        for line, document in _places(SourceFile(Path(name), "", name, kind), stream, reading):
-            if line is not None:
-                yield document
-            else:
-                yield from (whole for _, whole in parts_of(document))
-    except BadRecord as error:
-        reading.problems.add(name, error.line, str(error))
-
-
 def read_sent(stream: ByteStream, name: str, size: int, problems: Problems) -> Iterator[Document]:
     """Yield the documents of a file that a client sent, given as its bytes and its name: nothing is opened.
 

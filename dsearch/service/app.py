@@ -14,15 +14,7 @@ from starlette.routing import BaseRoute, NoMatchFound
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
 from dsearch.service.auth.keys import Access, ApiKeys, is_open
-from dsearch.service.compat import (
-    embeddings,
-    rerank,
-    retrieve,
-    store_batches,
-    store_files,
-    vector_stores,
-)
-from dsearch.service.compat import files as compat_files
+from dsearch.service.compat import embeddings, rerank, retrieve
 from dsearch.service.error_texts import hide_folder, public_encoder
 from dsearch.service.errors import (
     DeadlinePassed,
@@ -192,10 +184,6 @@ def declared_routes() -> tuple[BaseRoute, ...]:
         embeddings,
         rerank,
         retrieve,
-        vector_stores,
-        compat_files,
-        store_files,
-        store_batches,
     )
     for routes in declared:
         api.include_router(routes.router)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context
 from functools import partial
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
@@ -20,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from dsearch.encoder import QueryCache, prompts_of
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.episodes import Episodes
-from dsearch.errors import DsearchError
+from dsearch.errors import DsearchError, amount
 from dsearch.service.batching.worker import Worker
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady
@@ -31,8 +32,6 @@ from dsearch.service.tasks.manager import Tasks
 from dsearch.service.tasks.readonly import OpenEngine, open_default
 from dsearch.service.tasks.uploads import MAX_BYTES
 from dsearch.service.telemetry.metrics import Metrics, Reading
-from dsearch.service.uploads.attaching import Attachments
-from dsearch.service.uploads.files import FOLDER, Uploads
 
 SEARCHES_WAITING = 256
 SEARCH_CHARACTERS_WAITING = 1024 * 1024
@@ -42,6 +41,7 @@ FEEDBACK_WAITING = 64
 ENCODINGS_WAITING = 64
 ENCODING_CHARACTERS_WAITING = 16 * 1024 * 1024
 CALIBRATE_AFTER_S = 5.0  # of a write: an upload has many
+LEFT_FOLDER = ".uploads"  # of the home: files of the vector stores that earlier releases had
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -114,8 +114,7 @@ class Service:
             model_upload_bytes=model_upload_bytes,
             stored=self._calibrate_from_thread,
         )
-        self.uploads = Uploads(engine.home.path / FOLDER, readonly=engine.readonly)
-        self.attachments = Attachments(self.uploads, self.catalogue, self.writing, self.calibrate_soon)
+        self._home = engine.home.path
         self.watchers = 0  # of tasks
         self.leaving = False
         self.lag = EventLoopLag()
@@ -135,6 +134,7 @@ class Service:
     def start(self) -> None:
         """Start the workers, and load encoder and indexes before the first search."""
         self._loop = asyncio.get_running_loop()
+        _name_left_files(self._home)
         self.searching.start()
         self.writing.start()
         self.feedback.start()
@@ -154,7 +154,6 @@ class Service:
         for calibrating in self._calibrating.values():
             calibrating.cancel()
         await self.lag.stop()
-        await self.attachments.stop()
         for worker in (self.searching, self.writing, self.feedback, self.encoding):
             await run_in_threadpool(worker.stop)
         await run_in_threadpool(self.tasks.stop)
@@ -237,6 +236,20 @@ class Service:
                 encoder = collection.encoder if collection.has_encoder else None
                 if encoder is not None and (unused := prompts_of(encoder)) is not None:
                     _log.warning("collection %s: %s", name, unused)
+
+
+def _name_left_files(home: Path) -> None:
+    """Tell the operator of files that clients sent to an earlier release, which no route has any more."""
+    folder = home / LEFT_FOLDER
+    if left := [place.stat().st_size for place in folder.glob("*.bin")]:
+        _log.warning(
+            "%s has %s (%d bytes) that were sent to an earlier release; the documents made of them stay. "
+            "Each is ID.bin with its name in ID.json: send those that are wanted again to POST "
+            "/v1/collections/{collection}/files, then delete the folder",
+            folder,
+            amount(len(left), "file"),
+            sum(left),
+        )
 
 
 async def _service(request: Request) -> Service:

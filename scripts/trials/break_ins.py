@@ -231,17 +231,15 @@ def bomb(server: Server, options: argparse.Namespace, generator: random.Random) 
                 outcome.broken.append(f"a model with {what} at {path}: {status} {answer}")
     for name, content in _files():
         head, body = _form(name, content)
-        status, answer = server.ask("POST", "/v1/files", body, **{"Content-Type": head})
+        status, answer = server.ask("POST", f"{URL}/files", body, **{"Content-Type": head})
         outcome.trials += 1
-        if status == 200:
-            path = f"/v1/vector_stores/{COLLECTION}/files"
-            status, answer = server.ask("POST", path, {"file_id": answer["id"]})
-            until = time.monotonic() + ENDS_WITHIN_S
-            while status == 200 and answer["status"] == "in_progress" and time.monotonic() < until:
+        if status == 202:
+            path, until = f"/v1/tasks/{answer['id']}", time.monotonic() + ENDS_WITHIN_S
+            while not answer["ended"] and time.monotonic() < until:
                 time.sleep(0.2)
-                status, answer = server.ask("GET", f"{path}/{answer['id']}")
-            outcome.seen[f"file {answer.get('status', status)}"] += 1
-            if answer.get("status") != "failed":
+                status, answer = server.ask("GET", path)
+            outcome.seen[f"file {answer['state']}"] += 1
+            if answer["state"] != "failed":
                 outcome.broken.append(f"{name}: {status} {answer}")
         elif not 400 <= status < 500:
             outcome.broken.append(f"{name}: {status} {answer}")
@@ -290,8 +288,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 def _form(name: str, content: bytes) -> tuple[str, bytes]:
     """Content type and body of an upload."""
-    parts = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nassistants\r\n'
-    parts += f'--b\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
+    parts = f'--b\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
     return "multipart/form-data; boundary=b", parts + content + b"\r\n--b--\r\n"
 
 

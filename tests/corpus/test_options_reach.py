@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from dsearch.corpus import BeirFolder, Mirror, Problems, RecordFields, read, read_sources
-from dsearch.corpus.parts import LARGEST
-from dsearch.corpus.readers import read_named
 from dsearch.errors import InvalidSource
 from dsearch.types import Document, EmbeddedDocument
 
@@ -104,13 +102,6 @@ def _of(document: Document) -> dict[str, Any]:
     return {**own, "types": document.metadata["year"]}
 
 
-def test_a_large_file_that_is_given_as_bytes_is_split_too() -> None:
-    text = b"words and words\n" * (LARGEST // 16 + 1)
-    ids = [document.id for document in read_named(io.BytesIO(text), "a.txt")]
-    assert ids == ["a.txt", *(f"a.txt#{number}" for number in range(2, len(ids) + 1))]
-    assert len(ids) == 5
-
-
 def test_every_field_of_records_is_given() -> None:
     assert {*READ, "whole"} == {field.name for field in fields(RecordFields)}  # whole: test_sent.py
     assert all(getattr(GIVEN, name) != getattr(RecordFields(), name) for name in READ)
@@ -124,9 +115,6 @@ def test_names_of_fields_reach_every_kind_of_source(tmp_path: Path, name: str) -
         documents = [{**each, "id": each["id"].rpartition("/")[2]} for each in read_documents]
         if READ not in documents:
             lost.append(f"{way}: {documents}")
-    unpacked = FILES[name.removesuffix(".gz")]()
-    named = [_of(document) for document in read_named(io.BytesIO(unpacked), name, fields=GIVEN)]
-    assert named == [READ]
     assert not lost, "\n".join(lost)
 
 

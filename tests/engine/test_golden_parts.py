@@ -33,6 +33,7 @@ from dsearch.client import LocalEngine
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.trained_queries import trained_on
 from dsearch.errors import EncoderMismatch, Gone
+from dsearch.service.state import LEFT_FOLDER
 from dsearch.types import Document, Query
 
 EXPECTED: dict[str, Any] = json.loads((EVERY_PART / "expected.json").read_text())
@@ -211,12 +212,15 @@ def test_embeddings_in_int8_are_migrated(home: Path) -> None:
         require_answers(engine.collection("by-int8"), "v0", None)
 
 
-def test_tasks_and_uploaded_files_are_listed(home: Path) -> None:
+def test_tasks_are_listed_and_files_of_vector_stores_stay_and_are_named(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with opened(home) as engine, TestClient(patient_app(engine), base_url=ORIGIN) as client:
         tasks = client.get("/v1/tasks").json()["tasks"]
         assert [[task["id"], task["kind"], task["state"]] for task in tasks] == EXPECTED["tasks"]
-        files = client.get("/v1/files").json()["data"]
-        assert sorted(file["filename"] for file in files) == EXPECTED["uploaded"]
+    records = [json.loads(place.read_text()) for place in (home / LEFT_FOLDER).glob("*.json")]
+    assert sorted(record["filename"] for record in records) == EXPECTED["uploaded"]
+    assert str(home / LEFT_FOLDER) in caplog.text
 
 
 @pytest.mark.parametrize("name", ["every", "clicked"])

@@ -14,9 +14,8 @@ from support.service.service_fakes import ORIGIN
 from support.service.tasks import ask, events
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.errors import CorruptData
+from dsearch.service.state import LEFT_FOLDER
 from dsearch.service.tasks import manager
-from dsearch.service.uploads import attaching
 
 SECRET = "password of the database"
 
@@ -54,23 +53,14 @@ def test_a_server_that_did_not_start_says_why_to_its_operator(
     assert SECRET in caplog.text
 
 
-def test_a_file_is_deleted_though_a_collection_that_has_it_is_damaged(
-    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_files_that_an_earlier_release_kept_are_named(
+    engine: SearchEngine, papers: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others lose it, and the log names the one that does not."""
-    assert client.put("/v1/collections/attic").status_code == 201
-    uploaded = {"files": {"file": ("a.txt", b"river")}, "data": {"purpose": "assistants"}}
-    id = client.post("/v1/files", **uploaded).json()["id"]
-    for name in ("attic", "papers"):
-        assert client.post(f"/v1/vector_stores/{name}/files", json={"file_id": id}).status_code == 200
-    detach = attaching.detach
-
-    def damaged(catalogue: Any, name: str, file: str) -> bool:
-        if name == "attic":
-            raise CorruptData("its disk is failing")
-        return detach(catalogue, name, file)
-
-    monkeypatch.setattr(attaching, "detach", damaged)
-    assert client.delete(f"/v1/files/{id}").json()["deleted"] is True
-    assert client.get(f"/v1/vector_stores/papers/files/{id}").status_code == 404
-    assert f"file {id} could not be taken out of attic: its disk is failing" in caplog.text
+    folder = engine.home.path / LEFT_FOLDER
+    folder.mkdir()
+    (folder / "file-1.bin").write_bytes(b"river")
+    (folder / "file-1.json").write_text("{}")
+    with TestClient(patient_app(engine), base_url=ORIGIN):
+        pass
+    assert f"{folder} has 1 file (5 bytes)" in caplog.text
+    assert (folder / "file-1.bin").read_bytes() == b"river"

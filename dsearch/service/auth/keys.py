@@ -293,13 +293,12 @@ OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
 _ASKING = re.compile(
     r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict|heads)"
-    r"|/v1/embeddings|/v[12]/rerank|/v1/vector_stores/[^/]+/search|/retrieve"
+    r"|/v1/embeddings|/v[12]/rerank|/retrieve"
     r"|/mcp"  # each of its tools has a scope of its own
 )
 _DRAFT = re.compile(r"/v1/collections/[^/]+/heads/[^/]+")  # nobody else's
 _WRITING = re.compile(
-    r"/v1/collections/[^/]+/(documents(/.*)?|files|delete|feedback(/.*)?|outcomes)"
-    r"|/v1/files(/.*)?|/v1/vector_stores/[^/]+/(files|file_batches)(/.*)?",
+    r"/v1/collections/[^/]+/(documents(/.*)?|files|delete|feedback(/.*)?|outcomes)",
     re.DOTALL,
 )
 

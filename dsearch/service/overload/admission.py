@@ -49,7 +49,7 @@ _ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
 _PAGE = re.compile(r"/|/docs|/ui/[\w.-]+")
 _SEARCHES = re.compile(
     r"/v1/collections/[^/]+/(search|search/batch|similar|attend|vjp|predict)"
-    r"|/mcp|/retrieve|/v1/vector_stores/[^/]+/search"
+    r"|/mcp|/retrieve"
 )
 
 

@@ -45,5 +45,5 @@ def _openai(problem: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 _SERVER_STATUS = 500
-_OPENAI_PATHS = ("/v1/embeddings", "/v1/models", "/v1/files", "/v1/vector_stores")
+_OPENAI_PATHS = ("/v1/embeddings", "/v1/models")
 _SHAPES: dict[str, Shape] = {"/mcp": _json_rpc, "/v1/rerank": _openai, "/v2/rerank": _openai}

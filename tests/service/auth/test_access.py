@@ -144,7 +144,6 @@ def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None
                 "POST /v1/collections/papers/predict",
                 "POST /v1/embeddings",
                 "POST /retrieve",
-                "POST /v1/vector_stores/papers/search",
                 "POST /v1/rerank",
                 "POST /v2/rerank",
                 "GET /v1/models",
@@ -157,6 +156,7 @@ def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None
             "write",
             [
                 "PUT /v1/collections/papers/documents",
+                "POST /v1/collections/papers/files",
                 "DELETE /v1/collections/papers/documents/d000",
             ],
         ),

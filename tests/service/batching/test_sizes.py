@@ -15,7 +15,6 @@ from dsearch.service.batching.worker import Worker
 from dsearch.service.errors import Overloaded
 
 HERE = "/v1/collections/papers"
-STORE = "/v1/vector_stores/papers"
 RIVER, STONE = "river", "stone and lamp"
 VECTOR = [1.0] * DIMENSION
 BOTH = len(RIVER) + len(STONE)
@@ -42,7 +41,6 @@ SIZES: list[tuple[str, str, Any, str, int]] = [
     ),
     ("POST", f"{HERE}/attend", {"vectors": [VECTOR]}, "search", 0),
     ("POST", f"{HERE}/models/remember", REMEMBERED, "write", BOTH),
-    ("POST", f"{STORE}/search", {"query": [RIVER, STONE]}, "search", BOTH),
     ("POST", "/retrieve", {"queries": [RIVER, STONE]}, "search", BOTH),
     ("POST", "/v1/embeddings", {"model": "papers", "input": [RIVER, STONE]}, "encode", BOTH),
     (

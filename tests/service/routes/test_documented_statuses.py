@@ -21,19 +21,10 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "POST /v1/embeddings",
         "POST /v1/rerank",
         "POST /v2/rerank",
-        "POST /v1/vector_stores",
-        "GET /v1/vector_stores/{collection}",
-        "POST /v1/vector_stores/{collection}/search",
-        "POST /v1/vector_stores/{collection}/files",
-        "POST /v1/vector_stores/{collection}/files/{file}",
-        "POST /v1/vector_stores/{collection}/file_batches",
     ],
     ("200", "404 409 503"): [
         "GET /v1/collections/{collection}/search",
         "DELETE /v1/collections/{collection}/documents/{id}",
-        "DELETE /v1/vector_stores/{collection}",
-        "DELETE /v1/files/{file}",
-        "DELETE /v1/vector_stores/{collection}/files/{file}",
     ],
     ("200", "404 409 410 413 415 503"): [
         "POST /v1/collections/{collection}/similar",
@@ -46,8 +37,6 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "GET /v1/collections",
         "GET /v1/tasks",
         "GET /v1/models",
-        "GET /v1/vector_stores",
-        "GET /v1/files",
     ],
     ("200", "503"): [
         "GET /readyz",
@@ -63,12 +52,6 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "GET /v1/tasks/{id}",
         "DELETE /v1/tasks/{id}",
         "GET /v1/models/{id}",
-        "GET /v1/vector_stores/{collection}/files",
-        "GET /v1/vector_stores/{collection}/files/{file}/content",
-        "GET /v1/vector_stores/{collection}/files/{file}",
-        "GET /v1/vector_stores/{collection}/file_batches/{batch}",
-        "POST /v1/vector_stores/{collection}/file_batches/{batch}/cancel",
-        "GET /v1/vector_stores/{collection}/file_batches/{batch}/files",
     ],
     ("200 201", "409 413 415 503"): [
         "PUT /v1/collections/{collection}",
@@ -97,7 +80,6 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
     ("200", "404 500"): [
         "GET /v1/collections/{collection}/judgements",
         "GET /v1/collections/{collection}/judgements/next",
-        "GET /v1/files/{file}",
     ],
     ("201", "404 409 413 415 503"): [
         "POST /v1/collections/{collection}/heads",
@@ -145,9 +127,6 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
     ],
     ("200", "404 413 415 503"): [
         "POST /retrieve",
-    ],
-    ("200", "409 413 415 503 507"): [
-        "POST /v1/files",
     ],
 }
 """(success, errors beside those of all) → operations."""

@@ -42,7 +42,6 @@ from dsearch.service.wire.requests import RequestModel
 from dsearch.types import Stamp
 
 HERE = "/v1/collections/{collection}"
-STORE = "/v1/vector_stores/{collection}"
 QUERY, OTHER = "given-query", "given-other"
 VECTOR = [0.25, 0.75, *[0.0] * (DIMENSION - 2)]
 EXAMPLE, NEXT = "d001", "d002"
@@ -50,7 +49,6 @@ ID = "0" * 32
 GRADED: dict[str, Any] = {"q1": {EXAMPLE: 0.625}, "q2": {NEXT: 0.625}}
 JUDGED: dict[str, Any] = {"queries": {"q1": QUERY, "q2": OTHER}, "judgements": GRADED}
 SCORES: dict[str, Any] = {"before": [0.125, 0.25], "after": [0.625, 0.75]}
-STATIC = {"type": "static", "static": {"max_chunk_size_tokens": 29, "chunk_overlap_tokens": 3}}
 
 
 class Way(NamedTuple):
@@ -63,7 +61,6 @@ class Way(NamedTuple):
         collection: its collection.
         model: schema of a body that the route reads itself.
         without: fields that this way has not.
-        shown: fields that say what is answered, not what is done: the answer must be another one.
     """
 
     route: str
@@ -72,7 +69,6 @@ class Way(NamedTuple):
     collection: str = "papers"
     model: type[BaseModel] | None = None
     without: tuple[str, ...] = ()
-    shown: tuple[str, ...] = ()
 
 
 def attention(route: str, **own: Any) -> list[Way]:
@@ -162,33 +158,12 @@ WAYS: list[Way] = [
     Way("POST /v1/rerank", {"model": "papers", "query": QUERY, "documents": DOCUMENTS}),
     Way("POST /v2/rerank", {"model": "papers@v0", "query": QUERY, "documents": DOCUMENTS}),
     Way("POST /retrieve", {"queries": [QUERY]}),
-    Way("POST /v1/vector_stores", {"name": "stored"}),
-    Way(f"POST {STORE}/search", {"query": QUERY}),
-    Way(f"POST {STORE}/search", {"query": [QUERY, OTHER]}),
-    Way("GET /v1/files", {}),
-    Way(f"POST {STORE}/files", {"file_id": "$file"}, shown=("chunking_strategy",)),
-    Way(f"GET {STORE}/files", {}, shown=("filter",)),
-    Way(f"POST {STORE}/files/{{file:path}}", {"attributes": {"year": 37}}),
-    Way(
-        f"POST {STORE}/file_batches",
-        {"file_ids": ["$file"]},
-        without=("files",),
-        shown=("chunking_strategy",),
-    ),
-    Way(
-        f"POST {STORE}/file_batches",
-        {"files": [{"file_id": "$file"}]},
-        without=("file_ids", "attributes"),
-        shown=("chunking_strategy", "files.chunking_strategy"),
-    ),
-    Way(f"GET {STORE}/file_batches/{{batch}}/files", {}, shown=("after", "limit", "filter")),
 ]
 VALUES: dict[str, tuple[Any, Any]] = {
     "filter": ({"i": {"eq": 37}}, 37),
     "SearchParameters.filter": ('{"i": {"eq": 37}}', 37),
     "ListParameters.filter": ('{"i": {"eq": 37}}', 37),
     "FacetsParameters.filter": ('{"i": {"eq": 37}}', 37),
-    "VectorStoreSearch.filters": ({"type": "eq", "key": "given-key", "value": 37}, "given-key"),
     "vector": (VECTOR, 0.75),
     "vectors": ([VECTOR], 0.75),
     "query": (QUERY, QUERY),
@@ -230,27 +205,14 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "input": ([QUERY], QUERY),
     "documents": (DOCUMENTS, [OTHER, "x"]),
     "rank_fields": (["given-field"], "given-member"),
-    "ranking_options": ({"score_threshold": 0.375}, 0.375),
-    "hybrid_search": ({"embedding_weight": 1.0, "text_weight": 0.0}, "dense"),
-    "embedding_weight": (1.0, "dense"),
-    "text_weight": (0.0, "dense"),
     "AttendRequest.include": (["keys"], None),
     "VjpRequest.include": (["states"], None),
-    "type": ("static", None),
-    "file_ids": (["$file"], "$file"),
-    "chunking_strategy": (STATIC, 29),
-    "static": (STATIC["static"], 29),
     "TaskParameters.limit": (36, 37),
     "TaskParameters.cursor": ("173", 173),
-    "FileListParameters.limit": (36, 37),
-    "StoredFilesParameters.limit": (1, 2),
-    "StoredFilesParameters.after": ("$file", "$file"),
-    "StoredFilesParameters.filter": ("failed", None),
     "EmbeddingsRequest.model": ("papers@v0", "v0"),
     "RerankRequest.model": ("papers@v0", "v0"),
     "input_type": ("query", "query"),
     "top_n": (1, None),
-    "attributes": ({"given-field": 37}, "given-field"),
 }
 """What is given where a value cannot be made up, and what of it must arrive; None: only a difference."""
 
@@ -322,7 +284,6 @@ class Asker:
 
     Attributes:
         fill: what stands in paths.
-        file: id of an uploaded file.
         key: headers with an API key; none when empty.
     """
 
@@ -330,13 +291,6 @@ class Asker:
         self._client, self._calls, self._head = client, calls, head
         self.key: dict[str, str] = {}
         self.fill = {"collection": "papers", "alias": "given-alias", "id:path": EXAMPLE, "version": "v0"}
-        files = list[str]()
-        for text in (b"given text", b"given other text"):
-            form = {"file": ("given.md", text, "text/markdown")}
-            files.append(client.post("/v1/files", files=form, data={"purpose": "assistants"}).json()["id"])
-        self.file = files[0]
-        batch = client.post(f"{STORE.format(**self.fill)}/file_batches", json={"file_ids": files}).json()
-        self.fill |= {"batch": batch["id"], "file:path": self.file}
         answer = client.post(f"{HERE.format(**self.fill)}/attend", json={"queries": [QUERY]}).json()
         self._stamp = {name: answer[name] for name in ("generation", "model", "sequence")}
 
@@ -362,14 +316,13 @@ class Asker:
         if way.route.endswith("/judge"):
             head = self._sent(Way("", sent="head"), {"parent": "v0"})
             return {"version": self._client.post(f"{here}/models", **head).json()["model"]}
-        if way.collection == "new" or way.route == "POST /v1/vector_stores":
-            for name in ("new", "stored"):
-                self._client.delete(HERE.format(collection=name), headers=self.key)
+        if way.collection == "new":
+            self._client.delete(HERE.format(collection="new"), headers=self.key)
         return {}
 
     def _sent(self, way: Way, request: Any) -> dict[str, Any]:
         """A request as it is sent."""
-        text = json.dumps(request).replace('"$stamp"', json.dumps(self._stamp)).replace("$file", self.file)
+        text = json.dumps(request).replace('"$stamp"', json.dumps(self._stamp))
         content = json.loads(text)
         if way.sent == "json":
             routed = ROUTES.get(way.route)
@@ -441,12 +394,11 @@ def test_each_field_reaches_what_does_the_work(asker: Asker, number: int) -> Non
     for change in changes(schema, way.body, VALUES, way.without):
         calls, answer = ask(change.request)
         without, other = (None, None) if change.without is None else ask(change.without)
-        if change.name in SHOWN or change.path.startswith(way.shown or "-"):
+        if change.name in SHOWN:
             if answer == other:
                 lost.append(f"{change.path} changes nothing in the answer: {answer}")
             continue
-        wanted = [asker.file if leaf == "$file" else leaf for leaf in leaves(change.arrives)]
-        missing = [leaf for leaf in wanted if not holds(calls, leaf)]
+        missing = [leaf for leaf in leaves(change.arrives) if not holds(calls, leaf)]
         if not calls or calls == without or missing:
             lost.append(f"{change.path}: {missing or change.arrives} does not arrive: {str(answer)[:300]}")
     assert not lost, "\n".join(lost)

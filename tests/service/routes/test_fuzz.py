@@ -10,15 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from support.service.problems import require_an_answer
+from support.service.tasks import ended
 from support.sizes import by_size
 
 from dsearch.engine import Collection
 from dsearch.service.compat.embeddings import EmbeddingsRequest
 from dsearch.service.compat.rerank import RerankRequest
 from dsearch.service.compat.retrieve import RetrieveRequest
-from dsearch.service.compat.store_batches import BatchCreate
-from dsearch.service.compat.store_files import FileAttach, FileChange
-from dsearch.service.compat.vector_stores import VectorStoreSearch
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.schemas.documents import DeleteRequest, FacetsRequest, SimilarRequest
 from dsearch.service.schemas.search import BatchRequest, DocumentGiven, PredictRequest, SearchRequest
@@ -46,10 +44,6 @@ ROUTES: dict[str, type[Any]] = {
     "/v1/rerank": RerankRequest,
     "/v2/rerank": RerankRequest,
     "/retrieve": RetrieveRequest,
-    "/v1/vector_stores/papers/search": VectorStoreSearch,
-    "/v1/vector_stores/papers/files": FileAttach,
-    "/v1/vector_stores/papers/files/d001": FileChange,
-    "/v1/vector_stores/papers/file_batches": BatchCreate,
 }
 
 
@@ -69,10 +63,6 @@ def bodies(draw: st.DrawFn) -> tuple[str, Any]:
             "/v1/embeddings": {"model": "papers", "input": "cat"},
             "/v1/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
             "/v2/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
-            "/v1/vector_stores/papers/search": {"query": "cat"},
-            "/v1/vector_stores/papers/files": {"file_id": "none"},
-            "/v1/vector_stores/papers/files/d001": {"attributes": {"i": 1}},
-            "/v1/vector_stores/papers/file_batches": {"file_ids": ["none"]},
         }
         body |= whole.get(route, {"queries": ["cat"]})
     return route, body
@@ -98,22 +88,21 @@ def test_any_patch_gets_an_answer(client: TestClient, papers: Collection, body: 
     require_an_answer(client.patch(f"/v1/collections/papers/documents/{id}", json=body))
 
 
-@given(
-    st.binary(max_size=200), TEXT, TEXT, st.sampled_from(["a.txt", "b.jsonl", "c.csv", "d.md.gz", "e.json"])
-)
+@given(st.binary(max_size=200), TEXT, st.sampled_from(["a.txt", "b.jsonl", "c.csv", "d.md.gz", "e.json"]))
 @settings(max_examples=by_size(20, 200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_file_gets_an_answer(
-    client: TestClient, papers: Collection, content: bytes, purpose: str, name: str, kind: str
+    client: TestClient, papers: Collection, content: bytes, name: str, kind: str
 ) -> None:
-    for said, called in (("assistants", kind), (purpose, name)):
-        files = {"file": (called, content)}
-        answer = client.post("/v1/files", data={"purpose": said}, files=files)
-        require_an_answer(answer)
-        if answer.status_code == 200:
-            body = {"file_id": answer.json()["id"]}
-            require_an_answer(client.post("/v1/vector_stores/papers/files", json=body))
+    url = "/v1/collections/papers/files"
+    answer = client.post(url, files=[("file", (kind, content)), ("file", (name or "x", content))])
+    require_an_answer(answer)
+    if answer.status_code == 202:
+        task = ended(client, answer.json()["id"])
+        assert task["state"] == "done" or task["problem"]["code"] == "invalid_source", task
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    require_an_answer(client.post("/v1/files", content=b"--x\r\n" + content, headers=headers))
+    require_an_answer(client.post(url, content=b"--x\r\n" + content, headers=headers))
+    named = b"Content-Disposition: form-data; filename*=" + content
+    require_an_answer(client.post(url, content=b"--x\r\n" + named + b"\r\n--x--", headers=headers))
 
 
 PARTS = (
@@ -148,17 +137,6 @@ PARTS = (
         ("GET", "/v1/collections/papers/search?q=cat&model={}"),
         ("POST", "/v1/collections/papers/models/{}/promote"),
         ("GET", "/v1/models/{}"),
-        ("GET", "/v1/vector_stores/{}"),
-        ("POST", "/v1/vector_stores/{}/search"),
-        ("GET", "/v1/files/{}"),
-        ("DELETE", "/v1/files/{}"),
-        ("GET", "/v1/files?after={}"),
-        ("GET", "/v1/vector_stores/{}/files"),
-        ("GET", "/v1/vector_stores/papers/files?after={}"),
-        ("GET", "/v1/vector_stores/papers/files/{}"),
-        ("GET", "/v1/vector_stores/papers/files/{}/content"),
-        ("DELETE", "/v1/vector_stores/papers/files/{}"),
-        ("GET", "/v1/vector_stores/papers/file_batches/{}/files"),
         ("GET", "/problems/{}"),
         ("GET", "/ui/{}"),
         ("GET", "/{}"),

@@ -15,7 +15,6 @@ from dsearch.errors import CorruptData
 from dsearch.service.error_texts import hide_folder, without_home
 from dsearch.service.routes import statistics as routes_statistics
 from dsearch.service.tasks.manager import TaskWork
-from dsearch.service.uploads import attaching
 
 URL = "/v1/collections/papers"
 
@@ -47,23 +46,6 @@ def test_errors_name_files_by_their_place_in_the_home(
     assert answers[0].json()["detail"].startswith("papers was closed")
     for answer in answers:
         assert str(tmp_path) not in answer.text, answer.text
-
-
-def test_a_file_that_cannot_be_attached_names_no_place_of_the_machine(
-    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise CorruptData(f"{papers.store.path}/documents.db is damaged")
-
-    monkeypatch.setattr(attaching, "documents_of", fail)
-    form: Any = {"data": {"purpose": "assistants"}, "files": {"file": ("a.txt", b"river")}}
-    id = client.post("/v1/files", **form).json()["id"]
-    answer = client.post("/v1/vector_stores/papers/files", json={"file_id": id}).json()
-    assert (answer["status"], answer["last_error"]["message"]) == (
-        "failed",
-        "papers/documents.db is damaged",
-    )
-    assert answer["last_error"]["code"] == "server_error"  # no fault of the file
 
 
 def test_a_training_that_cannot_begin_names_no_place_of_the_machine(

@@ -149,10 +149,9 @@ MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL}
         (f"{HERE}/search/batch", {"vectors": [VECTOR] * 3}, 3),
         (f"{HERE}/similar", {"like": ["d001"]}, 1),
         ("/retrieve", {"queries": ["cat", "dog"]}, 2),
-        ("/v1/vector_stores/papers/search", {"query": ["cat", "dog"]}, 2),
         ("/mcp", MESSAGE, 1),
     ],
-    ids=["query", "vector", "queries", "vectors", "similar", "retrieve", "store", "agent"],
+    ids=["query", "vector", "queries", "vectors", "similar", "retrieve", "agent"],
 )
 def test_each_way_to_search_is_counted(
     client: TestClient, papers: Collection, path: str, body: Any, count: int

@@ -24,15 +24,13 @@ from dsearch.engine.search import gradients
 from dsearch.engine.search.embed import embed, rerank
 from dsearch.engine.search.similar import similar
 from dsearch.service.tasks.store import TaskStore
-from dsearch.service.uploads.attaching import Attachments
-from dsearch.service.uploads.files import Uploads
 from dsearch.service.wire.requests import RequestModel
 from dsearch.store import FeedbackStore
 from dsearch.store.reader import Reader
 from dsearch.training import judging, remember
 
 DOES_THE_WORK: list[Any] = [
-    *(Collection, SearchEngine, Episodes, FeedbackStore, TaskStore, Uploads, Attachments),
+    *(Collection, SearchEngine, Episodes, FeedbackStore, TaskStore),
     *(calls, gradients, judging),
     *(similar, embed, rerank, explored, impression_of, remember, Reader.get),
 ]

@@ -1,1 +1,0 @@
-"""Uploaded files: kept in the home, read into documents, attached to collections in the background."""
