@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from dsearch.declared import option
 from dsearch.search_options import MAX_LIMIT, SearchOptions
-from dsearch.types import PURPOSES, Mode, Purpose
+from dsearch.types import Mode
 
 Over = Literal["candidates", "all"]
 OVER: tuple[str, ...] = get_args(Over)
@@ -52,7 +52,7 @@ class SelectionKeywords(TypedDict, total=False):
 
 
 class AttentionKeywords(TypedDict, total=False):
-    """The options of `AttentionOptions` as keyword arguments, less model, purpose and score, by a test."""
+    """The options of `AttentionOptions` as keyword arguments, less model and score, by a test."""
 
     mode: Mode
     candidates: int
@@ -78,11 +78,6 @@ class AttentionOptions:
 
     mode: Mode = _as_searched("mode")  # noqa: RUF009
     model: str | None = _as_searched("model")
-    purpose: Purpose | None = option(  # noqa: RUF009
-        None,
-        "purpose whose live version answers where no model is given; search for attend, predict for predict",
-        choices=PURPOSES,
-    )
     candidates: int = option(
         CANDIDATES,
         "documents that each leg proposes for each head; over all documents the number that is listed",

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from dsearch.declared import Spell, allowed_values, has_type, in_python, option, options_of
 from dsearch.errors import InvalidRequest
-from dsearch.types import PURPOSES, Mode, Purpose
+from dsearch.types import Mode
 
 
 class Risk(NamedTuple):
@@ -34,16 +34,14 @@ RISKS = {"cautious": Risk(0.025, 0.05), "balanced": Risk(0.05, 0.10), "bold": Ri
 BALANCED, MARGIN = "balanced", 0.02
 
 FEEDBACK = "feedback"
-VALUE = "value"
-CONTEXT, CONTRASTIVE = "context", "contrastive"
-VALUE_OBJECTIVES = (VALUE, CONTEXT, CONTRASTIVE)  # of a field
+CONTEXT = "context"  # objective of a field
 
 MODES: tuple[str, ...] = get_args(Mode)
 SCOPES = ("head", "query", "full")
 QUERY_SIDES = ("linear", "low-rank", "mlp")
 OBJECTIVE_NAMES = (
     *("listwise", "judged", "marginal", "teacher", "reinforce"),
-    *VALUE_OBJECTIVES,
+    CONTEXT,
 )
 
 Grades = Mapping[str, Mapping[str, float]]
@@ -68,7 +66,6 @@ class TuneOptions(LearningOptions, total=False):
 class SaveOptions(LearningOptions, total=False):
     """The options of `SavingJob`, beside its evidence."""
 
-    purpose: Purpose
     encode_documents: bool
 
 
@@ -199,7 +196,7 @@ class TrainingJob(LearningJob):
     """Train a new version of a collection's model. None leaves an option to the defaults of its scope.
 
     It learns from one of: judgements (`queries` with `judgements`), the corpus (`self_supervised`), clicks
-    (`source="feedback"`), or a field of the documents (`objective="value"` with `field`).
+    (`source="feedback"`), or a field of the documents (`objective="context"` with `field`).
 
     Attributes:
         teacher: query id → document id → score, for the objective teacher.
@@ -231,9 +228,8 @@ class TrainingJob(LearningJob):
     objective: str | None = option(None, "training objective", choices=OBJECTIVE_NAMES)
     field: str | None = option(
         None,
-        "metadata field (or value) to learn to predict: which stored values count (objective value), a value "
-        "of every document (context), or a vector that is told from others (contrastive); judgements, if "
-        "given, only measure the effect on search",
+        "objective context: metadata field (or value) of which every document gets a learned value; searches "
+        "stay as they are",
         longest=200,
     )
     null_slot: bool = option(
@@ -274,26 +270,29 @@ class TrainingJob(LearningJob):
             raise InvalidRequest("query_side='linear' has one head; use low-rank or mlp for several")
         if self.excitation and self.heads == 1:
             raise InvalidRequest("excitation moves the shares of several heads; use heads=2 or more")
-        if self.objective in VALUE_OBJECTIVES or self.field is not None:
+        if self.objective == CONTEXT or self.field is not None:
             self._check_values(spell)
             return
         self._check_source(spell)
         self._check_scope(spell)
 
     def _check_values(self, spell: Spell) -> None:
-        """A field is learned from documents alone, by a head."""
-        if self.objective not in VALUE_OBJECTIVES or self.field is None:
+        """Values of a field are learned from documents, and leave the ranking as it is."""
+        if self.objective != CONTEXT or self.field is None:
             raise InvalidRequest(
-                "objective value, context or contrastive and the field it predicts belong together; give "
-                "both or neither"
+                f"{spell('objective', CONTEXT)} and {spell('field', None)} belong together; give both or "
+                "neither"
             )
         names = [
-            "source", "trusted_keys", "self_supervised", "teacher", "scope", "encoder_training",
-            "encoder_learning_rate", "negatives", "precision", "compiled", "null_slot",
+            "source", "trusted_keys", "self_supervised", "judgements", "teacher", "exclude", "scope",
+            "encoder_training", "encoder_learning_rate", "negatives", "precision", "compiled", "null_slot",
+            "heads", "query_side", "excitation",
         ]  # fmt: skip
         if refused := self._chosen(names, spell):
             objective = spell("objective", self.objective)
-            raise InvalidRequest(f"{objective} learns from documents; leave out {refused}")
+            raise InvalidRequest(
+                f"{objective} learns from documents and leaves searches as they are; leave out {refused}"
+            )
 
     def _check_source(self, spell: Spell) -> None:
         """There is one source of examples."""
@@ -318,7 +317,7 @@ class TrainingJob(LearningJob):
         elif (self.judgements is None) == (not self.self_supervised):
             raise InvalidRequest(
                 f"give one of: {spell('judgements', None)}; {spell('self_supervised', None)}; "
-                f"{spell('source', FEEDBACK)}; {spell('objective', VALUE)} with {spell('field', None)}"
+                f"{spell('source', FEEDBACK)}; {spell('objective', CONTEXT)} with {spell('field', None)}"
             )
         if self.self_supervised and self.teacher is not None:
             raise InvalidRequest(f"{other}: the corpus has no scores of a teacher; leave one of them out")
@@ -395,9 +394,6 @@ class SavingJob(LearningJob):
     after: Sequence[float] | None = None
     live: str | None = None
     measure: str = option("score", "name of the score of an example, for the report", longest=100)
-    purpose: Purpose = option(  # noqa: RUF009
-        "search", "what the version answers: searches, or predictions and attention alone", choices=PURPOSES
-    )
     encode_documents: bool = option(False, "whether the encoder that learned encodes every document again")
 
     def check(self, spell: Spell = in_python) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsearch.errors import DsearchError
-from dsearch.types import Document, Purpose, Stamp
+from dsearch.types import Document, Stamp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,8 +30,7 @@ class CollectionInfo:
             with the one before; null: documents are not cut.
         keys: how the index stores its keys, what was requested, and recall, speed and size as measured when
             it was built; null for an index of an older release.
-        model: version that answers searches.
-        predict_model: version that answers predictions.
+        model: version that answers.
         model_problem: why the promoted version does not answer, and which one does; or null.
         second_stage: whether documents have tokens, so that `stages: 2` can be searched with.
     """
@@ -47,7 +46,6 @@ class CollectionInfo:
     passages: dict[str, Any] | None = None
     keys: dict[str, Any] | None = None
     model_problem: str | None = None
-    predict_model: str = "v0"
     second_stage: bool = False
     search_fields: list[str] = field(default_factory=list[str])
 
@@ -277,11 +275,9 @@ class Model:
 
     Attributes:
         parent: version that it was trained from.
-        live: whether it answers when no version is requested: searches, or for predict predictions.
+        live: whether it answers when no version is requested.
         record: scores on the gate, training data, seed.
         problem: the part of it that this release no longer serves, so that it cannot be used; or null.
-        purpose: search, or predict: it learned to predict a field, or was made from one that did, and
-            answers no search.
     """
 
     version: str
@@ -289,7 +285,6 @@ class Model:
     live: bool
     record: dict[str, Any]
     problem: str | None = None
-    purpose: Purpose = "search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,13 +292,11 @@ class Models:
     """The versions of a collection; v0 is the untrained one.
 
     Attributes:
-        live: version that answers searches.
-        predict: version that answers predictions: that of searches until one of its own is promoted.
+        live: version that answers.
     """
 
     live: str
     models: list[Model]
-    predict: str = "v0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,9 +475,8 @@ class AliasSet:
 
 @dataclass(frozen=True, slots=True)
 class PromotionResult:
-    """The version that answers from now on for a purpose, and the one that did."""
+    """The version that answers from now on, and the one that did."""
 
     model: str
     previous: str
     sequence: int
-    purpose: Purpose = "search"

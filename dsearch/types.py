@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from dsearch.errors import Command
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     pass
 
 Mode = Literal["hybrid", "dense", "keyword"]
-Purpose = Literal["search", "predict"]
-PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 Verdict = Literal["likely", "possible", "unlikely", "nothing fits"]
 TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 RowSource = Literal["judgements", "clicks"]  # of the query memory; clicks has outcomes too

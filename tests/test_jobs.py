@@ -14,10 +14,10 @@ from dsearch.cli.declared_options import as_flag
 from dsearch.cli.grouped_help import app
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import (
+    CONTEXT,
     OBJECTIVE_NAMES,
     QUERY_SIDES,
     RISKS,
-    VALUE_OBJECTIVES,
     LearningJob,
     SavingJob,
     TrainingJob,
@@ -54,7 +54,7 @@ def test_every_way_in_has_every_option(
 
 
 def test_lists_are_those_of_the_registries() -> None:
-    assert set(OBJECTIVE_NAMES) == {*OBJECTIVES, *VALUE_OBJECTIVES}
+    assert set(OBJECTIVE_NAMES) == {*OBJECTIVES, CONTEXT}
     assert tuple(QUERY_SIDES) == tuple(OF_HEADS)
     assert Gate() == Gate.of_risk(TrainingJob().risk, alpha=TrainingJob().alpha, margin=TrainingJob().margin)
     assert get_args(get_type_hints(TuneOptions)["risk"]) == tuple(RISKS)
@@ -63,7 +63,7 @@ def test_lists_are_those_of_the_registries() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give one of: judgements; self_supervised; source='feedback'; objective='value' with field"),
+        ({}, "give one of: judgements; self_supervised; source='feedback'; objective='context' with field"),
         ({**JUDGED, "self_supervised": True}, "give one of"),
         ({"queries": {}}, "belong together"),
         ({**JUDGED, "epochs": 0}, "epochs=0; use an integer from 1 to 1000"),
@@ -75,9 +75,10 @@ def test_lists_are_those_of_the_registries() -> None:
         ({"trusted_keys": ["k"], **JUDGED}, "trusted_keys needs source='feedback'"),
         ({"source": "feedback", "trusted_keys": ["k"], **JUDGED}, "to judge by, not both"),
         ({"source": "feedback", "scope": "full"}, "leave out scope='full'"),
-        ({"objective": "value"}, "belong together"),
-        ({"objective": "value", "field": "x" * 201}, "use a text of 1 to 200 characters"),
-        ({"objective": "value", "field": "price", "null_slot": True}, "leave out null_slot=True"),
+        ({"objective": "context"}, "belong together"),
+        ({"objective": "context", "field": "x" * 201}, "use a text of 1 to 200 characters"),
+        ({"objective": "context", "field": "price", "null_slot": True}, "leave out null_slot=True"),
+        ({"objective": "context", "field": "price", **JUDGED, "heads": 2}, "leave out judgements, heads=2"),
         ({"self_supervised": True, "null_slot": True}, "null_slot learns from judged queries"),
         ({"self_supervised": True, "teacher": {}}, "self_supervised=True, teacher: the corpus has no scores"),
         (
@@ -106,7 +107,7 @@ def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], me
         {"source": "feedback"},
         {"source": "feedback", **JUDGED},
         {"source": "feedback", "trusted_keys": ["k"]},
-        {"objective": "value", "field": "price", **JUDGED},
+        {"objective": "context", "field": "price"},
         {**JUDGED, "scope": "full", "negatives": 2, "precision": "bfloat16"},
         {**JUDGED, "scope": "query", "encoder_training": "lora"},
         {**JUDGED, "null_slot": True},
@@ -150,11 +151,14 @@ OF_ENCODERS = {"encoder_training", "encoder_learning_rate"}
 OF_FULL = {"negatives", "compiled"}
 REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
     "a field": (
-        {"objective": "value", "field": "price"},
+        {"objective": "context", "field": "price"},
         {
             "excitation",
+            "exclude",
+            "heads",
             "null_slot",
             "precision",
+            "query_side",
             "scope",
             "self_supervised",
             "source",

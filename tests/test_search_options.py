@@ -75,15 +75,15 @@ def test_attention_has_every_option_at_every_door() -> None:
             assert model.model_fields[name].description == about.help, name
     hints = get_type_hints(AttentionOptions)
     assert get_type_hints(AttentionKeywords) == {
-        name: kind for name, kind in hints.items() if name not in ("model", "purpose", "score")
+        name: kind for name, kind in hints.items() if name not in ("model", "score")
     }
     of_searches = {"stages", "rerank_candidates", "depth"}
-    own = {*declared, "among", "exclude"} - {"model", "purpose"}
+    own = {*declared, "among", "exclude"} - {"model"}
     hints = get_type_hints(LayerOptions, localns={"Score": Any})  # imported for type checkers alone
     assert {*hints} == own | of_searches
     assert {*get_type_hints(AttendOptions)} == {*declared, "among", "exclude", "filter"}
     defaults = inspect.signature(Ranker).parameters
-    of_collections = ("model", "purpose", "match_field", "ignore_case")
+    of_collections = ("model", "match_field", "ignore_case")
     for name, (field, _) in declared.items():
         assert name in of_collections or defaults[name].default == field.default, name
     commands: Any = typer.main.get_command(app)

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from dsearch.attention_options import AttentionKeywords, SelectionKeywords
 from dsearch.search_options import SearchKeywords
-from dsearch.types import Purpose, Stamp
+from dsearch.types import Stamp
 
 Filter: TypeAlias = Mapping[str, Any]
 """What a document's metadata must meet: `{"year": {"gte": 2017}}`, with `and`, `or` and `not`."""
@@ -35,10 +35,9 @@ class WayToAttend(AttentionKeywords, SelectionKeywords, total=False):
 
 
 class AttendOptions(WayToAttend, total=False):
-    """`WayToAttend`, and model: a version; the live one of the purpose when left out."""
+    """`WayToAttend`, and model: a version; the live one when left out."""
 
     model: str | None
-    purpose: Purpose | None
 
 
 class DifferentiableOptions(AttendOptions, total=False):

@@ -10,7 +10,7 @@ from typing import Any
 from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.releases import deletion_note
 from dsearch.engine.models.drafts import EXPIRY_S
-from dsearch.engine.models.files import UNTRAINED, retired_part, served_version
+from dsearch.engine.models.files import UNTRAINED, retired_part
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest, amount
@@ -29,7 +29,7 @@ from dsearch.results import (
 from dsearch.search_options import MAX_LIMIT
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import parse_field, parse_filter
-from dsearch.types import Document, Purpose, RowSource
+from dsearch.types import Document, RowSource
 
 MAX_MODELS = 10_000
 PAGE_CHARACTERS = 8 * 1024 * 1024
@@ -135,23 +135,12 @@ def count_facets(
 
 def list_models(collection: Searchable) -> Models:
     """List every version with its record; v0 is the untrained one."""
-    store = collection.store
-    live: dict[Purpose, str] = {purpose: answering(collection, purpose) for purpose in ("search", "predict")}
-    models: list[Model] = []
-    for model in [store.model(UNTRAINED), *store.models()]:
-        purpose = store.purpose_of(model.version)
-        answers = model.version == live[purpose]
-        models.append(
-            Model(model.version, model.parent, answers, model.record, retired_part(model.record), purpose)
-        )
-    return Models(live["search"], models, live["predict"])
-
-
-def answering(collection: Searchable, purpose: Purpose) -> str:
-    """The version that answers for a purpose now."""
-    if purpose == "search":
-        return collection.live_model
-    return served_version(collection.store, collection.store.live_model("predict"))
+    store, live = collection.store, collection.live_model
+    models = [
+        Model(one.version, one.parent, one.version == live, one.record, retired_part(store, one))
+        for one in [store.model(UNTRAINED), *store.models()]
+    ]
+    return Models(live, models)
 
 
 OUTDATED_BY = "outdated_by"  # of a record: the version that became live between verdict and promotion
@@ -164,8 +153,8 @@ def require_unjudged(collection: Searchable, version: str) -> None:
         ModelNotFound.
         Conflict: what to do instead.
     """
-    record, models = collection.store.model(version).record, list_models(collection)
-    if version in (UNTRAINED, models.live, models.predict):
+    record = collection.store.model(version).record
+    if version in (UNTRAINED, collection.live_model):
         raise Conflict(
             f"{version} answers, or is always there, so that evidence decides nothing; name a version that "
             "was kept without a verdict"
@@ -178,18 +167,17 @@ def require_unjudged(collection: Searchable, version: str) -> None:
         )
 
 
-def promote(collection: Collection, version: str, purpose: Purpose | None = None) -> PromotionResult:
-    """Make a version live for a purpose, its own when None; see `Collection.promote`."""
-    purpose = purpose or collection.store.purpose_of(collection.store.model(version).version)
-    previous = collection.answering(purpose)
-    collection.promote(version, purpose)
-    return PromotionResult(version, previous, collection.store.sequence, purpose)
+def promote(collection: Collection, version: str) -> PromotionResult:
+    """Make a version live; see `Collection.promote`."""
+    previous = collection.live_model
+    collection.promote(version)
+    return PromotionResult(version, previous, collection.store.sequence)
 
 
-def rollback(collection: Collection, purpose: Purpose = "search") -> PromotionResult:
-    """Make the previously live version of a purpose live again; see `Collection.rollback`."""
-    previous = collection.answering(purpose)
-    return PromotionResult(collection.rollback(purpose), previous, collection.store.sequence, purpose)
+def rollback(collection: Collection) -> PromotionResult:
+    """Make the previously live version live again; see `Collection.rollback`."""
+    previous = collection.live_model
+    return PromotionResult(collection.rollback(), previous, collection.store.sequence)
 
 
 def rollback_rows(

@@ -37,7 +37,7 @@ from dsearch.errors import InvalidDocument
 from dsearch.results import Predictions
 from dsearch.search_options import SearchOptions
 from dsearch.store import Store, WriteReceipt
-from dsearch.types import Document, Progress, Purpose, SearchResult
+from dsearch.types import Document, Progress, SearchResult
 
 if TYPE_CHECKING:
     from dsearch.engine.search.attend import AttendResult
@@ -143,7 +143,6 @@ class Collection(CollectionModels):
         queries: Sequence[str] | Float[Array, "batch encoder_dim"],
         *,
         model: str | None = None,
-        purpose: Purpose | None = None,
         filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> AttendResult:
@@ -151,8 +150,7 @@ class Collection(CollectionModels):
 
         Args:
             queries: texts (with quotes and signs as ordinary characters), or query states.
-            model: version; the live one of the purpose when None.
-            purpose: search, as by default, or predict.
+            model: version; the live one when None.
             options: as for `predict`.
 
         Raises:
@@ -164,7 +162,6 @@ class Collection(CollectionModels):
             self,
             queries,
             model=model,
-            purpose=purpose or "search",
             filter=filter,
             options=options,
         )
@@ -176,7 +173,6 @@ class Collection(CollectionModels):
         field: str,
         evidence: int = EVIDENCE,
         model: str | None = None,
-        purpose: Purpose | None = None,
         filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> Predictions:
@@ -188,8 +184,7 @@ class Collection(CollectionModels):
             field: dotted path of a number, string or boolean of the metadata; or "value", the documents' own
                 number or vector.
             evidence: number of documents of largest weight to return with each prediction.
-            model: version; the live one of the purpose when None.
-            purpose: predict, as by default, or search.
+            model: version; the live one when None.
             filter: condition on metadata.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
 
@@ -206,7 +201,6 @@ class Collection(CollectionModels):
             field=field,
             evidence=evidence,
             model=model,
-            purpose=purpose or "predict",
             filter=filter,
             options=options,
         )

@@ -1,10 +1,8 @@
-"""`CollectionModels`: the versions of a collection are added, promoted, rolled back and deleted.
-
-A version answers for one of two purposes, search and predict; see store/documents/purposes.py.
-"""
+"""`CollectionModels`: the versions of a collection are added, promoted, rolled back and deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +10,10 @@ from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
 from dsearch.engine.models.training_record import LearnedQueries
+from dsearch.engine.models.values import with_values
 from dsearch.engine.rebuild import Rebuilder, measured_live
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import Conflict, DsearchError
-from dsearch.store import AS_SEARCH
-from dsearch.types import Purpose
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
@@ -40,6 +37,8 @@ class CollectionModels(CollectionState):
     ) -> str:
         """Store a trained model as a version that is not live yet.
 
+        It takes over the learned values of its parent; see `with_values_of`.
+
         Args:
             head: trained head.
             record: training metadata, stored as JSON.
@@ -47,7 +46,13 @@ class CollectionModels(CollectionState):
             encoder: change of the query encoder.
             documents: re-encoded documents; required if the document encoder was trained.
             learned_from: queries that it learned from.
+
+        Raises:
+            ModelNotFound, CorruptData: of the parent.
+            Gone: the parent has a part that this release does not serve.
         """
+        if documents is None:
+            head, record = self.with_values_of(parent, head, record)
         with self._writing:
             return save_model(
                 self.store,
@@ -58,6 +63,25 @@ class CollectionModels(CollectionState):
                 documents=documents,
                 learned_from=learned_from,
             )
+
+    def with_values_of(
+        self, version: str, head: Head, record: Mapping[str, Any]
+    ) -> tuple[Head, dict[str, Any]]:
+        """Return a head and its record with the learned values of a version; see models/values.py.
+
+        Values of a version with documents of its own are of other embeddings and are not taken over.
+
+        Raises:
+            ModelNotFound, CorruptData, Gone.
+        """
+        given = self.store.model(version).record
+        if "documents" in given:
+            return head, dict(record)
+        return with_values(head, record, self.stored_head(version), given)
+
+    def encoded_documents_of(self, version: str) -> EncodedDocuments | None:
+        """Return every document as a version embeds it; None where these are the collection's embeddings."""
+        return self._documents.encoded(version)
 
     def add_to_record(self, version: str, fields: dict[str, Any]) -> None:
         """Put members into the record of a version: what is known of it since it was added, as JSON.
@@ -70,31 +94,18 @@ class CollectionModels(CollectionState):
         with self._writing:
             self.store.add_to_record(version, fields)
 
-    def promote(self, version: str, purpose: Purpose | None = None, *, after: str | None = None) -> Purpose:
+    def promote(self, version: str, *, after: str | None = None) -> None:
         """Make a version live by one committed row, with `after` only in place of that one; no rebuild.
 
         Args:
             version: the version.
-            purpose: search or predict, for which it answers from now on; its own when None. A version for
-                predictions answers no searches.
-            after: version for that purpose that it was made from, or compared with.
-
-        Returns its purpose.
+            after: version that it was made from, or compared with.
 
         Raises:
             ModelNotFound, CorruptData: it cannot be loaded; the live one stays.
-            Conflict: another one than `after` is live; a version for predictions is to answer searches.
+            Gone: it has a part that this release does not serve.
+            Conflict: another one than `after` is live.
         """
-        purpose = purpose or self.store.purpose_of(version)
-        if purpose == "predict":
-            if version != AS_SEARCH:
-                self.head(version)
-                self._encoders.check(version)
-            with self._writing:
-                self._require_live(after, version, purpose)
-                self.store.promote(version, purpose)
-                self._live.catch_up()
-            return purpose
         self.head(version)
         self._encoders.check(version)
         own_documents = self._documents.has(version)
@@ -103,33 +114,32 @@ class CollectionModels(CollectionState):
         if self._compared is not None or self.rebuilder.by_itself:  # texts are encoded here
             self._encoders.prepare(version)
         with self._writing:
-            self._require_live(after, version, purpose)
+            self._require_live(after, version)
             self.store.promote(version)
             self._live.catch_up()
         if own_documents:
-            return purpose  # it uses an index of its own
+            return  # it uses an index of its own
         if self.rebuilder.by_itself:
             self.rebuilder.in_background(self.retune, wait=True)
         else:
             # The model is live already. Without its encoder here, the previous index parameters stay.
             with suppress(DsearchError):
                 self.retune()
-        return purpose
 
-    def _require_live(self, after: str | None, version: str, purpose: Purpose) -> None:
-        """Raise Conflict unless `after` answers for a purpose; None requires nothing."""
-        if after is not None and (live := self.answering(purpose)) != after:
+    def _require_live(self, after: str | None, version: str) -> None:
+        """Raise Conflict unless `after` is live; None requires nothing."""
+        if after is not None and (live := self.live_model) != after:
             raise Conflict(f"{live} is live and not {after}, which {version} was made from; begin anew")
 
-    def rollback(self, purpose: Purpose = "search") -> str:
-        """Make the version live again that answered before for a purpose, and return the one that answers.
+    def rollback(self) -> str:
+        """Make the version live again that answered before, and return the one that answers.
 
         Raises:
             Conflict: there is no previous version.
             CorruptData: it cannot be loaded; the live one stays.
         """
-        self.promote(before_live(self.store, purpose), purpose)
-        return self.answering(purpose)
+        self.promote(before_live(self.store))
+        return self.live_model
 
     def delete_model(self, version: str) -> None:
         """Delete a version and its files; what was trained from it goes on with its parent.

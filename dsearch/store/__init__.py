@@ -17,7 +17,6 @@ from dsearch.store.feedback.store import FeedbackFull, FeedbackStore, Page, Stor
 from dsearch.store.filters.parse import Filter, parse_filter
 from dsearch.store.folders import collection_names, delete_collection
 from dsearch.store.records import (
-    AS_SEARCH,
     BackupReport,
     DocumentCounts,
     GenerationRecord,
@@ -34,7 +33,6 @@ from dsearch.store.records import (
 from dsearch.store.store import Store
 
 __all__ = [
-    "AS_SEARCH",
     "BackupReport",
     "CheckedDocuments",
     "DocumentCounts",

@@ -16,12 +16,11 @@ from jaxtyping import Float32, Int64
 
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.results import FacetValue
-from dsearch.store.documents import judged, passages, purposes, read, registry
+from dsearch.store.documents import judged, passages, read, registry
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters import matching
 from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter, value_at
 from dsearch.store.records import (
-    AS_SEARCH,
     DocumentCounts,
     GenerationRecord,
     MemoryRow,
@@ -35,7 +34,7 @@ from dsearch.store.records import (
 from dsearch.store.sqlite.connection import ReaderPool
 from dsearch.store.sqlite.schema import CollectionMeta, read_state
 from dsearch.store.verify import verify
-from dsearch.types import Document, Purpose, RowSource
+from dsearch.types import Document, RowSource
 
 MAX_PAGE = 10_000
 MAX_FACETS = 1000
@@ -49,7 +48,7 @@ class Reader:
         self._meta = meta
         self._readers = readers
         self._matches = matching.RowMatches()
-        self._purposes: dict[int, Purpose] = {}
+        self._predicting: dict[int, bool] = {}
 
     # ---- properties
 
@@ -260,37 +259,20 @@ class Reader:
         with self._readers.reading() as connection:
             return f"v{registry.next_number(connection, 'model', self.path)}"
 
-    def live_models(self) -> dict[Purpose, str]:
-        """Return the promoted version of each purpose; "v0" before any promotion.
-
-        Predictions are answered by the version for searches until one of their own is promoted.
-        """
-        search, predict = self._histories().values()
-        live = search[-1] if search else 0
-        own = predict[-1] if predict else purposes.FOLLOW
-        return {"search": f"v{live}", "predict": f"v{live if own == purposes.FOLLOW else own}"}
-
-    def live_model(self, purpose: Purpose = "search") -> str:
-        """Return the promoted version of a purpose; see `live_models`."""
-        return self.live_models()[purposes.checked_purpose(purpose)]
-
-    def model_history(self, purpose: Purpose = "search") -> list[str]:
-        """Return the versions that answered, newest first; a rollback promotes an earlier one.
-
-        Among those for predictions is AS_SEARCH for the version that answers searches.
-        """
-        history = reversed(self._histories()[purposes.checked_purpose(purpose)])
-        return [AS_SEARCH if number == purposes.FOLLOW else f"v{number}" for number in history]
-
-    def purpose_of(self, version: str) -> Purpose:
-        """Return the purpose of a version: v0 is for searches."""
-        number = registry.version_number(version)
+    def live_model(self) -> str:
+        """Return the promoted version; "v0" before any promotion."""
         with self._readers.reading() as connection:
-            return purposes.purpose_of(connection, number, self._purposes)
+            return f"v{registry.live_model(connection, self._predicting)}"
 
-    def _histories(self) -> dict[Purpose, list[int]]:
+    def model_history(self) -> list[str]:
+        """Return the versions that were live, newest first; a rollback promotes an earlier one."""
         with self._readers.reading() as connection:
-            return purposes.histories(connection, self._purposes)
+            return [f"v{number}" for number in registry.model_history(connection, self._predicting)]
+
+    def predicts_only(self, version: str) -> bool:
+        """True for a version of an earlier release that answered predictions and no searches."""
+        with self._readers.reading() as connection:
+            return registry.predicts_only(connection, registry.version_number(version), self._predicting)
 
     def model(self, version: str) -> ModelRecord:
         """One model, v0 too; raises ModelNotFound."""

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-AS_SEARCH = "as search"  # in place of a version that answers predictions: what answers searches
-
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt:

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
+from dsearch.errors import CollectionNotFound, Conflict, CorruptData, Gone, InvalidRequest
 from dsearch.store import backup
-from dsearch.store.documents import judged, passages, patch, purposes, registry, write
+from dsearch.store.documents import judged, passages, patch, registry, write
 from dsearch.store.documents.read import Rows
 from dsearch.store.documents.validate import embedding_bytes, prepare, prepare_embeddings
 from dsearch.store.filters import matching
@@ -32,7 +32,6 @@ from dsearch.store.filters.parse import parse_filter
 from dsearch.store.folders import create_collection, require_local_disk
 from dsearch.store.reader import Reader
 from dsearch.store.records import (
-    AS_SEARCH,
     BackupReport,
     GenerationRecord,
     MemoryRow,
@@ -44,7 +43,7 @@ from dsearch.store.sqlite.connection import ReaderPool
 from dsearch.store.sqlite.journal import Journal, Operation
 from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME, CollectionMeta, read_meta
 from dsearch.store.sqlite.watermark import check_reading, read_watermark
-from dsearch.types import Document, Purpose, RowSource
+from dsearch.types import Document, RowSource
 
 
 class Store(Reader):
@@ -58,8 +57,7 @@ class Store(Reader):
     ) -> None:
         super().__init__(path, meta, readers)
         self._journal = journal
-        # Number of the last acknowledged operation, and the promoted versions then.
-        self._live: tuple[int, dict[Purpose, str]] = (-1, {})
+        self._live = (-1, registry.UNTRAINED)  # number of the last acknowledged operation, live model then
 
     @classmethod
     def create(
@@ -121,13 +119,13 @@ class Store(Reader):
         """True if the disk failed a write; further writes are rejected."""
         return self._journal is not None and self._journal.failed
 
-    def live_models(self) -> dict[Purpose, str]:
-        """Return the promoted versions, as `Reader`; the writer caches them for searches."""
+    def live_model(self) -> str:
+        """Return the promoted version, as `Reader`; the writer caches it for searches."""
         if self._journal is None or self.closed:
-            return super().live_models()
+            return super().live_model()
         acknowledged = self._journal.acknowledged
         if self._live[0] != acknowledged:
-            self._live = acknowledged, super().live_models()
+            self._live = acknowledged, super().live_model()
         return self._live[1]
 
     def require_writable(self) -> None:
@@ -234,36 +232,29 @@ class Store(Reader):
             record = {**model.record, **fields}
             return registry.rewrite_model(operation, model, model.parent or registry.UNTRAINED, record)
 
-    def promote(self, version: str, purpose: Purpose = "search") -> int:
-        """Let a registered model (or v0, the untrained one) answer for a purpose.
+    def promote(self, version: str) -> int:
+        """Make a registered model (or v0, the untrained one) live.
 
-        Args:
-            version: the model; AS_SEARCH lets the one that answers searches answer predictions.
-            purpose: search or predict.
-
-        Returns the operation's number. Raises ModelNotFound, Conflict for a model for predictions that is to
-        answer searches.
+        Returns the operation's number. Raises ModelNotFound, Gone for one that answered predictions and no
+        searches.
         """
         with self._operation() as operation:
-            follows_search = (version, purpose) == (AS_SEARCH, "predict")  # names no version
-            if not follows_search:
-                registry.model(operation.connection, version)
-                number = registry.version_number(version)
-                if purpose == "search" and purposes.purpose_of(operation.connection, number) == "predict":
-                    raise Conflict(
-                        f"model {version} learned to predict a field, or was made from one that did, so it "
-                        "answers predictions and no searches; promote it for predict, or another one"
-                    )
-            return purposes.make_current(operation, purpose, version)
+            registry.model(operation.connection, version)
+            number = registry.version_number(version)
+            if registry.predicts_only(operation.connection, number):
+                raise Gone(
+                    f"model {version} answered predictions and no searches, so it never becomes live; "
+                    "promote another one"
+                )
+            return registry.make_live(operation, "model", number)
 
     def delete_model(self, version: str) -> int:
         """Unregister a model; afterwards its files may be deleted.
 
-        Returns the operation's number. Raises ModelNotFound, InvalidRequest (v0), Conflict for one that
-        answers.
+        Returns the operation's number. Raises ModelNotFound, InvalidRequest (v0), Conflict (it is live).
         """
         with self._operation() as operation:
-            return purposes.delete_model(operation, version)
+            return registry.delete_model(operation, version)
 
     def retirable_generations(self, keep: int = 3) -> Sequence[int]:
         """Return registered generations, ascending, except the live one and the `keep` newest."""

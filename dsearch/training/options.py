@@ -24,8 +24,10 @@ STORED_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadOptions:
-    """Options common to all trainings of a head.
+class TrainingOptions:
+    """Options for training a head, and optionally the query encoder, to rank.
+
+    The defaults were fixed by cross-validation within SciFact's training split (`dsearch guide decisions`).
 
     Attributes:
         epochs: passes over the examples; held-out examples may clearly select fewer.
@@ -43,6 +45,17 @@ class HeadOptions:
         folds: number of folds, held out one after the other until enough examples were held out; 0 holds none
             out.
         seed: random seed.
+        objective: training objective; see objectives.py.
+        scope: "head", or "query": the query encoder learns too.
+        encoder_method: method of the encoder: "lora", or "all" of its weights.
+        lora_rank: rank of the product learned beside each layer; α is twice that.
+        encoder_learning_rate: learning rate of the encoder.
+        precision: of the documents' embeddings on the training's device, 4 bytes a number or 2; sums are in
+            float32. With "bfloat16" the query encoder of scope "query" learns under autocast, too.
+        stage_loss: True to add the loss of a ranking by two stages (scopes/stage_loss.py), in scope query.
+        memory: fit a query memory too, and serve the head with it where held-out queries gain by it.
+        tune: tune keyword weight, k1 and b, and hop strength first, without the held-out queries, and train
+            from there. Training learns without a hop, so the hop strength is tuned again afterwards.
     """
 
     epochs: int = 30
@@ -58,38 +71,6 @@ class HeadOptions:
     keywords: bool = True
     folds: int = 3
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_at_least_one(self, "epochs", "batch_size", "retention_batch", "heads")
-        require_rates(self, "learning_rate")
-        require_weights(self, "retention", "decay")
-        checked_query_side(self.query_side, self.heads)
-        if self.excitation and self.heads < 2:
-            raise InvalidRequest("excitation moves the shares of several heads; use heads=2 or more")
-        if not (self.folds == 0 or 2 <= self.folds <= 20):
-            raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOptions(HeadOptions):
-    """Options for training a head, and optionally the query encoder, to rank.
-
-    The defaults were fixed by cross-validation within SciFact's training split (`dsearch guide decisions`).
-
-    Attributes:
-        objective: training objective; see objectives.py.
-        scope: "head", or "query": the query encoder learns too.
-        encoder_method: method of the encoder: "lora", or "all" of its weights.
-        lora_rank: rank of the product learned beside each layer; α is twice that.
-        encoder_learning_rate: learning rate of the encoder.
-        precision: of the documents' embeddings on the training's device, 4 bytes a number or 2; sums are in
-            float32. With "bfloat16" the query encoder of scope "query" learns under autocast, too.
-        stage_loss: True to add the loss of a ranking by two stages (scopes/stage_loss.py), in scope query.
-        memory: fit a query memory too, and serve the head with it where held-out queries gain by it.
-        tune: tune keyword weight, k1 and b, and hop strength first, without the held-out queries, and train
-            from there. Training learns without a hop, so the hop strength is tuned again afterwards.
-    """
-
     objective: str = DEFAULT_OBJECTIVE
     scope: str = "head"
     encoder_method: str = "lora"
@@ -101,7 +82,13 @@ class TrainingOptions(HeadOptions):
     memory: bool = True
 
     def __post_init__(self) -> None:
-        HeadOptions.__post_init__(self)  # with slots, super() would name the class of before they were added
+        require_at_least_one(self, "epochs", "batch_size", "retention_batch", "heads")
+        require_rates(self, "learning_rate", "encoder_learning_rate")
+        require_weights(self, "retention", "decay")
+        checked_query_side(self.query_side, self.heads)
+        if self.excitation and self.heads < 2:
+            raise InvalidRequest("excitation moves the shares of several heads; use heads=2 or more")
+        require_folds(self.folds)
         if self.scope not in SCOPES:
             raise InvalidRequest(f"scope={self.scope!r}; use one of {', '.join(SCOPES)}")
         if self.precision not in STORED_TYPES:
@@ -109,38 +96,40 @@ class TrainingOptions(HeadOptions):
         EncoderTraining(self.encoder_method, self.lora_rank)
         if self.objective not in OBJECTIVES:
             raise InvalidRequest(f"objective={self.objective!r}; use one of {', '.join(OBJECTIVES)}")
-        require_rates(self, "encoder_learning_rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueOptions(HeadOptions):
-    """Options for training a head to predict a field, see values.py.
-
-    Its examples are documents. `retention` 0 fits the metric to the field alone, more preserves the ranking
-    of searches. Keywords count as in a prediction for a text, and not at all in a collection with embeddings
-    of its own.
+class ValueOptions:
+    """Options for learning the values of a field, see values/context.py.
 
     Attributes:
-        values: "stored" pools the field's values; "learned" learns a value of every document, W_O W_V e + b.
-        contrastive: learn to tell a document's vector from those of others, by cosine, in place of its
-            numbers.
-        most_examples: largest number of documents to predict, sampled if there are more; all documents are
+        epochs: passes over the documents; held-out documents may clearly select fewer.
+        batch_size: documents per step.
+        learning_rate: Adam's learning rate.
+        decay: weight of Σ |Δ|² of the value projection: pulls it towards the identity.
+        keywords: True to pool with the keyword score, as in a prediction for a text; it has no part in a
+            collection with embeddings of its own.
+        folds: number of folds, held out one after the other until enough documents were held out; 0 holds
+            none out.
+        seed: random seed.
+        most_examples: largest number of documents to learn from, sampled if there are more; all documents are
             evidence.
     """
 
     epochs: int = 60
-    retention: float = 0.0
-    values: str = "stored"
-    contrastive: bool = False
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    decay: float = 1e-3
+    keywords: bool = True
+    folds: int = 3
+    seed: int = 0
     most_examples: int = 5000
 
     def __post_init__(self) -> None:
-        HeadOptions.__post_init__(self)
-        require_at_least_one(self, "most_examples")
-        if self.values not in ("stored", "learned"):
-            raise InvalidRequest(f"values={self.values!r}; use stored or learned")
-        if self.contrastive and self.values != "learned":
-            raise InvalidRequest("contrastive=True with values='stored'; use values='learned'")
+        require_at_least_one(self, "epochs", "batch_size", "most_examples")
+        require_rates(self, "learning_rate")
+        require_weights(self, "decay")
+        require_folds(self.folds)
 
 
 def query_options(**chosen: Any) -> TrainingOptions:
@@ -177,6 +166,16 @@ def feedback_options(**chosen: Any) -> TrainingOptions:
     queries of Cranfield that nobody had clicked on, over the clicked documents .006 to .011.
     """
     return TrainingOptions(**{"objective": "judged", "tune": False, "memory": False, **chosen})
+
+
+def require_folds(folds: int) -> None:
+    """Refuse a number of folds out of range.
+
+    Raises:
+        InvalidRequest: not 0, nor 2 to 20.
+    """
+    if not (folds == 0 or 2 <= folds <= 20):
+        raise InvalidRequest(f"folds={folds}; use 2 to 20, or 0 to hold nothing out")
 
 
 def require_at_least_one(options: object, *names: str) -> None:

@@ -12,6 +12,7 @@ from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.training_record import LearnedQueries
+from dsearch.engine.models.values import SCOPE as VALUES
 from dsearch.errors import Command, Conflict
 from dsearch.store import MemoryRow
 from dsearch.training.confidence import with_near
@@ -24,6 +25,10 @@ from dsearch.training.tune import SCOPE, TunedSearch
 if TYPE_CHECKING:
     from dsearch.training.finetune.head import TrainingResult
     from dsearch.training.values.finetune import TrainedValues
+
+
+# Scopes of versions that leave the head as it is: queries inserted, a second stage, values.
+BEHIND = (REMEMBER, SECOND_STAGE, VALUES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +78,15 @@ def starting_version(collection: Collection) -> str:
 
     A trained model is no start, because it has learned from the queries that would be held out.
     """
-    live = collection.live_model
-    if collection.store.model(live).record.get("scope") == REMEMBER:  # with queries inserted since
-        live = collection.store.model(live).parent or UNTRAINED
-    if collection.store.model(live).record.get("scope") == SECOND_STAGE:  # behind a tuned search
-        live = collection.store.model(live).parent or UNTRAINED
-    return live if collection.store.model(live).record.get("scope") == SCOPE else UNTRAINED
+    model = collection.store.model(collection.live_model)
+    while model.parent is not None and model.record.get("scope") in BEHIND:
+        model = collection.store.model(model.parent)
+    return model.version if model.record.get("scope") == SCOPE else UNTRAINED
 
 
 def register_trained(
     collection: Collection,
-    trained: TrainingResult | TrainedValues | TunedSearch,
+    trained: TrainingResult | TunedSearch,
     *,
     promote: bool = True,
     accept: bool = False,
@@ -124,6 +127,7 @@ def register(
     """Register what was trained; let it answer if it may, else the tuned search if that may.
 
     A memory keeps the queries that were inserted into the live one, until now; the gate has judged without.
+    Learned values of the live version stay, too (engine/models/values.py).
 
     Args:
         collection: collection of the model.
@@ -141,15 +145,16 @@ def register(
         tuned_head: head of the tuned search, whose record is under `tuned`; None if there is none.
     """
     record = {**record, "verdict": reason, "accepted": accept}
-    searches = record.get("purpose") != "predict"
 
     def said(outcome: Outcome) -> str:
         return sentence_of(record["gate"], outcome) if record.get("gate") else reason
 
-    if encoder is None and searches:  # else past queries are of another encoder
+    if encoder is None:  # else past queries are of another encoder
         live_memory = collection.stored_head(collection.live_model).memory
         head = with_inserted(head, live_memory)
         tuned_head = None if tuned_head is None else with_inserted(tuned_head, live_memory)
+    if documents is None:
+        head, record = collection.with_values_of(collection.live_model, head, record)
     version = collection.add_model(
         head, record, parent=parent, encoder=encoder, documents=documents, learned_from=learned_from
     )
@@ -162,11 +167,9 @@ def register(
     if not promote or tuned_head is None or tuned is None or tuned["gate"]["verdict"] != "passed":
         return Registration(version, None, parent, reason, said("kept"))
     reason = f"{reason}; the tuned search does: {tuned['gate']['reason']}"
-    better = collection.add_model(
-        tuned_head,
-        {**tuned, "verdict": tuned["gate"]["reason"], "accepted": False, "started": version},
-        parent=parent,
-    )
+    tuned_record = {**tuned, "verdict": tuned["gate"]["reason"], "accepted": False, "started": version}
+    tuned_head, tuned_record = collection.with_values_of(collection.live_model, tuned_head, tuned_record)
+    better = collection.add_model(tuned_head, tuned_record, parent=parent)
     outdated = _promoted(collection, better, record)
     if outdated is not None:
         sentence = sentence_of(tuned["gate"], "outdated")
@@ -237,9 +240,9 @@ def _promoted(collection: Collection, version: str, record: Mapping[str, Any]) -
     """
     started = record.get("compared_with") or record.get("live_at_start")
     try:
-        collection.promote(version, after=_present(collection, version, started))
+        collection.promote(version, after=_present(collection, started))
     except Conflict:
-        live = collection.answering(collection.store.purpose_of(version))
+        live = collection.live_model
         if started in (None, live):
             raise
         when = f"after the comparison with {started}"
@@ -256,12 +259,12 @@ def _promoted(collection: Collection, version: str, record: Mapping[str, Any]) -
     return None
 
 
-def _present(collection: Collection, version: str, started: str | None) -> str | None:
+def _present(collection: Collection, started: str | None) -> str | None:
     """`started`, or the live version if it is that one with a query memory that was begun since.
 
     Inserted queries change no head, and a new one takes them over.
     """
-    live = collection.answering(collection.store.purpose_of(version))
+    live = collection.live_model
     begun = collection.store.model(live)
     return live if started and (begun.record.get("scope"), begun.parent) == (REMEMBER, started) else started
 
@@ -290,6 +293,44 @@ def register_outcomes(
     return Registration(registered.version, live, record["live"], reason, sentence, live)
 
 
+def register_values(
+    collection: Collection, trained: TrainedValues, *, parent: str, promote: bool = True, accept: bool = False
+) -> Registration:
+    """Register learned values: a version like the one that they were learned behind, but for these.
+
+    Args:
+        collection: collection of the model.
+        trained: the values, and the gate's report on them.
+        parent: version that they were learned behind, which was live.
+        promote, accept: as of `register`.
+    """
+    gate = trained.gate
+    base = _present(collection, parent) or parent
+    record = {**_of_search(collection, base), **trained.record, "verdict": gate.reason, "accepted": accept}
+    version = collection.add_model(
+        collection.stored_head(base).valuing(trained.head),
+        record,
+        parent=base,
+        encoder=collection.encoder_change_of(base),
+        documents=collection.encoded_documents_of(base),
+    )
+    if not (accept or (promote and gate.passed)):
+        return Registration(version, None, base, gate.reason, sentence_of(record["gate"], "kept"))
+    outdated = _promoted(collection, version, {} if accept else record)
+    if outdated is not None:
+        return outdated.registration(version, base, gate.reason, sentence_of(record["gate"], "outdated"))
+    sentence = sentence_of(record["gate"], "live" if gate.passed else "accepted")
+    return Registration(version, version, base, gate.reason, sentence, version)
+
+
+def _of_search(collection: Collection, version: str) -> dict[str, Any]:
+    """Members of a version's record that also hold for one that searches alike."""
+    record = collection.store.model(version).record
+    shared = {name: record[name] for name in ("training_queries",) if name in record}
+    calibration = collection.calibrations.of(version)
+    return shared if calibration is None else {**shared, RECORDED: calibration.to_dict()}
+
+
 def register_second_stage(
     collection: Collection, stage: SecondStage, record: Mapping[str, Any], registered: Registration
 ) -> Registration:
@@ -304,7 +345,7 @@ def register_second_stage(
     base = registered.passed
     if base is None:  # it follows the version that was live when the training began
         started = collection.store.model(registered.version).record.get("live_at_start")
-        base = _present(collection, registered.version, started) or collection.live_model
+        base = _present(collection, started) or collection.live_model
     head, gate = collection.stored_head(base).reranking(stage), record["gate"]
     record = {**record, "verdict": gate["reason"], "accepted": False, "live_at_start": base}
     # Its evidence is that of the first stage, so the fit to that one holds.

@@ -16,7 +16,7 @@ from dsearch.declared import options_of
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest, amount
-from dsearch.jobs import CONTRASTIVE, VALUE, LearningJob, TrainingJob, TuningJob
+from dsearch.jobs import LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import made_queries, ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.user_queries import with_judging_queries
@@ -96,7 +96,7 @@ def run_training(
     """
     job.check()
     check_stage_options(job, collection)
-    live = collection.answering("search" if job.field is None else "predict")
+    live = collection.live_model
     folders: list[RunFolder] = []
 
     def open_noted(identity: Mapping[str, Any], join: bool) -> RunFolder:
@@ -113,7 +113,7 @@ def run_training(
         device,
         processes,
         make_task,
-        starting_version(collection),
+        starting_version(collection) if job.field is None else live,
     )
     if job.field is not None:
         learned = run.values(job.field)
@@ -332,19 +332,20 @@ class _TrainingRun:
         return JobResult(trained, self.parent, len(examples), examples.left_out, second_stage=stage)
 
     def values(self, field: str) -> JobResult:
-        """Train a head that predicts a field of the documents."""
-        examples = value_examples(self.collection, field)
-        options = replace(
-            ValueOptions(**_only(ValueOptions, self._chosen())),
-            values="stored" if self.job.objective == VALUE else "learned",
-            contrastive=self.job.objective == CONTRASTIVE,
-        )
+        """Learn the values of a field behind the live version."""
+        start = self.collection.stored_head(self.parent)
+        if start.learned_score is not None:
+            raise InvalidRequest(
+                f"{self.parent}, which is live, has a learned score, and values are learned behind an inner "
+                "product; promote another version first"
+            )
+        examples = value_examples(self.collection, field, self.parent)
+        options = ValueOptions(**_only(ValueOptions, self._chosen()))
         trained = finetune_values(
             examples,
             options,
             gate=_gate(self.job),
-            start=self.collection.head(self.parent),
-            judged=None if self.job.judgements is None else judged_examples(self.collection, self.job),
+            start=start,
             device=self.device,
             observer=self.observer,
             run=self._run(examples, options),

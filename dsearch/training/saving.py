@@ -98,7 +98,7 @@ def save_model(
         parent: version that it was trained from; that of the layer, else the live one, when None.
         record: what should be known of it later, as JSON.
         observer: receives the progress of the judgement, in steps of four; may stop it.
-        options: purpose, promote, accept, risk, alpha, margin, exclude, encode_documents: see
+        options: promote, accept, risk, alpha, margin, exclude, encode_documents: see
             `dsearch.jobs.SavingJob`.
 
     Raises:
@@ -120,7 +120,7 @@ def save_model(
     if callable(evidence):
         if isinstance(layer, Head):
             raise InvalidRequest("a function as evidence scores layers, and this is a head; give the layer")
-        live = collection.answering(options.get("purpose", "search"))
+        live = collection.live_model
         before = scores_by(evidence, _live_layer(collection, layer, live))
         if options.get("encode_documents"):
             SavingJob(**options).check()
@@ -257,18 +257,13 @@ def judge_layer(
         As `save_model`.
     """
     job.check()
-    if job.purpose == "search" and collection.store.purpose_of(parent) == "predict":
-        raise InvalidRequest(
-            f"purpose='search' of what was trained from {parent}, which answers predictions and no searches; "
-            "give purpose='predict', or another parent"
-        )
     _require_whole(collection, parent, head, encoder)
     _require_fitting(head, collection.store.dimension)
     gate, steps = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin), _Steps(observer or Observer())
     served = None if encoder is None else _encoder_with(collection.encoder, encoder)
     left_out: dict[str, int] = {}
     examples = None
-    live = job.live or collection.answering(job.purpose)
+    live = job.live or collection.live_model
     if job.judgements is not None:
         _require_comparable(collection, head, live)
         examples = judged_examples(collection, job)
@@ -285,7 +280,6 @@ def judge_layer(
     steps.reach(_STEPS)
     encodings = {
         "scope": SCOPE,
-        "purpose": job.purpose,
         "uploaded": dict(record or {}),
         "left_out": left_out,
         **verdict_of(report, None if report.p_value is None else live),
@@ -307,7 +301,7 @@ def judge_version(collection: Collection, version: str, job: SavingJob) -> Regis
         Conflict: as `calls.require_unjudged`.
     """
     calls.require_unjudged(collection, version)
-    live = job.live or collection.answering(collection.store.purpose_of(version))
+    live = job.live or collection.live_model
     report = judge_scores(job)
     return register_verdict(
         collection,

@@ -12,7 +12,9 @@ from dsearch.training.registry import (
     register_outcomes,
     register_second_stage,
     register_trained,
+    register_values,
 )
+from dsearch.training.values.finetune import TrainedValues
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from dsearch.training.finetune.second_stage import TrainedStage
     from dsearch.training.loop.run_folder import RunFolder
     from dsearch.training.tune import TunedSearch
-    from dsearch.training.values.finetune import TrainedValues
 
 TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
 TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
@@ -85,9 +86,10 @@ class JobResult:
         return registered
 
     def _registered(self, collection: Collection, job: LearningJob) -> Registration:
-        registered = register_trained(
-            collection, self.result, promote=job.promote, accept=job.accept, parent=self.parent
-        )
+        options = {"promote": job.promote, "accept": job.accept, "parent": self.parent}
+        if isinstance(self.result, TrainedValues):
+            return register_values(collection, self.result, **options)
+        registered = register_trained(collection, self.result, **options)
         if self.outcomes is not None and self.outcomes.gate.passed and job.promote:
             return register_outcomes(collection, self.outcomes.rows, self.outcomes.record, registered)
         stage = self.second_stage

@@ -1,109 +1,110 @@
-"""Held-out gain of learned values, on small data sets whose rows are vectors: scikit-learn's own.
+"""Held-out gain of learned values over stored ones, pooled by the same attention: objective `context`.
 
     python scripts/bench/learned_values.py
+    python scripts/bench/learned_values.py --man /usr/share/man
 
-For each data set: stored values pooled by the untrained head, which is what `predict` answers before any
-training; stored values by a trained head (objective value, which contrastive data have not); learned values
-(objective context, or contrastive). Every number is of held-out documents, cross-fitted, and the gate's
-verdict is on those against the untrained head. `W_V` is the relative size of the learned change of the value
-projection.
+Data: scikit-learn's digits (which digit an image shows) and diabetes (progression a year later); entries of
+Python's documentation (function, class, …); with --man the sections of manual pages, at most 300 of each.
+Every number is of held-out documents, cross-fitted, behind the untrained head. `W_V` is the relative size of
+the learned change of the value projection.
 """
 
 from __future__ import annotations
 
+import argparse
+import gzip
+import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from dsearch.engine import Collection, SearchEngine
+from dsearch.threads import set_threads
+
+set_threads()
+
+from dsearch.corpus import python_documents
+from dsearch.encoder import DEFAULT_ENCODER, load_encoder
+from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.training.options import ValueOptions
 from dsearch.training.values.examples import value_examples
-from dsearch.training.values.finetune import TrainedValues, finetune_values
+from dsearch.training.values.finetune import finetune_values
 from dsearch.types import Document
 
-EPOCHS, SEED = 20, 0
-WAYS = {"stored, trained": "stored", "learned": "learned"}
+SEED = 0
+SECTIONS, PAGES, CHARACTERS = "123578", 300, 1500
 
 
 def main() -> None:
-    print("| data | documents | measure | untrained | stored, trained | learned | p | verdict | W_V |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name, make in DATA.items():
-        field, embeddings, documents, contrastive = make()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--man", type=Path, help="folder of manual pages, with man1, man2 and so on")
+    parser.add_argument("--python", type=int, default=1500, help="entries of Python's documentation")
+    arguments = parser.parse_args()
+    print("| data | documents | measure | stored | learned | accuracy | p | verdict | epochs | W_V |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for name, rows, documents in (digits(), diabetes()):
         with tempfile.TemporaryDirectory() as folder, SearchEngine(folder) as engine:
-            collection = engine.create("data", dimension=embeddings.shape[1])
-            collection.upsert(documents, embeddings)
-            print(line(name, collection, field, contrastive=contrastive), flush=True)
+            collection = engine.create("data", dimension=rows.shape[1])
+            collection.upsert(documents, rows)
+            show(name, collection, "value" if name == "diabetes" else "digit")
+    encoder = load_encoder(DEFAULT_ENCODER)
+    texts = {"kind": list(python_entries(arguments.python))}
+    if arguments.man is not None:
+        texts["section"] = list(manual_pages(arguments.man))
+    for field, documents in texts.items():
+        with tempfile.TemporaryDirectory() as folder, SearchEngine(folder, encoder=lambda: encoder) as engine:
+            collection = engine.create("data", passages=PassageOptions(none=True))
+            collection.ingest(documents)
+            show({"kind": "Python entries", "section": "man pages"}[field], collection, field)
 
 
-def line(name: str, collection: Collection, field: str, *, contrastive: bool) -> str:
-    """A row of the table."""
-    trained = {way: run(collection, field, values, contrastive) for way, values in WAYS.items()}
-    learned, stored = trained["learned"], trained["stored, trained"]
+def show(name: str, collection: Collection, field: str) -> None:
+    """Print a row of the table."""
+    learned = finetune_values(value_examples(collection, field), ValueOptions(seed=SEED))
     report = learned.gate.slice("all")
-    numbers = [report.before, None if contrastive else stored.gate.slice("all").after, report.after]
-    cells = " | ".join("–" if number is None else f"{number:.4f}" for number in numbers)
     size = learned.head.value_delta.detach().norm().item() / learned.head.encoder_dim**0.5
-    shown = learned.gate.measure
+    accuracy = "–"
     if learned.before is not None and learned.after is not None and "accuracy" in learned.before:
-        shown += f" (accuracy {learned.before['accuracy']:.4f} → {learned.after['accuracy']:.4f})"
-    p = learned.gate.p_value
-    p_value = "–" if p is None else f"{p:.4f}"
-    verdict = learned.gate.verdict
-    count = len(collection.snapshot.visible())
-    return f"| {name} | {count} | {shown} | {cells} | {p_value} | {verdict} | {size:.3f} |"
+        accuracy = f"{learned.before['accuracy']:.3f} → {learned.after['accuracy']:.3f}"
+    p_value = "–" if learned.gate.p_value is None else f"{learned.gate.p_value:.4f}"
+    cells = [
+        name,
+        len(collection.snapshot.visible()),
+        learned.gate.measure,
+        f"{report.before:.4f}",
+        f"{report.after:.4f}",
+        accuracy,
+        p_value,
+        learned.gate.verdict,
+        learned.epochs,
+        f"{size:.3f}",
+    ]
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
-def run(collection: Collection, field: str, values: str, contrastive: bool) -> TrainedValues:
-    chosen: dict[str, Any] = {"epochs": EPOCHS, "seed": SEED, "values": values}
-    chosen["contrastive"] = contrastive and values == "learned"
-    return finetune_values(value_examples(collection, field), ValueOptions(**chosen))
-
-
-Data = tuple[str, np.ndarray, list[Document], bool]
-
-
-def digits() -> Data:
-    """Classification: which digit an image shows."""
+def digits() -> tuple[str, np.ndarray, list[Document]]:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    return "digit", unit(images), [document(n, digit=str(one)) for n, one in enumerate(labels)], False
+    documents = [Document(f"d{n}", f"row {n}", metadata={"digit": str(one)}) for n, one in enumerate(labels)]
+    return "digits", unit(images), documents
 
 
-def diabetes() -> Data:
-    """Regression: progression of a disease a year later."""
+def diabetes() -> tuple[str, np.ndarray, list[Document]]:
     from sklearn.datasets import load_diabetes
 
     rows, progression = load_diabetes(return_X_y=True)
     return (
-        "progression",
+        "diabetes",
         unit(rows),
-        [document(n, progression=float(y)) for n, y in enumerate(progression)],
-        False,
+        [Document(f"d{n}", f"row {n}", value=float(y)) for n, y in enumerate(progression)],
     )
-
-
-def halves() -> Data:
-    """Contrastive: the lower half of an image from its upper half."""
-    from sklearn.datasets import load_digits
-
-    images = load_digits().data
-    lower = [document(n, value=[float(x) for x in row[32:]]) for n, row in enumerate(images)]
-    return "value", unit(images[:, :32]), lower, True
-
-
-DATA: dict[str, Callable[[], Data]] = {"digits": digits, "diabetes": diabetes, "digits, lower halves": halves}
-
-
-def document(number: int, value: list[float] | None = None, **metadata: object) -> Document:
-    return Document(f"d{number}", f"row {number}", value=value, metadata=dict(metadata))
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -112,6 +113,41 @@ def unit(rows: np.ndarray) -> np.ndarray:
     constant = np.full((len(rows), 1), np.linalg.norm(centred, axis=1).mean())
     lifted = np.hstack([centred, constant])
     return (lifted / np.linalg.norm(lifted, axis=1, keepdims=True)).astype(np.float32)
+
+
+def python_entries(count: int) -> list[Document]:
+    documents = python_documents()
+    drawn = np.random.default_rng(SEED).permutation(len(documents))[:count]
+    return [documents[n] for n in sorted(drawn)]
+
+
+def manual_pages(folder: Path) -> Iterator[Document]:
+    """Pages of each section, drawn by a seed; their texts without the marks of roff."""
+    generator = np.random.default_rng(SEED)
+    for section in SECTIONS:
+        pages = (folder / f"man{section}").glob(f"*.{section}.gz")
+        files = sorted(path for path in pages if not path.is_symlink())  # a link repeats a page
+        count = 0
+        for at in generator.permutation(len(files)):
+            with gzip.open(files[at], "rt", errors="replace") as file:
+                text = plain(file.read())
+            if len(text) >= 200 and count < PAGES:  # a shorter one only names another page
+                count += 1
+                yield Document(f"{files[at].stem}", text[:CHARACTERS], metadata={"section": section})
+
+
+def plain(roff: str) -> str:
+    """Text of a manual page."""
+    lines: list[str] = []
+    for line in roff.splitlines():
+        if re.match(r"\.(TH|Dd|Dt|Os|ds|de|if|ie|el|nr|tr|so|\\)|\.\.|'", line):
+            continue
+        line = re.sub(r"^\.[A-Za-z]{1,3}\b ?", "", line)
+        line = re.sub(r"\\f[BIRP]|\\f\([A-Z]{2}|\\[&|^]|\\s[-+]?\d", "", line).replace(r"\-", "-")
+        line = re.sub(r"\\\(..|\\\*\(..|\\e", " ", line).replace('"', "").strip()
+        if line and not line.startswith("."):
+            lines.append(line)
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

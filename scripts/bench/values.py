@@ -1,12 +1,10 @@
-"""What learning from values and the null slot give, on held-out documents and queries.
+"""What the null slot gives, on held-out queries.
 
     python scripts/bench/values.py ../shared/data/cranfield --far ../shared/data/scifact --home index
 
-- values: the kind of an entry of Python's documentation (function, method, …), and diabetes' progression from
-  ten measurements (scikit-learn), each predicted from neighbours: untrained and trained, cross-fitted;
-- null slot: every fifth query of the BEIR folder loses the documents that answer it, which leaves queries
-  that nothing answers (near), beside those of another folder (--far). Told of the slot, cross-fitted: AUROC,
-  expected calibration error.
+Every fifth query of the BEIR folder loses the documents that answer it, which leaves queries that nothing
+answers (near), beside those of another folder (--far). Told of the slot, cross-fitted: AUROC, expected
+calibration error.
 
 A collection of the folder's name in --home is copied rather than encoded again; nothing there is changed.
 """
@@ -20,24 +18,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from dsearch.threads import set_threads
 
 set_threads()
 
-from sklearn.datasets import load_diabetes
-
-from dsearch.corpus import BeirFolder, Problems, python_corpus
+from dsearch.corpus import BeirFolder, Problems
 from dsearch.engine import Collection, SearchEngine
 from dsearch.evaluation import read_qrels
-from dsearch.training import (
-    examples_from_judgements,
-    finetune_values,
-    learn_null_slot,
-    value_examples,
-)
-from dsearch.types import Document
+from dsearch.training import examples_from_judgements, learn_null_slot
 
 
 def main() -> None:
@@ -48,40 +36,13 @@ def main() -> None:
     parser.add_argument("--far", type=Path, help="another one, of which the queries are taken")
     parser.add_argument("--split", default="test")
     parser.add_argument("--home", type=Path, default=Path("index"))
-    parser.add_argument("--python", type=int, default=500, help="entries of Python's documentation; 0: none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         indexed = arguments.home / arguments.folder.name
         if indexed.is_dir():
             shutil.copytree(indexed, Path(home) / arguments.folder.name)
         with SearchEngine(home) as engine:
-            diabetes(engine)
-            if arguments.python:
-                documentation(engine, arguments.python)
             judged(engine, arguments.folder, arguments.far, arguments.split)
-
-
-def diabetes(engine: SearchEngine) -> None:
-    measured, outcome = map(np.asarray, load_diabetes(return_X_y=True))
-    keys = np.hstack([measured / measured.std(0), np.full((len(measured), 1), 3.0)])
-    keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32)
-    patients = engine.create("diabetes", dimension=keys.shape[1])
-    patients.upsert([Document(f"p{n}", f"{n}", value=float(v)) for n, v in enumerate(outcome)], keys)
-    tell("diabetes, number", patients, "value")
-
-
-def documentation(engine: SearchEngine, entries: int) -> None:
-    collection = engine.create("python")
-    documents = list(python_corpus().documents)
-    drawn = np.random.default_rng(0).permutation(len(documents))[:entries]
-    collection.ingest(documents[n] for n in sorted(drawn))
-    tell("Python documentation, kind", collection, "kind")
-
-
-def tell(name: str, collection: Collection, field: str) -> None:
-    trained = finetune_values(value_examples(collection, field))
-    told = f"{trained.before} → {trained.after}; {trained.gate.verdict}: {trained.gate.reason}"
-    print(f"values: {name}: {told}", flush=True)
 
 
 def judged(engine: SearchEngine, folder: Path, far: Path | None, split: str) -> None:

@@ -95,7 +95,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         collection.ingest(shelf()[:280])
         collection.upsert(shelf()[280:])
         collection.delete(["p007", "p295"])
-        record = {"purpose": "predict", "readout": {"field": "price", "kind": "number", "labels": None}}
+        record = {"readout": {"field": "price", "kind": "number", "labels": None}}
         for head in (MANY, SCORED):
             collection.add_model(head, record)
         yield collection
@@ -433,18 +433,6 @@ def check_version(
         assert result["output"] == pytest.approx(outputs[query], abs=1e-4)
     for query, result in enumerate(doors.predict(door, QUERIES, field="price", **options)["results"]):
         assert (result["values"], result["mean"]) == ("learned", pytest.approx(outputs[query, 0], abs=1e-4))
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_a_version_for_predictions_changes_no_search(shop: Collection, doors: Doors, door: str) -> None:
-    shop.promote("v1", "predict")
-    try:
-        assert doors.predict(door, QUERIES, field="price")["model"] == "v1"
-        assert doors.attend(door, QUERIES)["model"] == "v0"
-        assert doors.predict(door, QUERIES, field="price", purpose="search")["model"] == "v0"
-        assert shop.search("honey").stamp.model == "v0"
-    finally:
-        shop.promote("v0", "predict")
 
 
 # ---- hard attention by reinforcement

@@ -44,7 +44,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
     with SearchEngine(home, encoder=HashingEncoder) as engine:
         collection = engine.create("shop")
         collection.ingest(Document(f"p{n}", text) for n, text in enumerate(TEXTS))
-        record = {"purpose": "predict", "readout": {"field": "price", "kind": "number", "labels": None}}
+        record = {"readout": {"field": "price", "kind": "number", "labels": None}}
         collection.promote(collection.add_model(HEAD, record))
         yield collection
 
@@ -66,7 +66,7 @@ def test_a_versions_score_values_and_projection_are_served(doors: Doors, door: s
     outputs = contexts @ numbers("output.weight").T + numbers("output.bias")
     options: dict[str, Any] = {"over": "all", "temperature": T, "mode": "dense"}
 
-    attended = doors.attend(door, QUERIES, purpose="predict", **options)
+    attended = doors.attend(door, QUERIES, **options)
     assert attended["model"] == "v1"
     for query, result in enumerate(attended["results"]):
         assert result["weights"] == pytest.approx(np.sort(weights[query])[::-1], abs=1e-5)
@@ -77,11 +77,3 @@ def test_a_versions_score_values_and_projection_are_served(doors: Doors, door: s
     for query, result in enumerate(predicted["results"]):
         assert (result["values"], result["without_field"]) == ("learned", 0)
         assert result["mean"] == pytest.approx(outputs[query, 0], abs=1e-4)
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_a_version_for_predictions_leaves_attend_and_search_as_they_are(doors: Doors, door: str) -> None:
-    assert doors.attend(door, QUERIES)["model"] == "v0"
-    assert doors.attend(door, QUERIES)["results"][0].get("output") is None
-    assert doors.predict(door, QUERIES, field="price", purpose="search")["model"] == "v0"
-    assert doors.collection.search(QUERIES[0]).stamp.model == "v0"

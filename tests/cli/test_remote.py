@@ -135,7 +135,7 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
     assert (code, trained.startswith("papers: v2 trained on 12 queries in ")) == (3, True)
     assert "v2 is kept but does not answer; try it with --model v2" in out
     code, out, err = dsearch(
-        "train", "-c", "papers", "--objective", "value", "--field", "side", "--epochs", "2"
+        "train", "-c", "papers", "--objective", "context", "--field", "side", "--epochs", "2"
     )
     assert code in (0, 3), err
     assert "v3 trained on 30 documents in " in out

@@ -234,14 +234,8 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
         asked.delete_model(name, "v1")  # it answers
     back = asked.rollback(name)
     assert (back.model, back.previous) == ("v0", "v1")
-    promoted = asked.promote(name, "v1", "predict")
-    assert (promoted.previous, promoted.purpose) == ("v0", "predict")
-    assert (asked.models(name).live, asked.models(name).predict) == ("v0", "v1")
-    assert asked.collection(name).predict_model == "v1"
-    for purpose, version in (("search", "v0"), ("predict", "v1")):
-        assert asked.attend(name, ["cat"], purpose=purpose).stamp.model == version
-    assert asked.predict(name, ["cat"], field="i").stamp.model == "v1"
-    assert asked.rollback(name, "predict").model == "v0"
+    assert asked.models(name).live == "v0"
+    assert asked.predict(name, ["cat"], field="i").stamp.model == "v0"
     asked.delete_model(name, "v1")
     assert [one.version for one in asked.models(name).models] == ["v0"]
     task = asked.wait_for_task(asked.refresh(name, kind="SQ8", queries=["cat"]).id, every_s=0.05)
@@ -410,8 +404,6 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("predict", ("papers", ["cat", "sea"]), {"field": "i", "vectors": STATES}, "invalid_request"),
     ("predict", ("papers",), {"field": "i", "ids": ["none"]}, "document_not_found"),
     ("promote", ("papers", "v99"), {}, "model_not_found"),
-    ("promote", ("papers", "v1", "both"), {}, "invalid_request"),
-    ("rollback", ("papers", "predict"), {}, "conflict"),
     ("similar", ("papers", ["none"]), {}, "document_not_found"),
     ("facets", ("papers", ["a..b"]), {}, "invalid_request"),
     ("search", ("papers", "cat"), {"filter": {"i": {"near": 3}}}, "invalid_request"),

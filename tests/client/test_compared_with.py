@@ -79,23 +79,22 @@ def test_a_version_that_was_not_promoted_for_another_reason_is_not_judged_again(
     assert "was judged already" in problem["detail"]
 
 
-@pytest.mark.parametrize("purpose", ["search", "predict"])
 def test_a_promotion_between_a_functions_scores_and_the_verdict(
-    here: LocalEngine, engine: SearchEngine, purpose: str
+    here: LocalEngine, engine: SearchEngine
 ) -> None:
     collection, scores = engine.collection("papers"), iter([LOW, HIGH])
 
     def promotes_another(layer: Any) -> list[float]:
         found = next(scores)
         if found is HIGH:
-            collection.promote("v1", purpose)
+            collection.promote("v1")
         return found
 
     layer = dsearch.open_layer(engine, "papers")
-    saved = dsearch.save_model(collection, layer, evidence=promotes_another, purpose=purpose)
+    saved = dsearch.save_model(collection, layer, evidence=promotes_another)
     assert saved.live is None
     assert "v1 became live after the comparison with v0" in saved.reason
-    assert collection.answering(purpose) == "v1"
+    assert collection.live_model == "v1"
     assert saved.version == "v2"  # kept
 
 

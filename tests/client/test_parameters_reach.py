@@ -166,7 +166,7 @@ class Layer(torch.nn.Module):
 def kept(request: httpx2.Request) -> httpx2.Response:
     """A server that keeps a version at once, and judges it."""
     if request.url.path.endswith("/models"):
-        return httpx2.Response(200, json={"live": "v5", "predict": "v6", "models": []})
+        return httpx2.Response(200, json={"live": "v5", "models": []})
     if request.url.path.endswith("/judge"):
         return refused(request)
     task = {"id": "t", "kind": "save", "collection": "c", "state": "done", "created": "", "attempts": 1}
@@ -197,7 +197,7 @@ def test_each_option_of_a_saved_layer_arrives_with_each_kind_of_evidence(
     door.outside.save_model.return_value.version = "v9"
     door.outside.summary.return_value = {"model": "v9"}
     door.outside.scores_by.side_effect = lambda evidence, layer: evidence(layer)
-    door.outside.engine.collection.return_value.answering.side_effect = {"search": "v5", "predict": "v6"}.get
+    door.outside.engine.collection.return_value.live_model = "v5"
     base: dict[str, Any] = {"collection": "c", "layer": Layer(), **KINDS[kind]}
     plainly = door.calls("save_model", **base)
     assert plainly, door.refusal
@@ -223,13 +223,9 @@ def test_each_option_of_a_saved_layer_arrives_with_each_kind_of_evidence(
         if having == without or (arrives is not None and not holds(having, arrives)):
             lost.append(f"{parameter}={value!r} with {kind}: {door.refusal} {having}")
     assert not lost, "\n".join(lost)
-    if kind.startswith("a function"):  # of the version that answers for the purpose, and of this one
-        after = 9.0 if kind.endswith("kept") else 3.0
-        for purpose, before in (("search", 5.0), ("predict", 6.0)):
-            having = door.calls("save_model", **{**base, "purpose": purpose})
-            assert holds(having, before), having
-            assert holds(having, after), having
-            assert holds(having, f"v{before:.0f}"), having
+    if kind.startswith("a function"):  # of the live version, and of this one
+        for score in (5.0, 9.0 if kind.endswith("kept") else 3.0, "v5"):
+            assert holds(plainly, score), plainly
 
 
 @pytest.mark.parametrize("name", ["train", "tune", "evaluate", "save_model"])

@@ -325,10 +325,7 @@ def test_the_command_of_a_hint_is_not_said_twice() -> None:
 # ---- calls
 
 
-@pytest.mark.parametrize(("purpose", "live"), [("search", "v3"), ("predict", "v5"), (None, "v3")])
-def test_a_function_judges_against_the_version_that_answers_for_the_purpose(
-    monkeypatch: pytest.MonkeyPatch, purpose: str | None, live: str
-) -> None:
+def test_a_function_judges_against_the_live_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from dsearch.client.operations import tasks
 
     compared: list[str] = []
@@ -336,10 +333,9 @@ def test_a_function_judges_against_the_version_that_answers_for_the_purpose(
     monkeypatch.setattr(tasks, "evidence_by", lambda *given: compared.append(given[3]()))
     monkeypatch.setattr(tasks, "model_file", lambda *_: io.BytesIO(b"file"))
     monkeypatch.setattr(tasks, "clean_up", lambda _: None)
-    options: Any = {} if purpose is None else {"purpose": purpose}
-    flow: Any = Operations.save_model(None, "papers", {}, evidence=lambda _: [1.0], **options)  # type: ignore[misc]
+    flow: Any = Operations.save_model(None, "papers", {}, evidence=lambda _: [1.0])  # type: ignore[misc]
     assert next(flow).path == "/v1/collections/papers/models"
-    sent = flow.send(HttpReply(200, {}, json.dumps({"live": "v3", "predict": "v5", "models": []}).encode()))
-    assert compared == [live]
+    sent = flow.send(HttpReply(200, {}, json.dumps({"live": "v3", "models": []}).encode()))
+    assert compared == ["v3"]
     assert (sent.path, sent.content.read()) == ("/v1/collections/papers/models/save", b"file")
     assert (sent.repeatable, sent.writes, sent.content_type) == (False, True, TENSORS)

@@ -153,13 +153,11 @@ def test_a_promotion_tells_what_answered_before(collection: Collection) -> None:
     for _ in range(2):
         collection.add_model(Head(32), {})
     done = calls.promote(collection, "v1")
-    assert (done.model, done.previous, done.purpose) == ("v1", "v0", "search")
-    done = calls.promote(collection, "v2", "predict")
-    assert (done.model, done.previous, done.purpose) == ("v2", "v1", "predict")
+    assert (done.model, done.previous) == ("v1", "v0")
     done = calls.rollback(collection)
-    assert (done.model, done.previous, done.purpose) == ("v0", "v1", "search")
+    assert (done.model, done.previous) == ("v0", "v1")
     models = calls.list_models(collection)
-    assert (models.live, models.predict) == ("v0", "v2")
+    assert models.live == "v0"
     assert [(one.version, one.live, one.parent) for one in models.models] == [
         ("v0", True, None),
         ("v1", False, "v0"),

@@ -32,7 +32,6 @@ WRITES: dict[str, Callable[[Collection], object]] = {
     "add_model": lambda food: food.add_model(Head(32), {}),
     "add_to_record": lambda food: food.add_to_record("v1", {"note": "later"}),
     "promote": lambda food: food.promote("v1"),
-    "promote for predictions": lambda food: food.promote("v1", "predict"),
     "rollback": lambda food: food.rollback(),
     "delete_model": lambda food: food.delete_model("v2"),
 }

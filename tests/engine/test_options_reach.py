@@ -86,7 +86,6 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]
         made.add_model(moved(own), {"readout": {"field": "n", "kind": "number"}})
         made.add_model(Head(32), {"scope": "full"}, encoder=change(), documents=of_its_own(made))
         made.promote("v1")
-        made.promote("v2", "predict")
         yield made
 
 
@@ -297,7 +296,6 @@ def layered(collection: Collection, **given: Any) -> Any:
 OF_ATTENTION: dict[str, Given] = {
     "mode": ({}, ["dense", "keyword"]),
     "model": ({}, ["v0", "v3"]),
-    "purpose": ({"purpose": "search"}, ["predict"]),
     "filter": ({}, [{"n": {"lt": 20}}, {"kind": {"eq": "k1"}}]),
     "candidates": ({}, [3, 5]),
     "over": ({"candidates": 5}, ["all"]),
@@ -321,7 +319,7 @@ OWN = {
     "predict": {"evidence": ({}, [0, 3]), "field": ({}, ["value", "kind"])},
 }
 WITHOUT_TEXTS = {"match_field", "ignore_case", "mode"}
-ANOTHER_MODEL = {"model", "purpose"}
+ANOTHER_MODEL = {"model"}
 SHARED_BY_ALL = {"candidates"}
 NOT_ATTENDED = {
     "attend by states": WITHOUT_TEXTS,
@@ -337,7 +335,7 @@ NOT_ATTENDED = {
 
 def test_no_option_of_attention_is_forgotten() -> None:
     declared = get_type_hints(LayerOptions, localns={"Score": Any})
-    assert {*OF_ATTENTION} == {*declared, "model", "purpose", "filter"} - {*OF_THE_LAYER_ALONE}
+    assert {*OF_ATTENTION} == {*declared, "model", "filter"} - {*OF_THE_LAYER_ALONE}
 
 
 @pytest.mark.parametrize("way", ATTENTION)
@@ -401,7 +399,7 @@ def test_each_gradient_that_is_given_counts(collection: Collection) -> None:
 
 def test_no_part_of_a_query_is_forgotten() -> None:
     every = {field.name for field in dataclasses.fields(GradientQuery)}
-    assert {*OF_QUERIES} == every - {"model", "purpose", "filter", "options", "owner"}
+    assert {*OF_QUERIES} == every - {"model", "filter", "options", "owner"}
 
 
 @pytest.mark.parametrize("way", QUERIES)
@@ -420,13 +418,8 @@ NAMED = {
 
 @pytest.fixture
 def live(collection: Collection) -> Iterator[Callable[[str], None]]:
-    def make(version: str) -> None:
-        collection.promote(version)
-        collection.promote(version, "predict")
-
-    yield make
-    make("v1")
-    collection.promote("v2", "predict")
+    yield collection.promote
+    collection.promote("v1")
 
 
 @pytest.mark.parametrize("version", ["v2", "v5"])

@@ -76,7 +76,6 @@ NOT_RUN = {
     "training.scopes.stage_loss.StageLoss.__init__": "scopes/test_stage_loss.py",
     "training.loop.distributed.joined": "processes that train together: loop/test_distributed.py",
     "training.memory.MemoryTrials.searched": "a report that was made",
-    "training.options.HeadOptions.__init__": "of the options that have it",
     "training.saving._encoded": "test_saving.py",
     "training.scopes.head.train_head": "for callers of the package: loop/test_loop.py",
 }
@@ -195,7 +194,7 @@ def corpus(given: Given) -> None:
 
 
 def field_of_documents(given: Given) -> None:
-    given.train(objective="value", field="n", **given.judged)
+    given.train(objective="context", field="n")
 
 
 def full_scope(given: Given) -> None:

@@ -12,8 +12,6 @@ import torch
 
 from dsearch.training import ranking
 from dsearch.training.ranking import KeywordScores
-from dsearch.training.values import task
-from dsearch.training.values.task import ValueData
 
 
 class Given:
@@ -73,20 +71,3 @@ def test_scores_with_another_length_normalisation_are_computed() -> None:
     other = Given(["a"], given.cache, b=0.3)
     KeywordScores(other)  # type: ignore[arg-type]
     assert other.computed == [["a"]]
-
-
-@pytest.mark.parametrize(("most", "kept"), [(24, True), (23, False)])
-def test_scores_of_a_predicted_field_are_kept_if_they_fit(
-    monkeypatch: pytest.MonkeyPatch, most: int, kept: bool
-) -> None:
-    monkeypatch.setattr(task, "_KEPT_KEYWORD_BYTES", most)
-    monkeypatch.setattr(task, "corpus_embeddings", lambda snapshot: torch.eye(3))
-    monkeypatch.setattr(task.FurtherPassages, "of", lambda *_: None)
-    given: Any = Given(["a", "bb"])
-    given.positions = np.array([0, 2])
-    given.values = given.states = given.wanted = np.zeros((2, 3), np.float32)
-    data = ValueData(given, keywords=True)
-    for which in ([1], [1, 0]):
-        found = data.keyword(np.array(which))
-        assert found.tolist() == [[len(given.texts[i]), 1.0] for i in which]
-    assert given.computed == ([["a", "bb"]] if kept else [["bb"], ["bb", "a"]])

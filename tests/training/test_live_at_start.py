@@ -47,7 +47,7 @@ def tuned(topics: Collection) -> JobResult:
 
 def predicting(topics: Collection) -> JobResult:
     topics.ingest([Document(f"n{n}", f"alpha{n % 20} beta{n}", metadata={"n": n}) for n in range(60)])
-    return run_training(topics, TrainingJob(objective="value", field="n", epochs=1))
+    return run_training(topics, TrainingJob(objective="context", field="n", epochs=1))
 
 
 @pytest.mark.usefixtures("passing")
@@ -58,18 +58,17 @@ def test_a_run_is_kept_if_another_version_became_live(
     topics: Collection, run: Callable[[Collection], JobResult], accept: bool
 ) -> None:
     learned = run(topics)
-    purpose: Any = "predict" if run is predicting else "search"
-    topics.promote("v1", purpose)
+    topics.promote("v1")
     registered = learned.register(topics, replace(TrainingJob(self_supervised=True), accept=accept))
     record = topics.store.model(registered.version).record
     assert record["live_at_start"] == "v0"
     if accept:
         assert (registered.live, registered.outdated_by) == (registered.version, None)
-        assert topics.answering(purpose) == registered.version
+        assert topics.live_model == registered.version
         return
     assert registered.live is None
     assert (registered.passed, registered.outdated_by) == (registered.version, "v1")
-    assert topics.answering(purpose) == "v1"
+    assert topics.live_model == "v1"
     assert registered.reason.count(WHY) == 1
     command = f"dsearch compare v1 {registered.version} -c topics --data JUDGEMENTS"
     assert f"judge it again by `{command}` or by scores of v1" in registered.reason
@@ -80,7 +79,7 @@ def test_a_run_is_kept_if_another_version_became_live(
     again = LocalEngine(topics_engine(topics)).judge_model("topics", registered.version, scores)
     assert again.result is not None
     assert again.result["live"] is True
-    assert topics.answering(purpose) == registered.version
+    assert topics.live_model == registered.version
 
 
 def topics_engine(topics: Collection) -> Any:
@@ -179,7 +178,7 @@ def test_a_resumed_run_began_when_it_was_started(tmp_path: Path, topics: Collect
     assert run_training(topics, job, open_run=resumed).result.record["live_at_start"] == "v7"
 
 
-def test_a_predictor_begins_with_what_answers_predictions(topics: Collection) -> None:
-    topics.promote("v1", "predict")
-    assert predicting(topics).result.record["live_at_start"] == "v1"
-    assert topics.live_model == "v0"
+def test_values_are_learned_behind_the_live_version(topics: Collection) -> None:
+    topics.promote("v1")
+    learned = predicting(topics)
+    assert (learned.parent, learned.result.record["live_at_start"]) == ("v1", "v1")

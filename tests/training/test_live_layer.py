@@ -49,16 +49,12 @@ def test_the_live_version_is_scored_with_all_options_of_the_layer(
         assert vars(live.score) == {"name": options["score"], "width": options["width"]}
 
 
-def test_a_layer_for_predictions_is_scored_beside_the_version_that_predicts(
-    engine: SearchEngine, topics: Collection
-) -> None:
-    for purpose in ("search", "predict"):
-        topics.promote(topics.add_model(topics.head("v0"), {"purpose": purpose}), purpose)
-    for purpose, live in (("search", "v1"), ("predict", "v2")):
-        beside = live_beside(topics, open_layer(engine, "topics", model="v0"), purpose=purpose)
-        assert isinstance(beside, CollectionLayer)
-        assert beside.version == live
-        assert topics.store.models()[-1].record["compared_with"] == live
+def test_a_layer_is_scored_beside_the_live_version(engine: SearchEngine, topics: Collection) -> None:
+    topics.promote(topics.add_model(topics.head("v0"), {}))
+    beside = live_beside(topics, open_layer(engine, "topics", model="v0"))
+    assert isinstance(beside, CollectionLayer)
+    assert beside.version == "v1"
+    assert topics.store.models()[-1].record["compared_with"] == "v1"
 
 
 def test_the_live_version_scores_as_it_learned(topics: Collection) -> None:

@@ -13,7 +13,6 @@ from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.training import ClickOptions, TrainingOptions
 from dsearch.training.options import (
-    HeadOptions,
     ValueOptions,
     check_stage_options,
     feedback_options,
@@ -38,22 +37,23 @@ SHARE = ([0, 1], [-1e-9, 1 + 1e-9, math.nan])
 BOUNDS: list[tuple[Any, str, tuple[list[Any], list[Any]]]] = [
     *(
         (of, name, bounds)
-        for of in (HeadOptions, TrainingOptions, ValueOptions)
+        for of in (TrainingOptions, ValueOptions)
         for names, bounds in {
-            ("epochs", "batch_size", "retention_batch", "heads"): COUNT,
+            ("epochs", "batch_size"): COUNT,
             ("learning_rate",): RATE,
-            ("retention", "decay"): WEIGHT,
+            ("decay",): WEIGHT,
             ("folds",): ([0, 2, 20], [-1, 1, 21]),
-            ("query_side",): (["linear", "low-rank", "mlp", None], ["", "Linear"]),
         }.items()
         for name in names
     ),
+    *((TrainingOptions, name, COUNT) for name in ("retention_batch", "heads")),
+    (TrainingOptions, "retention", WEIGHT),
+    (TrainingOptions, "query_side", (["linear", "low-rank", "mlp", None], ["", "Linear"])),
     (TrainingOptions, "scope", (["head", "query"], ["full", ""])),
     (TrainingOptions, "precision", (["float32", "bfloat16"], ["float16", ""])),
     (TrainingOptions, "encoder_learning_rate", RATE),
     (TrainingOptions, "objective", (["listwise", "judged", "teacher"], ["value", ""])),
     (ValueOptions, "most_examples", COUNT),
-    (ValueOptions, "values", (["stored", "learned"], ["", "Stored"])),
     *((FullOptions, name, COUNT) for name in ("epochs", "batch_size", "chunk", "depth")),
     *((FullOptions, name, ([0, 1], [-1])) for name in ("negatives", "steps_a_round")),
     *((FullOptions, name, RATE) for name in ("learning_rate", "encoder_learning_rate")),
@@ -97,9 +97,6 @@ def test_options_of_a_second_stage_that_nothing_would_follow(options: dict[str, 
 
 
 def test_options_that_need_others() -> None:
-    assert HeadOptions(excitation=True, heads=2).excitation
+    assert TrainingOptions(excitation=True, heads=2).excitation
     with pytest.raises(InvalidRequest, match="use heads=2 or more"):
-        HeadOptions(excitation=True)
-    assert ValueOptions(contrastive=True, values="learned").contrastive
-    with pytest.raises(InvalidRequest, match="use values='learned'"):
-        ValueOptions(contrastive=True)
+        TrainingOptions(excitation=True)

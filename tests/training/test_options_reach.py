@@ -47,10 +47,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "query": {"scope": "query", **JUDGED},
     "query, the corpus": {"scope": "query", "self_supervised": True},
     "full": {"scope": "full", **JUDGED},
-    "value": {"objective": "value", "field": "n"},
-    "value, judged": {"objective": "value", "field": "n", **JUDGED},
     "context": {"objective": "context", "field": "n"},
-    "contrastive": {"objective": "contrastive", "field": "value"},
 }
 """Each job without the option."""
 GIVEN: dict[str, Any] = {
@@ -102,8 +99,8 @@ BESIDE: dict[str, dict[str, Any]] = {
 """Some options go only with others."""
 CHOOSE = {"self_supervised", "source", "scope"}
 """Options that are given to choose another way: those of `WAYS`."""
-NOT_JUDGED = ("the corpus", "clicks", "query, the corpus", "value", "context", "contrastive")
-UNTUNED = ("the corpus", "query, the corpus", "full", "value", "value, judged", "context", "contrastive")
+NOT_JUDGED = ("the corpus", "clicks", "query, the corpus", "context")
+UNTUNED = ("the corpus", "query, the corpus", "full", "context")
 OF_NO_USE = {
     **{f"{name} of {way}": "nothing is judged" for name in ("exclude", "left_out") for way in NOT_JUDGED},
     **{f"{name} of {way}": "neither is begun from" for name in ("tune", "memory") for way in UNTUNED},
@@ -126,7 +123,7 @@ NOT_LEARNED = {
     **{
         f"{name} of {way}": "judges what was learned"
         for name in ("queries", "judgements", "exclude")
-        for way in ("clicks, judged", "value, judged")
+        for way in ("clicks, judged",)
     },
     "memory of clicks, judged": "its rows are judged beside the head",
 }
@@ -351,8 +348,6 @@ NOT_GIVEN = {
     "finetune of query, the corpus": {"task"},
     "finetune_full": {"processes"},
     "finetune_from_feedback of clicks": {"trusted"},
-    "finetune_values": {"judged"},
-    "finetune_values of value, judged": set[str](),
     "train_second_stage": {"learned", "reranker"},  # of an encoder that learned; an option of its own
     "examples_from_judgements": {"exclude", "teacher"},
     "examples_from_corpus": {"per_document", "limit"},

@@ -19,7 +19,7 @@ def collection(live: str, **records: tuple[dict[str, Any], str | None]) -> Any:
 
     def model(version: str) -> Any:
         record, parent = versions[version]
-        return SimpleNamespace(record=record, parent=parent)
+        return SimpleNamespace(version=version, record=record, parent=parent)
 
     return SimpleNamespace(live_model=live, store=SimpleNamespace(model=model))
 
@@ -36,6 +36,8 @@ TUNE: tuple[dict[str, Any], str] = ({"scope": "tune"}, "v0")
         ("v1", {"v1": ({"scope": "memory"}, "v0")}, "v0"),
         ("v2", {"v1": TUNE, "v2": ({"scope": "second stage"}, "v1")}, "v1"),
         ("v2", {"v1": ({"scope": "head"}, "v0"), "v2": ({"scope": "second stage"}, "v1")}, "v0"),
+        ("v2", {"v1": TUNE, "v2": ({"scope": "values"}, "v1")}, "v1"),
+        ("v3", {"v1": TUNE, "v2": ({"scope": "values"}, "v1"), "v3": ({"scope": "remember"}, "v2")}, "v1"),
         ("v1", {"v1": ({"scope": "second stage"}, None)}, "v0"),
     ],
 )
@@ -58,11 +60,11 @@ def test_queries_inserted_since_do_not_change_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoder", "purpose", "kept"),
-    [(None, "search", True), (None, "predict", False), (object(), "search", False)],
+    ("encoder", "kept"),
+    [(None, True), (object(), False)],
 )
 def test_queries_inserted_meanwhile_are_kept_where_the_encoder_is_theirs(
-    monkeypatch: pytest.MonkeyPatch, encoder: Any, purpose: str, kept: bool
+    monkeypatch: pytest.MonkeyPatch, encoder: Any, kept: bool
 ) -> None:
     monkeypatch.setattr(registry, "with_inserted", lambda head, memory: f"{head} with {memory}")
     monkeypatch.setattr(registry, "_promoted", lambda *_: None)
@@ -71,6 +73,7 @@ def test_queries_inserted_meanwhile_are_kept_where_the_encoder_is_theirs(
     taken = SimpleNamespace(
         live_model="v1",
         stored_head=lambda version: SimpleNamespace(memory=f"rows of {version}"),
+        with_values_of=lambda version, head, record: (f"{head} valuing {version}", record),
         add_model=lambda head, record, **parts: written.append((head, record["verdict"])) or "v2",
     )
     head: Any = "head"
@@ -78,14 +81,14 @@ def test_queries_inserted_meanwhile_are_kept_where_the_encoder_is_theirs(
     registry.register(
         taken,
         head,
-        {"purpose": purpose, "tuned": {"gate": {"verdict": "passed", "reason": "rose"}}},
+        {"tuned": {"gate": {"verdict": "passed", "reason": "rose"}}},
         passed=False,
         reason="fell",
         encoder=encoder,  # type: ignore[arg-type]
         tuned_head=tuned,
     )
     beside = " with rows of v1" if kept else ""
-    assert written == [(f"head{beside}", "fell"), (f"tuned{beside}", "rose")]
+    assert written == [(f"head{beside} valuing v1", "fell"), (f"tuned{beside} valuing v1", "rose")]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +105,7 @@ def test_a_memory_that_was_begun_behind_the_version_of_then_is_no_other_one(
 ) -> None:
     """Behind another version it is one."""
     taken = collection("v9", v9=({"scope": scope}, parent))
-    taken.store.purpose_of, taken.answering = lambda _: "search", lambda _: "v9"
-    assert registry._present(taken, "v8", started) == present  # pyright: ignore[reportPrivateUsage]
+    assert registry._present(taken, started) == present  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_second_stage_has_the_query_encoder_of_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:

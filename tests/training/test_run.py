@@ -75,7 +75,7 @@ def test_a_run_is_known_by_its_data_its_documents_its_options_and_its_parent(
 
 @pytest.mark.parametrize(
     "kind",
-    [{}, {"scope": "full"}, {"source": "feedback"}, {"field": "n", "objective": "value", "queries": None}],
+    [{}, {"scope": "full"}, {"source": "feedback"}, {"field": "n", "objective": "context", "queries": None}],
     ids=str,
 )
 def test_the_gate_is_that_of_the_job(pairs: Any, kind: dict[str, Any]) -> None:
@@ -216,7 +216,6 @@ def test_a_second_stage_follows_what_answers_and_nothing_else(
         ("finetune", {}),
         ("finetune_full", {"scope": "full"}),
         ("finetune_from_feedback", {"source": "feedback"}),
-        ("finetune_values", {"field": "n", "objective": "value"}),
     ],
 )
 def test_no_training_starts_from_a_trained_head(

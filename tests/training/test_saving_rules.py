@@ -48,13 +48,11 @@ def test_a_layer_is_found_inside_of_all_that_wraps_it(topics: Collection, engine
     assert unwrapped(SimpleNamespace(_orig_mod=SimpleNamespace(module=layer))) is layer
 
 
-def test_a_predictor_is_compared_with_what_answers_predictions(topics: Collection) -> None:
-    head = topics.head("v0")
-    kept = save_model(topics, head, purpose="predict")
-    topics.promote("v1", "predict")
+def test_a_kept_version_is_compared_with_the_live_one(topics: Collection) -> None:
+    kept = save_model(topics, topics.head("v0"))
+    topics.promote("v1")
     judge_version(topics, kept.version, SavingJob(before=SCORES, after=BETTER))
     assert topics.store.model(kept.version).record["compared_with"] == "v1"
-    assert topics.live_model == "v0"
 
 
 def test_scores_are_of_the_version_that_they_name(topics: Collection) -> None:

@@ -191,6 +191,14 @@ class Head(HeadFormulas, nn.Module):
         other._modules = {**self._modules, "second_stage": second_stage}
         return other
 
+    def valuing(self, other: Head) -> Head:
+        """Return a head with the values of another one, W_V, W_O and b, that shares all other parameters."""
+        copied = copy(self)
+        copied._parameters = {**self._parameters, "value_delta": other.value_delta}
+        copied._modules = {**self._modules, "output": other.output}
+        copied._settled = {name: of for name, of in self._settled.items() if name != "value_delta"}
+        return copied
+
     def own_tensors(self) -> dict[str, Tensor]:
         """The state without the memory, which is stored beside it: detached, on the CPU.
 

@@ -69,14 +69,13 @@ def attend(
         from dsearch.engine import GradientQuery, LayerOptions, attention_parts
         from dsearch.engine.indexing.own_vectors import query_states
 
-        model, purpose = chosen.pop("model"), chosen.pop("purpose")
+        model = chosen.pop("model")
         selected: Any = {"among": among, "exclude": exclude or []}
         query = GradientQuery(
             states=None if states is None else query_states(states),
             texts=queries or None,
             ids=ids or None,
             model=model,
-            purpose=purpose or "search",
             filter=options.filter_of(filter),
             options=LayerOptions(**chosen, **selected),
         )

@@ -14,11 +14,10 @@ from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome, typed
-from dsearch.cli.training.output import ANSWERS, answers_now, epochs_text
+from dsearch.cli.training.output import answers_now, epochs_text
 from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
 from dsearch.errors import HomeLocked, InvalidRequest, amount
 from dsearch.results import Model
-from dsearch.types import PURPOSES, Purpose
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -39,16 +38,14 @@ def models(
     with opened_engine(home, readonly=True) as (engine, _):
         target = engine.collection(collection)
         listed = list_models(target)
-        histories = {purpose: target.store.model_history(purpose) for purpose in PURPOSES}
+        history = target.store.model_history()
     if json:
         print_json(listed.models)
         return
     for model in listed.models:
         typer.echo(f"{'*' if model.live else ' '} {model.version:<4} {_described(model)}")
-    if histories["search"]:
-        typer.echo(f"answered, the latest first: {', '.join([*histories['search'], 'v0'])}")
-    if histories["predict"]:
-        typer.echo(f"predicted, the latest first: {', '.join([*histories['predict'], 'as search'])}")
+    if history:
+        typer.echo(f"answered, the latest first: {', '.join([*history, 'v0'])}")
 
 
 @models_app.command()
@@ -77,31 +74,23 @@ def rollback(
     ] = None,
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
-    purpose: Annotated[
-        Purpose, typer.Option(help="What it answers again: searches or predictions.")
-    ] = "search",
     json: options.AsJson = False,
 ) -> None:
     """Let the version answer that did before the present one; with --rows take back remembered queries."""
     if rows is not None:
-        if purpose != "search":
-            raise InvalidRequest(
-                "--rows takes back remembered queries, which answer searches; leave it out, or "
-                f"--purpose {purpose}"
-            )
         _rollback_rows(rows, collection, home, json=json)
         return
     try:
         with opened_engine(home, readonly=False) as (engine, _):
             target = engine.collection(collection)
-            before = target.answering(purpose)
-            version = target.rollback(purpose)
+            before = target.live_model
+            version = target.rollback()
     except HomeLocked as locked:
         with server_of(locked) as client:
-            answer = client.rollback(collection, purpose)
+            answer = client.rollback(collection)
         version, before = answer.model, answer.previous
-    content = {"model": version, "previous": before, "purpose": purpose}
-    show_outcome(f"{collection}: {version} {ANSWERS[purpose]}, in place of {before}", content, json=json)
+    content = {"model": version, "previous": before}
+    show_outcome(f"{collection}: {version} answers now, in place of {before}", content, json=json)
 
 
 def _rollback_rows(sequence: int, collection: str, home: Path | None, *, json: bool) -> None:
@@ -119,21 +108,16 @@ def promote(
     version: Annotated[str, typer.Argument(help="Version; v0 is the untrained model.")],
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
-    purpose: Annotated[
-        Purpose | None,
-        typer.Option(help="What it answers: searches or predictions [default: its own purpose]."),
-    ] = None,
     json: options.AsJson = False,
 ) -> None:
-    """Let a version answer from now on. One that learned to predict a field answers no searches."""
+    """Let a version answer from now on."""
     try:
         with opened_engine(home, readonly=False) as (engine, _):
-            answers = engine.collection(collection).promote(version, purpose)
+            engine.collection(collection).promote(version)
     except HomeLocked as locked:
         with server_of(locked) as client:
-            answers = client.promote(collection, version, purpose).purpose
-    content = {"model": version, "purpose": answers}
-    show_outcome(f"{collection}: {version} {ANSWERS[answers]}", content, json=json)
+            client.promote(collection, version)
+    show_outcome(f"{collection}: {version} answers now", {"model": version}, json=json)
 
 
 def remember(
@@ -245,12 +229,12 @@ def _described(model: Model) -> str:
     record = model.record
     if not record:
         return "untrained"
-    if model.purpose == "predict" and record.get("field") is not None:
+    problem = "" if model.problem is None else f"; no longer served: {model.problem}"
+    if record.get("field") is not None:
         verdict = f"{record.get('gate', {}).get('verdict', 'none')}, {record.get('verdict', '')}"
-        learned = f"predicts {record.get('field')!r}, from {model.parent}"
-        return f"{learned}, {amount(record.get('examples', '?'), 'document')}; gate: {verdict}"
+        learned = f"values of {record['field']!r} learned behind {model.parent}"
+        return f"{learned}, {amount(record.get('examples', '?'), 'document')}; gate: {verdict}{problem}"
     if record.get("scope") == "uploaded":
-        problem = "" if model.problem is None else f"; no longer served: {model.problem}"
         return f"uploaded, from {model.parent}; gate: none{problem}"
     origin = f"from {model.parent}, {_queries(record)}"
     if record.get("scope") == "tune":
@@ -276,7 +260,6 @@ def _described(model: Model) -> str:
             + f"seed {chosen.get('seed', '?')}"
         )
     gate = record.get("gate", {}).get("verdict", "none")
-    problem = "" if model.problem is None else f"; no longer served: {model.problem}"
     verdict = f", {record['verdict']}" if record.get("verdict") else ""
     return f"{origin}; gate: {gate}{verdict}{problem}"
 

@@ -11,7 +11,6 @@ import typer
 from dsearch.cli.session import print_json, typed
 from dsearch.cli.training.session import stop_unless
 from dsearch.errors import amount
-from dsearch.types import Purpose
 
 if TYPE_CHECKING:
     from dsearch.jobs import TrainingJob
@@ -41,22 +40,14 @@ class Outcome:
         stop_unless(self.live or not promote)
 
 
-ANSWERS: dict[Purpose, str] = {"search": "answers now", "predict": "answers predictions now"}
-
-
-def answers_now(collection: str, version: str, parent: str, purpose: Purpose = "search") -> str:
+def answers_now(collection: str, version: str, parent: str) -> str:
     """A line about a version that answers, with the way back."""
-    if purpose == "predict":
-        back = typed("rollback", "--purpose", purpose, "-c", collection)
-    else:
-        back = typed("promote", parent, "-c", collection)
-    return f"{version} {ANSWERS[purpose]}; back with: {back}"
+    return f"{version} answers now; back with: {typed('promote', parent, '-c', collection)}"
 
 
-def verdict_line(collection: str, sentence: str, *, live: bool, purpose: Purpose = "search") -> str:
+def verdict_line(collection: str, sentence: str, *, live: bool) -> str:
     """The decision in one sentence, with the way back from a version that answers."""
-    of_purpose = () if purpose == "search" else ("--purpose", purpose)
-    return f"{sentence} Undo: {typed('rollback', *of_purpose, '-c', collection)}" if live else sentence
+    return f"{sentence} Undo: {typed('rollback', '-c', collection)}" if live else sentence
 
 
 def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
@@ -155,15 +146,15 @@ def _lines_of_values(collection: str, field: str, learned: JobResult, registered
     assert isinstance(trained, TrainedValues)
     return [
         (
-            f"{collection}: {version} learned to predict {field!r} ({trained.record['kind']}) from "
+            f"{collection}: {version} learned values of {field!r} ({trained.record['kind']}) from "
             f"{amount(learned.examples, 'document')} in {trained.seconds:.1f} s "
-            f"({epochs_text(trained.epochs)})"
+            f"({epochs_of_values(trained.epochs)})"
         ),
         trained.to_text(),
         *(
             kept_lines(collection, registered, f"predict with model={version!r}")
             if registered.live is None
-            else [answers_now(collection, version, registered.parent, "predict")]
+            else [answers_now(collection, version, registered.parent)]
         ),
     ]
 
@@ -173,6 +164,11 @@ def epochs_text(epochs: int | str) -> str:
     if epochs == 0:
         return "0 epochs: no amount of training answered held-out queries better"
     return amount(epochs, "epoch") if isinstance(epochs, int) else f"{epochs} epochs"
+
+
+def epochs_of_values(epochs: int) -> str:
+    """Count the epochs of learned values; none where the regression that they start from is as good."""
+    return amount(epochs, "epoch") if epochs else "0 epochs: the ridge regression that training starts from"
 
 
 def _served(share: float, keyword_factor: float) -> str:

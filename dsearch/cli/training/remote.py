@@ -12,6 +12,7 @@ from dsearch.cli.training.output import (
     Outcome,
     answers_now,
     decision_lines,
+    epochs_of_values,
     epochs_text,
     is_kept,
     verdict_line,
@@ -19,7 +20,6 @@ from dsearch.cli.training.output import (
 from dsearch.cli.training.session import JudgedFolder, judged_job
 from dsearch.errors import HomeLocked, InvalidRequest, amount
 from dsearch.jobs import LearningJob, TrainingJob, request_of
-from dsearch.types import Purpose
 
 AnyJob = TypeVar("AnyJob", bound=LearningJob)
 
@@ -60,21 +60,19 @@ def train_by_server(
         task = client.train(collection, **request_of(job))
         result = ended_task(client, task, f"training of {collection}", unit="steps")
     live, version, trained = result["live"], result.pop("model"), result["trained"]
-    purpose: Purpose = "search" if job.field is None else "predict"
-    unit = ("query", "queries") if purpose == "search" else ("document",)
-    try_it = None if purpose == "search" else f"predict with model={trained!r}"
+    unit = ("query", "queries") if job.field is None else ("document",)
+    count_epochs = epochs_text if job.field is None else epochs_of_values
+    try_it = None if job.field is None else f"predict with model={trained!r}"
     learned = amount(result["examples"], *unit)
     lines = [
-        verdict_line(collection, result["verdict"], live=live, purpose=purpose),
+        verdict_line(collection, result["verdict"], live=live),
         (
             f"{collection}: {trained} trained on {learned} in {result['seconds']:.1f} s "
-            f"({epochs_text(result['epochs'])})"
+            f"({count_epochs(result['epochs'])})"
         ),
         f"gate: {result['reason']}",
         *decision_lines(result),
-        answers_now(collection, version, result["parent"], purpose)
-        if live
-        else is_kept(collection, trained, try_it),
+        answers_now(collection, version, result["parent"]) if live else is_kept(collection, trained, try_it),
     ]
     return Outcome(live, {"version": version, **result}, lines)
 

@@ -42,7 +42,7 @@ from dsearch.jobs import (
     TuningJob,
 )
 from dsearch.results import Task, TaskPage
-from dsearch.types import Purpose, RowSource, TaskState
+from dsearch.types import RowSource, TaskState
 
 if TYPE_CHECKING:
     from dsearch.training import Observer
@@ -124,12 +124,11 @@ class LocalUpkeep:
 
         opened, layer = self.engine.collection(collection), savable_layer(layer)
         upload = upload_of(layer, encoder, parent)
-        purpose = options.get("purpose", "search")
         # A function scores the documents that are encoded in the same call.
         alone = callable(evidence) and bool(options.get("encode_documents")) and is_search_layer(layer)
         pending = None if alone else kept_version(layer, evidence, measure, options)
         if pending is not None:
-            before = pending.scores_of_live(live := opened.answering(purpose))
+            before = pending.scores_of_live(live := opened.live_model)
             without: SaveOptions = {**options, "promote": False, "accept": False}
             task = self.save_model(
                 collection, layer, encoder=encoder, parent=parent, record=record, **without
@@ -145,7 +144,7 @@ class LocalUpkeep:
             return self.judge_model(collection, version, scores, **verdict_options(options))
         evidence_report: Any = evidence
         if not alone:
-            evidence_report = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose))
+            evidence_report = evidence_by(layer, evidence, measure, lambda: opened.live_model)
         trained: Any = layer if alone else layer_head(layer, upload.head)
 
         def work(opened: Collection) -> dict[str, Any]:
@@ -321,15 +320,13 @@ class LocalModels:
         """Every version with what is known of it; v0 is the untrained one."""
         return calls.list_models(self.engine.collection(collection))
 
-    def promote(
-        self, collection: str, version: str, purpose: Purpose | None = None
-    ) -> results.PromotionResult:
+    def promote(self, collection: str, version: str) -> results.PromotionResult:
         """Let a version answer from now on; to undo it promote `previous`."""
-        return calls.promote(self.engine.collection(collection), version, purpose)
+        return calls.promote(self.engine.collection(collection), version)
 
-    def rollback(self, collection: str, purpose: Purpose = "search") -> results.PromotionResult:
-        """Let the version answer again for a purpose that did before the live one."""
-        return calls.rollback(self.engine.collection(collection), purpose)
+    def rollback(self, collection: str) -> results.PromotionResult:
+        """Let the version answer again that did before the live one."""
+        return calls.rollback(self.engine.collection(collection))
 
     def rollback_rows(
         self,

@@ -10,7 +10,7 @@ from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.wire import head_file, path_of, question
 from dsearch.results import DraftAdded, MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped
-from dsearch.types import Purpose, RowSource
+from dsearch.types import RowSource
 
 
 class ModelOperations:
@@ -23,24 +23,22 @@ class ModelOperations:
         return wire.parse(Models, wire.content_of(answer))
 
     @operation
-    def promote(self, collection: str, version: str, purpose: Purpose | None = None) -> Flow[PromotionResult]:
+    def promote(self, collection: str, version: str) -> Flow[PromotionResult]:
         """Make a version live; to undo it promote `previous`. `POST …/promote`
 
         Args:
             collection: its name.
             version: a version; v0 is the untrained one.
-            purpose: search or predict, for which it answers from now on; its own when None.
         """
-        chosen = {} if purpose is None else {"purpose": purpose}
         path = path_of(collection, "models", version, "promote")
-        answer = yield Request("POST", path, chosen, writes=True)
+        answer = yield Request("POST", path, writes=True)
         return wire.parse(PromotionResult, wire.content_of(answer))
 
     @operation
-    def rollback(self, collection: str, purpose: Purpose = "search") -> Flow[PromotionResult]:
-        """Make the version live again that answered before for a purpose. `POST …/models/rollback`"""
+    def rollback(self, collection: str) -> Flow[PromotionResult]:
+        """Make the version live again that answered before. `POST …/models/rollback`"""
         path = path_of(collection, "models", "rollback")
-        answer = yield Request("POST", path, {"purpose": purpose}, writes=True, repeatable=False)
+        answer = yield Request("POST", path, writes=True, repeatable=False)
         return wire.parse(PromotionResult, wire.content_of(answer))
 
     @operation

@@ -214,8 +214,7 @@ class TaskOperations:
         upload, live = upload_of(layer, encoder, parent), ""
         if callable(evidence):
             answer = yield Request("GET", path_of(collection, "models"))
-            models = wire.parse(Models, wire.content_of(answer))
-            live = models.predict if options.get("purpose") == "predict" else models.live
+            live = wire.parse(Models, wire.content_of(answer)).live
         pending = kept_version(layer, evidence, measure, options)
         if pending is not None:
             before = pending.scores_of_live(live)

@@ -31,7 +31,7 @@ from dsearch.engine.indexing.chunking import PassageLengths, encode, passage_tab
 from dsearch.engine.indexing.tokens import Encoded, encode_rounded
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
 from dsearch.engine.options import KeyOptions, keyword_texts, language_of, stop_words_of, tokenizer_for
-from dsearch.engine.snapshot.fresh import Fresh, keyword_of
+from dsearch.engine.snapshot.fresh import Fresh, SnapshotTokens, keyword_of
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
 from dsearch.index import Generation, KeywordIndex, remove_unfinished
@@ -66,7 +66,7 @@ class EncodedDocuments:
     state: Snapshot
     embeddings: Float32[np.ndarray, "positions encoder_dim"]
     further: Mapping[int, Passages] = field(default_factory=dict[int, Passages])
-    tokens: TokenTable | None = None
+    tokens: TokenTable | SnapshotTokens | None = None
 
 
 def write_documents(
@@ -86,7 +86,7 @@ def write_documents(
     visible = state.visible()
     rows = state.rows(visible)
     order = np.argsort(rows)
-    by_row = {int(state.rows(np.array([at]))[0]): documents.further[at] for at in documents.further}
+    by_row = _by_row(state, documents.further)
     embeddings, tokens = documents.embeddings[visible[order]], documents.tokens
     beside = None if tokens is None else (tokens.codec, map(tokens.document, visible[order].tolist()))
     _build(folder / FOLDER, version, FIRST, store, state, rows[order], embeddings, by_row, encoder, beside)
@@ -167,6 +167,15 @@ class ModelDocuments:
                     return part
         return None
 
+    def encoded(self, version: str) -> EncodedDocuments | None:
+        """Return the present documents as this version embeds them; None if it has none of its own."""
+        if not self.has(version):
+            return None
+        state = self.snapshot(version)
+        return EncodedDocuments(
+            state, state.embeddings(np.arange(state.positions)), _further_passages(state), state.tokens
+        )
+
     def renew(self, version: str) -> int:
         """Build the next generation of this version, with all documents written since; return its number.
 
@@ -180,7 +189,7 @@ class ModelDocuments:
         rows = state.rows(visible)
         order = np.argsort(rows)
         embeddings = state.embeddings(visible[order])
-        by_row = _further_by_row(state)
+        by_row = _by_row(state, _further_passages(state))
         identity = self._encoders.identity_of(version)
         name, tokens = f"{int(numbers[-1]) + 1:06d}", state.tokens
         beside = None if tokens is None else (tokens.codec, map(tokens.document, visible[order].tolist()))
@@ -316,18 +325,24 @@ def _build(
     )
 
 
-def _further_by_row(state: Snapshot) -> dict[int, Passages]:
-    """The passages of a state's long documents that can be found, by their rows."""
+def _by_row(state: Snapshot, further: Mapping[int, Passages]) -> dict[int, Passages]:
+    """The passages of documents by their rows, given by their positions."""
+    rows = state.rows(np.array([*further], np.int64))
+    return dict(zip(rows.tolist(), further.values(), strict=True))
+
+
+def _further_passages(state: Snapshot) -> dict[int, Passages]:
+    """The passages of a state's long documents that can be found, by their positions."""
     passages_of: dict[int, Passages] = {}
     passages = state.passages
     if passages is None:
         return passages_of
     long = np.intersect1d(passages.long, state.visible())
-    for at, row in zip(long.tolist(), state.rows(long).tolist(), strict=True):
+    for at in long.tolist():
         numbers = np.flatnonzero(passages.owners == at)
         keys = [at, *(state.positions + numbers).tolist()]
         spans = [span[1:] for key in keys if (span := passages.span_of(key)) is not None]
-        passages_of[row] = Passages(np.array(spans, np.int64), passages.embeddings(numbers))
+        passages_of[at] = Passages(np.array(spans, np.int64), passages.embeddings(numbers))
     return passages_of
 
 

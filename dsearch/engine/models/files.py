@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_arrays
@@ -38,9 +37,7 @@ from dsearch.engine.models.training_record import LEARNED_NAME, LearnedQueries
 from dsearch.errors import Command, Conflict, Gone, InvalidRequest, UnsupportedFormat
 from dsearch.index import Manifest
 from dsearch.index.durable import file_digest, publish_folder, sync_folder
-from dsearch.store import AS_SEARCH, Store
-from dsearch.store.documents.purposes import checked_purpose
-from dsearch.types import Purpose
+from dsearch.store import ModelRecord, Store
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
@@ -146,7 +143,6 @@ def save_model(
         "format": format,
         "version": version,
         "parent": parent,
-        "purpose": _purpose(store, record, parent),
         "encoder": store.encoder,
         "head": head.config(),
         "files": files,
@@ -155,16 +151,6 @@ def save_model(
     publish_folder(unfinished, folder)
     store.add_model(version, parent, record)
     return version
-
-
-def _purpose(store: Store, record: dict[str, Any], parent: str) -> Purpose:
-    """The purpose of a new version: what was made from one for predictions is one itself.
-
-    Raises:
-        InvalidRequest: a record that states no purpose that there is.
-    """
-    own = checked_purpose(record.get("purpose", "search"))
-    return "predict" if "predict" in (own, store.purpose_of(parent)) else "search"
 
 
 def load_head(store: Store, version: str, memory: FixedMemory | None = None) -> Head:
@@ -261,45 +247,35 @@ def load_learned_queries(store: Store, version: str) -> LearnedQueries | None:
     return LearnedQueries.from_bytes(verified(store, version, LEARNED_NAME, files[LEARNED_NAME]["sha256"]))
 
 
-def way_back(store: Store, purpose: Purpose = "search") -> list[str]:
+def way_back(store: Store) -> list[str]:
     """List the versions to roll back to, in order of promotion; the first is the untrained one.
-
-    Of predictions the first is AS_SEARCH. Versions that this release does not serve are left out.
 
     Like the pages that a browser goes back to: a version that was promoted lies on top of the one that
     answered before; going back to one, by rollback or by promoting it again, takes away what lies above.
+    Versions that this release does not serve are left out.
     """
-    first = UNTRAINED if purpose == "search" else AS_SEARCH
-    served = {
-        first,
-        UNTRAINED,
-        *(model.version for model in store.models() if retired_part(model.record) is None),
-    }
-    pile = [first]
-    for version in reversed(store.model_history(purpose)):
+    pile = [UNTRAINED]
+    for version in reversed(store.model_history()):
         if version in pile:
             del pile[pile.index(version) + 1 :]
         else:
             pile.append(version)
+    served = {UNTRAINED, *(model.version for model in store.models() if retired_part(store, model) is None)}
     return [version for version in pile if version in served]
 
 
-def before_live(store: Store, purpose: Purpose = "search") -> str:
-    """Return the version that a rollback promotes; AS_SEARCH for predictions without one of their own.
+def before_live(store: Store) -> str:
+    """Return the version that a rollback promotes.
 
     Raises:
-        Conflict: the first is live, and nothing lies before it.
+        Conflict: the untrained one is live, and nothing lies before it.
     """
-    pile = way_back(store, purpose)
-    latest = [*store.model_history(purpose), pile[0]][0]
-    answers = latest if latest == AS_SEARCH else served_version(store, latest)
+    pile, answers = way_back(store), served_version(store)
     if pile[-1] == answers:
         pile.pop()
     if not pile:
-        nothing = "nothing answered before it" if purpose == "search" else "nothing predicted before it"
-        named = "the version for searches" if answers == AS_SEARCH else answers
         raise Conflict(
-            f"{named} answers, and {nothing}; promote a version",
+            f"{answers} answers, and nothing answered before it; promote a version",
             hint=Command("promote", ("VERSION", "-c", store.name)),
         )
     return pile[-1]
@@ -329,16 +305,15 @@ OVERLAY_NAME = "overlay.safetensors"
 CONSTANT = "constant"
 
 
-def retired_part(record: Mapping[str, Any]) -> str | None:
-    """Name the part of a model that this release does not serve; None for a model that it serves.
-
-    Args:
-        record: of the model, as it was registered.
-    """
+def retired_part(store: Store, model: ModelRecord) -> str | None:
+    """Name the part of a version that this release does not serve; None for a version that it serves."""
+    record = model.record
     if OVERLAY_NAME in record.get("files", {}):
         return "changed keys of single documents (--overlay)"
     if record.get("head", {}).get("fusion", CONSTANT) != CONSTANT:
         return "a keyword weight of the query (--fusion gate)"
+    if store.predicts_only(model.version):
+        return "an attention that was trained for predictions apart from searches"
     return None
 
 
@@ -347,13 +322,13 @@ def served_version(store: Store, version: str | None = None) -> str:
 
     Args:
         store: the collection's.
-        version: the live one for searches when None.
+        version: the live one when None.
 
     Raises:
         ModelNotFound: no such version.
     """
     model = store.model(store.live_model() if version is None else version)
-    while model.parent is not None and retired_part(model.record) is not None:
+    while model.parent is not None and retired_part(store, model) is not None:
         model = store.model(model.parent)  # registered for as long as its children are
     return model.version
 
@@ -365,7 +340,7 @@ def require_served(store: Store, version: str) -> None:
         ModelNotFound: no such version.
         Gone: it has a part that this release does not serve.
     """
-    part = retired_part(store.model(version).record)
+    part = retired_part(store, store.model(version))
     if part is not None:
         raise Gone(
             f"model {version} of collection {store.name!r} has {part}, which this release no longer serves; "
@@ -377,7 +352,7 @@ def require_served(store: Store, version: str) -> None:
 def live_problem(store: Store) -> str | None:
     """Say why the version that was promoted does not answer, and which one does; None where it answers."""
     live = store.live_model()
-    part = retired_part(store.model(live).record)
+    part = retired_part(store, store.model(live))
     if part is None:
         return None
     answers = served_version(store, live)

@@ -17,7 +17,7 @@ from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import COVERAGE_DOCUMENTS
-from dsearch.types import Purpose, Stamp
+from dsearch.types import Stamp
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 
@@ -41,13 +41,12 @@ def attend(
     queries: Queries,
     *,
     model: str | None,
-    purpose: Purpose,
     filter: object | None,
     options: LayerOptions,
 ) -> AttendResult:
     """See `Collection.attend`."""
     with torch.inference_mode():
-        layer, stamp, states, texts = resolve_inputs(collection, queries, model, purpose, filter, options)
+        layer, stamp, states, texts = resolve_inputs(collection, queries, model, filter, options)
         output = layer(states, texts)
     ids = collection.ids_at(layer.snapshot, output.positions)
     return AttendResult(output, ids, stamp, coverage_note(layer, output))
@@ -72,7 +71,6 @@ def resolve_inputs(
     collection: CollectionState,
     queries: Queries,
     model: str | None,
-    purpose: Purpose,
     filter: object | None,
     options: LayerOptions,
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
@@ -83,9 +81,7 @@ def resolve_inputs(
         mode = "dense" if mode == "hybrid" else mode
     else:
         require_field(options)
-    layer, stamp = collection.layer_and_stamp(
-        model=model, purpose=purpose, filter=filter, **{**options, "mode": mode}
-    )
+    layer, stamp = collection.layer_and_stamp(model=model, filter=filter, **{**options, "mode": mode})
     if isinstance(queries, Tensor):
         return layer, stamp, queries, None
     mode = mode if layer.match is None else "keyword"  # texts are compared, not embeddings

@@ -37,7 +37,7 @@ from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound, amount
 from dsearch.results import Attention, Gradients
-from dsearch.types import Purpose, Stamp
+from dsearch.types import Stamp
 
 Precision = Literal["float32", "float64"]
 Part = Literal["keys", "values", "parts", "slopes", "positions", "texts"]
@@ -53,8 +53,7 @@ class GradientQuery:
         states: query states; of texts alone the encoder gives them.
         ids: documents whose embeddings are the states, in place of both.
         texts: the words of each query, for the keyword leg; dense search without them.
-        model: a version; the stamp's, or the live one of the purpose, when None.
-        purpose: search or predict.
+        model: a version; the stamp's, or the live one, when None.
         stamp: the state to be asked; the present one when None.
         filter: a condition on metadata that documents must meet.
         dtype: what everything is computed in.
@@ -70,7 +69,6 @@ class GradientQuery:
     states: Float[Tensor, "batch encoder_dim"] | None = None
     texts: Sequence[str] | None = None
     model: str | None = None
-    purpose: Purpose = "search"
     stamp: Stamp | None = None
     filter: object | None = None
     dtype: Precision = "float32"
@@ -277,7 +275,7 @@ def layer_of(
         model = draft.parent
     if stamp is not None and model not in (None, stamp.model):
         raise InvalidRequest(f"model={model!r} with a stamp of {stamp.model!r}; leave the model out")
-    version = model or (collection.answering(query.purpose) if stamp is None else stamp.model)
+    version = model or (collection.live_model if stamp is None else stamp.model)
     snapshot = collection.snapshot_for(version) if stamp is None else collection.snapshot_at(stamp)
     head = (
         draft.head

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Int64
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.engine.models.values import READOUT
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.results import FieldPrediction
@@ -41,7 +42,7 @@ class LearnedValues:
     def of(cls, collection: CollectionState, stamp: Stamp, head: Head, field: str) -> LearnedValues | None:
         """Return the learned values of a field; None if the version learned none for it."""
         record = {} if stamp.model == "v0" else collection.store.model(stamp.model).record
-        readout: Mapping[str, Any] = record.get("readout") or {}
+        readout: Mapping[str, Any] = record.get(READOUT) or {}
         if head.output is None or readout.get("field") != field:
             return None
         return cls(head, readout["kind"], readout.get("labels") or ())

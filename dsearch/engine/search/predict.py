@@ -35,7 +35,6 @@ from dsearch.errors import InvalidRequest
 from dsearch.results import Evidence, FieldPrediction, Predictions
 from dsearch.store.filters.field_names import refuse_misspelt
 from dsearch.store.filters.parse import parse_field
-from dsearch.types import Purpose
 
 
 def predict(
@@ -45,7 +44,6 @@ def predict(
     field: str,
     evidence: int,
     model: str | None,
-    purpose: Purpose,
     filter: object | None,
     options: LayerOptions,
 ) -> Predictions:
@@ -53,7 +51,7 @@ def predict(
     if evidence < 0:
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
     with torch.inference_mode():
-        layer, stamp, states, texts = resolve_inputs(collection, queries, model, purpose, filter, options)
+        layer, stamp, states, texts = resolve_inputs(collection, queries, model, filter, options)
         learned = LearnedValues.of(collection, stamp, layer.head, field)
         if layer.over == "all":
             pooled = _from_all(collection, layer, states, texts, field, evidence, learned)

@@ -22,10 +22,11 @@ import numpy as np
 from dsearch.attention.memory_rows import TRUSTED, MemoryRows
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.engine.models.memory import index_keys
+from dsearch.engine.models.values import SCOPE
 from dsearch.engine.state.live import LiveState
 from dsearch.errors import InvalidRequest
 from dsearch.results import RowsDropped
-from dsearch.store import MemoryRow, Store
+from dsearch.store import MemoryRow, ModelRecord, Store
 from dsearch.types import RowSource
 
 Kind = TypeVar("Kind", bound=HeadFormulas)
@@ -119,11 +120,17 @@ class RememberedRows:
             if key not in self._heads:
                 record = self._store.model(version)
                 own = "query_encoder" in record.record or "documents" in record.record
-                extended = head if own else self._extended(version, head, record.written, state)
+                extended = head if own else self._extended(version, head, self._fitted(record), state)
                 while len(self._heads) >= _HEADS:
                     del self._heads[next(iter(self._heads))]
                 self._heads[key] = extended
             return self._heads[key]
+
+    def _fitted(self, record: ModelRecord) -> int:
+        """The operation that registered the memory of a version, which may have it from another one."""
+        while record.record.get("scope") == SCOPE and record.parent is not None:
+            record = self._store.model(record.parent)
+        return record.written
 
     def _extended(self, version: str, head: Kind, registered: int, state: _RowsState) -> Kind:
         """The head with the rows of a state, from those of the state before where they are the first."""

@@ -43,7 +43,7 @@ from dsearch.engine.state.remembered import RememberedRows
 from dsearch.errors import Command, CorruptData, DocumentNotFound, UnsupportedFormat
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
-from dsearch.types import Mode, PendingDocuments, Purpose, Stamp
+from dsearch.types import Mode, PendingDocuments, Stamp
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
@@ -78,7 +78,7 @@ class CollectionState:
         self._heads = KeptHeads(store)
         self.remembered = RememberedRows(store, self._writing, self._live)
         self.drafts = DraftHeads()
-        self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
+        self._served = ("", "")  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store, suggest=True)
         self.kept_documents = KeptDocuments(store)
         self.kept_fields = KeptFields(store)
@@ -137,14 +137,10 @@ class CollectionState:
 
     @property
     def live_model(self) -> str:
-        """Version that answers searches by default; see models/files.py for one that cannot be served."""
-        return self.answering("search")
-
-    def answering(self, purpose: Purpose) -> str:
-        """Return the version that answers for a purpose; for predictions that of searches without an own."""
-        live, served = self.store.live_model(purpose), self._served.get(purpose, ("", ""))
+        """Version that answers by default; see models/files.py for one that cannot be served."""
+        live, served = self.store.live_model(), self._served  # read once, for other threads
         if live != served[0]:
-            served = self._served[purpose] = live, served_version(self.store, live)
+            served = self._served = live, served_version(self.store, live)
             if served[1] != live:
                 _log.warning("%s", live_problem(self.store))
         return served[1]
@@ -174,7 +170,6 @@ class CollectionState:
             pending=counts.pending,
             generation=generation.number if generation else 0,
             model=self.live_model,
-            predict_model=self.answering("predict"),
             model_problem=live_problem(self.store),
             sequence=self.store.sequence,
             encoder=self.store.encoder,
@@ -189,15 +184,14 @@ class CollectionState:
         self,
         *,
         model: str | None = None,
-        purpose: Purpose = "search",
         filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> tuple[SearchLayer, Stamp]:
         """Return a layer over the present state (after a filter) with a model's head, and its stamp.
 
-        Without a model it is the one that answers for the purpose.
+        Without a model it is the live one.
         """
-        version = self.answering(purpose) if model is None else model
+        version = self.live_model if model is None else model
         snapshot = self.snapshot_for(version)
         head = self.head(version, snapshot.sequence)
         layer = self.layer_over(self.narrowed(snapshot, filter), head, options)

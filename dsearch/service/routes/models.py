@@ -32,11 +32,9 @@ from dsearch.service.wire.requests import (
     MAX_STREAM_BYTES,
     RequestModel,
     StrictRoute,
-    allowed,
     limited,
     require_type,
 )
-from dsearch.types import Purpose
 
 router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)
 
@@ -48,23 +46,6 @@ async def list_models(collection: str, service: TheService) -> Response:
     return json_answer(await service.read(service.catalogue.call(calls.list_models, collection)))
 
 
-_Purpose = Annotated[Purpose, allowed("search or predict")]
-
-
-class PromoteParameters(RequestModel):
-    """Purpose of a promotion."""
-
-    purpose: _Purpose | None = Field(
-        None, description="what it answers from now on, search or predict; its own purpose if not given"
-    )
-
-
-class RollbackParameters(RequestModel):
-    """Purpose of a rollback."""
-
-    purpose: _Purpose = Field("search", description="search or predict")
-
-
 @router.post(
     "/{version}/promote",
     response_model=PromotionResult,
@@ -72,14 +53,9 @@ class RollbackParameters(RequestModel):
         CollectionNotFound, ModelNotFound, Gone, InvalidRequest, Conflict, CorruptData, Overloaded
     ),
 )
-async def promote_model(
-    collection: str, version: str, service: TheService, parameters: Annotated[PromoteParameters, Query()]
-) -> Response:
-    """Make a version live. Nothing is rebuilt; to undo it, promote `previous` for the same purpose.
-
-    A version that learned to predict a field answers predictions, and no searches.
-    """
-    change = service.catalogue.write(calls.promote, collection, version, parameters.purpose)
+async def promote_model(collection: str, version: str, service: TheService) -> Response:
+    """Make a version live. Nothing is rebuilt; to undo it, promote `previous`."""
+    change = service.catalogue.write(calls.promote, collection, version)
     return json_answer(await service.writing.run(change))
 
 
@@ -88,11 +64,9 @@ async def promote_model(
     response_model=PromotionResult,
     responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
 )
-async def rollback_model(
-    collection: str, service: TheService, parameters: Annotated[RollbackParameters, Query()]
-) -> Response:
-    """Make the previously live version of a purpose live again."""
-    change = service.catalogue.write(calls.rollback, collection, parameters.purpose)
+async def rollback_model(collection: str, service: TheService) -> Response:
+    """Make the previously live version live again."""
+    change = service.catalogue.write(calls.rollback, collection)
     return json_answer(await service.writing.run(change))
 
 
@@ -238,7 +212,7 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
             if fields["parent"] is not None:
                 opened.store.model(fields["parent"])
             if fields["before"] is not None:
-                fields["live"] = fields["live"] or calls.answering(opened, fields["purpose"])
+                fields["live"] = fields["live"] or opened.live_model
         return {**fields, **upload}
 
     try:
@@ -270,7 +244,7 @@ async def judge_model(collection: str, version: str, body: JudgeRequest, service
     def read() -> dict[str, Any]:
         with service.catalogue.using(collection) as opened:
             calls.require_unjudged(opened, version)
-            live = body.live or calls.answering(opened, opened.store.purpose_of(version))
+            live = body.live or opened.live_model
         return {**body.model_dump(by_alias=True), "version": version, "live": live}
 
     task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))

@@ -12,7 +12,7 @@ from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.errors import DimensionMismatch, amount
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, AttendFields, Number, Vector
 from dsearch.service.wire.requests import RequestModel, allowed, encodable
-from dsearch.types import Purpose, Stamp
+from dsearch.types import Stamp
 
 StateText = Annotated[
     str,
@@ -107,13 +107,11 @@ class Differentiable(AttendFields):
         states = None if self.vectors is None else query_vectors(self.vectors, dimension, padding=True)
         options = self.attention_options()
         model: str | None = options.pop("model")
-        purpose: Purpose | None = options.pop("purpose")
         stamp = None if self.stamp is None else Stamp(**self.stamp.model_dump())
         return GradientQuery(
             states=states,
             texts=self.queries,
             model=model,
-            purpose=purpose or "search",
             stamp=stamp,
             filter=self.tree(),
             dtype=self.dtype,

@@ -174,7 +174,6 @@ _COLLECTION = {
     "documents": 5183,
     "pending": 0,
     **_STAMP,
-    "predict_model": "v2",
     "second_stage": False,
     "search_fields": ["authors"],
     "model_problem": None,
@@ -235,14 +234,12 @@ EXAMPLES: dict[str, Any] = {
                 "live": False,
                 "problem": None,
                 "record": {},
-                "purpose": "search",
             }
         ],
-        "predict": "v2",
     },
     "ModelAdded": {"model": "v3", "parent": "v2", "sequence": 131},
     "DraftAdded": {"draft": "5f0d1c9a0f4b4f7e8f3f5d6c", "parent": "v2", "size_bytes": 9, "expires_s": 600.0},
-    "PromotionResult": {"model": "v2", "previous": "v1", "sequence": 130, "purpose": "search"},
+    "PromotionResult": {"model": "v2", "previous": "v1", "sequence": 130},
     "MemoryResult": {
         "model": "v3",
         "previous": "v2",

@@ -53,7 +53,6 @@ DESCRIPTIONS: dict[str, str] = {
     "previous": "what it was before; null: nothing",
     "problem": "what is wrong with it",
     "prompt_tokens": "tokens of the input",
-    "purpose": "what the version answers: search or predict",
     "queries": "texts of the queries",
     "query": "words of the query",
     "results": "one for each query, in their order",

@@ -79,7 +79,7 @@ class TrainRequest(Learning):
                 _EXAMPLE,
                 {"self_supervised": True},
                 {"from": "feedback"},
-                {"objective": "value", "field": "price"},
+                {"objective": "context", "field": "price"},
             ]
         },
     )

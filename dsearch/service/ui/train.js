@@ -173,11 +173,11 @@ function number(value) {
 // ---- versions: a tree by parents
 
 async function drawLineage(section, collection) {
-  const { live, predict, models: all } = await models(collection);
+  const { live, models: all } = await models(collection);
   const children = new Map();
   for (const one of all) (children.get(one.parent) ?? children.set(one.parent, []).get(one.parent)).push(one);
   const branch = (parent) => element("ul", "tree", ...(children.get(parent) ?? []).map((one) => {
-    const item = versionElement(one, answers(one, live, predict), section, collection);
+    const item = versionElement(one, one.version === live, section, collection);
     if (children.has(one.version)) item.append(branch(one.version));
     return item;
   }));
@@ -187,13 +187,8 @@ async function drawLineage(section, collection) {
     element("p", "quiet", "Which came from which."), branch(null), all.length > 1 ? back : "");
 }
 
-/** What a version answers at present; one for predictions answers no search. */
-function answers({ version }, live, predict) {
-  if (version === live) return "answers now";
-  return version === predict ? "answers predictions now" : "";
-}
-
-function versionElement({ version, record }, state, section, collection) {
+function versionElement({ version, record, problem }, live, section, collection) {
+  const state = problem ? `no longer served: ${problem}` : live ? "answers now" : "";
   const learned = [record.scope, record.examples && count(record.examples, "example")].filter(Boolean).join(", ");
   const item = element("li", "", element("strong", "", version), " ",
     state ? element("span", "moved", state)

@@ -3,6 +3,10 @@
 Files come first (written, synced, their folder synced), then one committed row makes them live. `live` is a
 log: the newest entry of a kind is the live one, so a switch is an insertion, and so is a rollback.
 
+Earlier releases trained models that answered predictions and no searches. They stay registered and never
+become live (`predicts_only`). Entries that name one are passed over, and so are all of kind "predict model",
+by which such releases kept the live model for predictions.
+
 Retention removes generations that are no longer needed; a purge removes the content of deleted documents.
 
 A deletion leaves a tombstone, because a generation built before it still has the row, and `changes_since`
@@ -31,8 +35,8 @@ from dsearch.store.sqlite.digest import (
 )
 from dsearch.store.sqlite.journal import Operation
 
-# "predict model": see purposes.py; "horizon": `purge`; "deleted model": purposes.py too; "judged": judged.py.
-Kind = Literal["generation", "model", "predict model", "horizon", "deleted model", "judged"]
+# "horizon": `purge`; "deleted model": `delete_model`; "judged": judged.py.
+Kind = Literal["generation", "model", "horizon", "deleted model", "judged"]
 UNTRAINED = "v0"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -88,11 +92,6 @@ def make_live(operation: Operation, kind: Kind, number: int) -> int:
     """Make a registered generation or model live, unless it is. Returns the operation's number."""
     if live(operation.connection, kind) == number:
         return operation.reached
-    return add_live(operation, kind, number)
-
-
-def add_live(operation: Operation, kind: Kind, number: int) -> int:
-    """Make a number the newest entry of its kind. Returns the operation's number."""
     operation.connection.execute("INSERT INTO live VALUES (?, ?, ?)", (operation.sequence, kind, number))
     operation.add_fact(record_fact(b"live", operation.sequence, kind, number))
     return operation.sequence
@@ -147,6 +146,79 @@ def model(connection: sqlite3.Connection, version: str) -> ModelRecord:
             return candidate
     versions = ", ".join([UNTRAINED, *(candidate.version for candidate in trained)])
     raise ModelNotFound(f"no model {version[:80]!r}; this collection has {versions}")
+
+
+def predicts_only(connection: sqlite3.Connection, number: int, cache: dict[int, bool] | None = None) -> bool:
+    """True for a model of an earlier release that answered predictions and no searches.
+
+    It learned to predict a field, or was made from a model that did. Its record has the purpose "predict", or
+    in still earlier releases no purpose and the objective "value".
+
+    Args:
+        connection: of the documents.
+        number: of the model; False for one that is not registered.
+        cache: results of earlier calls, which never change; extended.
+    """
+    cache = {} if cache is None else cache
+    line: list[int] = []
+    found = False
+    while number > 0:
+        if number in cache:
+            found = cache[number]
+            break
+        row = connection.execute("SELECT parent, record FROM model WHERE number = ?", (number,)).fetchone()
+        if row is None:
+            break
+        line.append(number)
+        record = parsed_record(row[1])
+        purpose = record.get("purpose")
+        if purpose == "predict" or (purpose is None and record.get("objective") == "value"):
+            found = True
+        if found or purpose == "search":
+            break
+        number = row[0]
+    cache.update(dict.fromkeys(line, found))
+    return found
+
+
+def model_history(connection: sqlite3.Connection, cache: dict[int, bool] | None = None) -> list[int]:
+    """Return the numbers of the models that were live, newest first; see `predicts_only`."""
+    history = live_history(connection, "model")
+    return [number for number in history if not predicts_only(connection, number, cache)]
+
+
+def live_model(connection: sqlite3.Connection, cache: dict[int, bool] | None = None) -> int:
+    """Return the number of the live model, 0 before any promotion.
+
+    Deleted models are passed over, since one that answered predictions may be the latest entry.
+    """
+    for number in model_history(connection, cache):
+        found = connection.execute("SELECT 1 FROM model WHERE number = ?", (number,)).fetchone()
+        if number == 0 or found is not None:
+            return number
+    return 0
+
+
+def delete_model(operation: Operation, version: str) -> int:
+    """Unregister a model; its number is not reused. Returns the operation's number.
+
+    Models that were made from it get its parent. Raises ModelNotFound, InvalidRequest (v0), Conflict (live).
+    """
+    connection, number = operation.connection, version_number(version)
+    if number == 0:
+        raise InvalidRequest(f"{UNTRAINED} is the untrained model and is always there; delete a trained one")
+    doomed = model(connection, version)
+    if live_model(connection) == number:
+        raise Conflict(f"model {version} answers now; promote another one first, or roll back")
+    predicting = predicts_only(connection, number)
+    for child in models(connection):
+        if child.parent == version:  # what it inherited stays known by its record
+            record = {**child.record, "purpose": "predict"} if predicting else child.record
+            rewrite_model(operation, child, doomed.parent or UNTRAINED, record)
+    fields = (number, version_number(doomed.parent or UNTRAINED), canonical_json(doomed.record))
+    connection.execute("DELETE FROM model WHERE number = ?", (number,))
+    operation.take_fact(record_fact(b"model", *fields, doomed.written))
+    return make_live(operation, "deleted model", number)
 
 
 def rewrite_model(operation: Operation, before: ModelRecord, parent: str, record: dict[str, Any]) -> int:

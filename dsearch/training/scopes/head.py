@@ -32,7 +32,7 @@ from dsearch.training.loop.loop import (
 from dsearch.training.loop.observer import Student
 from dsearch.training.losses.objectives import OBJECTIVES, TEACHER, Batch, FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.options import STORED_TYPES, HeadOptions, TrainingOptions
+from dsearch.training.options import STORED_TYPES, TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings
 from dsearch.training.relevant import padded
 from dsearch.training.scopes.stage_loss import StageLoss
@@ -131,7 +131,7 @@ def train_student(
     return _finished(student)
 
 
-def new_head(encoder_dim: int, options: HeadOptions, start: Head | None) -> Head:
+def new_head(encoder_dim: int, options: TrainingOptions, start: Head | None) -> Head:
     """Initial head of a training: identity projections, with keyword and hop settings of `start`."""
     head = Head(
         encoder_dim,
@@ -254,7 +254,7 @@ class _FrozenDocuments(NothingFurther):
 
 
 def descend(
-    loss: Float[Tensor, ""], retention: Float[Tensor, ""], head: Head, options: HeadOptions
+    loss: Float[Tensor, ""], retention: Float[Tensor, ""], head: Head, options: TrainingOptions
 ) -> Float[Tensor, " losses"]:
     """Leave the gradients of objective, retention and decay; (objective, retention, all of it)."""
     total = loss + options.retention * retention + options.decay * head.distance_from_identity()
@@ -262,8 +262,8 @@ def descend(
     return torch.stack([loss, retention, total]).detach()
 
 
-def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
-    """Learned parameters with their learning rates; values only if the context is projected, hops never."""
+def head_groups(head: Head, options: TrainingOptions) -> list[dict[str, Any]]:
+    """Learned parameters with their learning rates; values and hops never."""
     fusion: list[nn.Parameter] = [head.log_temperature]
     if options.keywords:
         fusion.append(head.keyword_weight)
@@ -275,8 +275,6 @@ def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
         {"params": head.query_parameters() + keys + shares, "lr": options.learning_rate},
         {"params": fusion, "lr": options.learning_rate * _SCALARS_LEARN_FASTER},
     ]
-    if head.output is not None:  # of an objective on the pooled context
-        groups.append({"params": [head.value_delta, *head.output.parameters()], "lr": options.learning_rate})
     learning = {id(parameter) for group in groups for parameter in group["params"]}
     for parameter in head.parameters():
         parameter.requires_grad_(id(parameter) in learning)

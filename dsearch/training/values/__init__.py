@@ -1,1 +1,1 @@
-"""Training of heads that predict a field of the documents: examples, losses, steps, the decision."""
+"""Learned values of a field: examples, formulas, steps, the decision."""

@@ -1,4 +1,4 @@
-"""`ValueExamples`: documents, their target values, and the documents that the values are pooled from."""
+"""`ValueExamples`: documents with their values, each of which is predicted from the others."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from dsearch.engine import Collection, Snapshot
+from dsearch.engine import UNTRAINED, Collection, Snapshot
 from dsearch.engine.home import is_given
 from dsearch.engine.state.fields import fields_of
 from dsearch.errors import InvalidRequest, amount
-from dsearch.training.values.losses import ValueKind
+from dsearch.training.values.context import ValueKind
 
 MIN_DOCUMENTS = 10  # with fewer there are no neighbours to speak of
 MAX_LABELS = 1000
@@ -24,21 +24,18 @@ _READ_AT_A_TIME = 8192
 
 @dataclass(frozen=True, slots=True)
 class ValueExamples:
-    """Documents with the value that attention should pool for them.
+    """Documents with the values that are learned for them.
 
     Attributes:
-        snapshot: the collection's state.
+        snapshot: the collection's state, with the embeddings of a version.
         field: name of the field.
         kind: number, vector or label.
-        positions: documents that have the field, ascending: the evidence.
+        positions: documents that have the field, ascending.
         values: their values, in units of their standard deviation around their mean, or one-hot.
         labels: labels of the columns of one-hot values; empty for numbers.
         scale: standard deviation of each number, in the field's own units; empty for labels.
         centre: mean of each number; empty for labels.
-        states: embeddings of the queries.
-        texts: texts of the queries; empty if the collection stores given embeddings without texts.
-        wanted: target values of the queries.
-        own: place of each query in `positions`; −1 for a query that is no document.
+        texts: their texts; empty if the collection stores given embeddings without texts.
         left_out: number of unusable documents, by reason.
         digest: SHA-256 of field and values, to identify the training data.
     """
@@ -51,29 +48,27 @@ class ValueExamples:
     labels: tuple[str | bool, ...]
     scale: Float32[np.ndarray, " numbers"]
     centre: Float32[np.ndarray, " numbers"]
-    states: Float32[np.ndarray, "examples encoder_dim"]
     texts: list[str]
-    wanted: Float32[np.ndarray, "examples value_dim"]
-    own: Int64[np.ndarray, " examples"]
     left_out: dict[str, int]
     digest: str
 
     def __len__(self) -> int:
-        return len(self.states)
+        return len(self.positions)
 
 
-def value_examples(collection: Collection, field: str) -> ValueExamples:
+def value_examples(collection: Collection, field: str, model: str = UNTRAINED) -> ValueExamples:
     """Documents of a collection that have a field, each with its own embedding as query.
 
     Args:
         collection: collection of the documents.
         field: metadata by a dotted path, or "value" for `Document.value`.
+        model: version whose embeddings of the documents are used.
 
     Raises:
         InvalidRequest: too few documents with the field, values of several kinds, a single label, more
             labels than are sensible.
     """
-    snapshot = collection.snapshot
+    snapshot = collection.snapshot_for(model)
     visible = snapshot.visible()
     collected: list[Any] = []
     for start in range(0, len(visible), _READ_AT_A_TIME):
@@ -103,8 +98,8 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
         spread[spread == 0] = 1.0
         centre = numbers.mean(0).astype(np.float32)
         values, scale = ((numbers - numbers.mean(0)) / spread).astype(np.float32), spread.astype(np.float32)
-    texts = [] if is_given(collection.store) else _texts(collection, positions)
-    content = json.dumps([field, collection.store.ids(snapshot.rows(positions)), present, []])
+    texts = [] if is_given(collection.store) else _texts(collection, snapshot.rows(positions))
+    content = json.dumps([field, collection.store.ids(snapshot.rows(positions)), present])
     left_out = {"documents without the field": int((~has).sum())} if not has.all() else {}
     return ValueExamples(
         snapshot=snapshot,
@@ -115,20 +110,16 @@ def value_examples(collection: Collection, field: str) -> ValueExamples:
         labels=labels,
         scale=scale,
         centre=centre,
-        states=snapshot.embeddings(positions),
         texts=texts,
-        wanted=values,
-        own=np.arange(len(positions)),
         left_out=left_out,
         digest=hashlib.sha256(content.encode()).hexdigest(),
     )
 
 
-def _texts(collection: Collection, positions: Int64[np.ndarray, " documents"]) -> list[str]:
+def _texts(collection: Collection, rows: Int64[np.ndarray, " documents"]) -> list[str]:
     texts: list[str] = []
-    for start in range(0, len(positions), _READ_AT_A_TIME):
-        rows = collection.snapshot.rows(positions[start : start + _READ_AT_A_TIME])
-        texts += collection.store.contents(rows)
+    for start in range(0, len(rows), _READ_AT_A_TIME):
+        texts += collection.store.contents(rows[start : start + _READ_AT_A_TIME])
     return texts
 
 
@@ -175,7 +166,6 @@ def described(examples: ValueExamples) -> Mapping[str, Any]:
     return {
         "field": examples.field,
         "kind": examples.kind,
-        "evidence": len(examples.positions),
         "examples": len(examples),
         "labels": len(examples.labels) or None,
         "left_out": examples.left_out,

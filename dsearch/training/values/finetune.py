@@ -1,19 +1,20 @@
-"""`finetune_values`: train a head to predict a field, and evaluate it on held-out documents.
+"""`finetune_values`: learn the values of a field, and evaluate them on held-out documents.
 
 A held-out document is no evidence either, neither in training nor for the others: it is predicted like a new
 document, from the documents that were trained on.
 
-The gate requires a significant gain in R² (numbers) or in the mean log share of the right label, whose
-accuracy must not fall by more than the margin. The head must also beat the constant prediction, that is the
-mean of all values or the frequencies of the labels: with too low a temperature an untrained head is worse
-than that, and a head that has only learned the constant would look like a gain.
+The gate compares learned values with stored ones, pooled by the same attention. It requires a significant
+gain in R² (numbers) or in the mean log share of the right label, whose accuracy must not fall by more than
+the margin. Learned values must also beat the constant prediction, that is the mean of all values or the
+frequencies of the labels: where pooled values are worse than that, values that have only learned the constant
+would look like a gain.
 
-A metric trained for a field may rank a search worse. So the version answers predictions and no searches.
-Judgements, if there are any, only show what it would do to search.
+Only W_V, W_O and b learn, and no ranking depends on them.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -24,24 +25,23 @@ import torch
 from jaxtyping import Float, Float32, Int64
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.errors import InvalidRequest
-from dsearch.training.data.examples import Examples
-from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
+from dsearch.engine.models.values import READOUT, SCOPE
+from dsearch.jobs import CONTEXT
+from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers
 from dsearch.training.gate.selection import kept_checkpoint
 from dsearch.training.loop.loop import Watch
 from dsearch.training.loop.observer import Epoch, Observer, Student
 from dsearch.training.loop.run_folder import RunFolder, Stage
 from dsearch.training.options import ValueOptions
-from dsearch.training.ranking import Ranking
-from dsearch.training.relevant import ndcg_at_10
 from dsearch.training.values.examples import ValueExamples, described
 from dsearch.training.values.task import (
-    HeldEvidence,
     ValueData,
+    ValuesTask,
     measures_of_values,
+    predicted_by,
     scores_of_values,
-    train_on_values,
+    served_by,
 )
 
 _CHECKPOINTS = 10
@@ -49,14 +49,14 @@ _CHECKPOINTS = 10
 
 @dataclass(frozen=True, slots=True)
 class TrainedValues:
-    """A head that predicts a field, and its evaluation.
+    """Learned values of a field, and their evaluation.
 
     Attributes:
-        head: head trained on all documents.
+        head: head with W_V, W_O and b of all documents; all else of it is untrained.
         epochs: number of epochs selected.
         gate: the gate's report on held-out documents.
-        before: accuracy and log loss, or R² and root mean squared error, of the live model.
-        after: the same of the trained head; both cross-fitted, None if nothing was held out.
+        before: accuracy and log loss, or R² and root mean squared error, of stored values.
+        after: the same of learned values; both cross-fitted, None if nothing was held out.
         seconds: duration of all trainings.
         record: all of this as JSON, for the model's file.
     """
@@ -79,12 +79,21 @@ class TrainedValues:
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
-    """Held-out examples, their predictions untrained and after each checkpoint, scores of knowing nothing."""
+    """Held-out documents: what stored values predict for them, and learned ones at each checkpoint.
 
-    queries: Int64[np.ndarray, " queries"]
+    Attributes:
+        asked: the documents, by their place in the examples.
+        nothing: scores of the constant prediction.
+        stored: predictions by stored values.
+        scores: scores of learned values at the start and at each checkpoint.
+        learned: predictions by these.
+    """
+
+    asked: Int64[np.ndarray, " asked"]
     nothing: Float[np.ndarray, " asked"]
+    stored: Float32[np.ndarray, "asked value_dim"]
     scores: Float[np.ndarray, "checkpoints asked"]
-    predicted: list[Float32[np.ndarray, "asked value_dim"]]
+    learned: list[Float32[np.ndarray, "asked value_dim"]]
 
 
 def finetune_values(
@@ -93,20 +102,17 @@ def finetune_values(
     *,
     gate: Gate | None = None,
     start: Head | None = None,
-    judged: Examples | None = None,
     device: str = "cpu",
     observer: Observer | None = None,
     run: RunFolder | None = None,
 ) -> TrainedValues:
-    """Train a head to predict a field; nothing is published.
+    """Learn the values of a field; nothing is published.
 
     Args:
         examples: documents with their values.
         options: options of the training.
-        gate: requirements on the head.
-        start: what answers now, an untrained head perhaps with a tuned keyword weight; the untrained one
-            when None.
-        judged: queries that say what becomes of search; not learned from.
+        gate: requirements on the values.
+        start: head whose attention pools them; the untrained one when None.
         device: device of the training.
         observer: receives epochs (of the stages "validate" and "train") and progress; stops it.
         run: folder of checkpoints and metrics; an interrupted run resumes from it.
@@ -116,64 +122,52 @@ def finetune_values(
         Cancelled: the observer stopped it.
     """
     options, gate = options or ValueOptions(), gate or Gate()
-    if options.contrastive and examples.kind != "vector":
-        raise InvalidRequest(
-            f"objective contrastive with {examples.field!r}, a {examples.kind}; give a field of vectors, "
-            "or use objective context"
-        )
-    start = Head(examples.states.shape[1]).eval() if start is None else start
+    start = Head(examples.snapshot.embeddings(examples.positions[:1]).shape[1]) if start is None else start
     examples = replace(examples, snapshot=examples.snapshot.weighed(start.keyword_weighting))
     started = time.monotonic()
     data = ValueData(examples, keywords=options.keywords, device=device)
-    session = _Session(data, options, start, run, observer or Observer())
+    pooling = start if device == "cpu" else copy.deepcopy(start).to(device)
+    session = _Session(data, options, pooling, run, observer or Observer())
     checkpoints = sorted({round(options.epochs * (step + 1) / _CHECKPOINTS) for step in range(_CHECKPOINTS)})
-    checkpoints = [epoch for epoch in checkpoints if epoch]
+    checkpoints = [0, *(epoch for epoch in checkpoints if epoch)]
     folds = session.folds(checkpoints)
-    epochs, before, after = options.epochs, None, None
-    measure = "log share of the right label" if examples.kind == "label" else "R²"
-    if options.contrastive:
-        measure = "log share of the right vector"
-    first, last, nothing = (np.zeros(0) for _ in range(3))
+    epochs, before, after, scores = options.epochs, None, None, None
     if folds:
-        checkpoint = _choose_checkpoint(folds)
-        epochs = [0, *checkpoints][checkpoint]
+        epochs = checkpoints[_choose_checkpoint(folds)]
         if len(folds) == 1:
             folds = _halves(folds[0], options.seed)
         chosen = [_choose_checkpoint(folds[:i] + folds[i + 1 :]) for i in range(len(folds))]
-        queries = np.concatenate([fold.queries for fold in folds])
-        first = np.concatenate([fold.scores[0] for fold in folds])
-        last = np.concatenate([fold.scores[at] for fold, at in zip(folds, chosen, strict=True)])
-        nothing = np.concatenate([fold.nothing for fold in folds])
-        predicted = [fold.predicted[at] for fold, at in zip(folds, chosen, strict=True)]
-        before = measures_of_values(examples, queries, np.concatenate([fold.predicted[0] for fold in folds]))
-        after = measures_of_values(examples, queries, np.concatenate(predicted))
+        asked, nothing = (
+            np.concatenate([getattr(fold, of) for fold in folds]) for of in ("asked", "nothing")
+        )
+        stored = np.concatenate([fold.stored for fold in folds])
+        learned = np.concatenate([fold.learned[at] for fold, at in zip(folds, chosen, strict=True)])
+        before, after = (measures_of_values(examples, asked, of) for of in (stored, learned))
+        scores = ValueScores(
+            scores_of_values(examples, asked, stored), scores_of_values(examples, asked, learned), nothing
+        )
     head = session.train_on_all(epochs)
-    readout: dict[str, Any] = {}
-    if head.output is not None:
-        _in_own_units(head, examples)
-        labels = list(examples.labels) or None
-        readout = {"readout": {"field": examples.field, "kind": examples.kind, "labels": labels}}
-    overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
-    searched = None if judged is None else search_by(judged, start, head)
+    _in_own_units(head, examples)
     report = judge_values(
-        ValueScores(first, last, nothing) if folds else None,
+        scores,
         gate,
         measures=None if before is None or after is None else (before, after),
-        canary_overlap=overlap,
-        measure=measure,
+        measure="log share of the right label" if examples.kind == "label" else "R²",
         seed=options.seed,
     )
     seconds = time.monotonic() - started
     record = {
-        "scope": "head",
-        "purpose": "predict",
-        "objective": "value" if options.values == "stored" else "context",
+        "scope": SCOPE,
+        "objective": CONTEXT,
         "options": asdict(options),
         "epochs": epochs,
         **described(examples),
-        **readout,
+        READOUT: {
+            "field": examples.field,
+            "kind": examples.kind,
+            "labels": list(examples.labels) or None,
+        },
         "values": {"before": before, "after": after},
-        "search": None if searched is None else {"before": searched[0], "after": searched[1]},
         "gate": report.to_dict(),
         "seconds": round(seconds, 2),
     }
@@ -199,56 +193,49 @@ class _Session:
         order = np.random.default_rng(options.seed).permutation(count)
         folds: list[_Fold] = []
         for number in range(options.folds):
-            if sum(len(fold.queries) for fold in folds) >= ENOUGH:
+            if sum(len(fold.asked) for fold in folds) >= ENOUGH:
                 break
             folds.append(self._fold(number, np.sort(order[number :: options.folds]), checkpoints))
         return folds
 
     def train_on_all(self, epochs: int) -> Head:
-        return self._train("train", "train", None, None, epochs, None)
+        task = ValuesTask(self.data, self.options, self.start)
+        return self._train(task, "train", self._stage("train"), epochs, None)
 
     def _fold(self, number: int, part: Int64[np.ndarray, " part"], checkpoints: list[int]) -> _Fold:
         data, examples = self.data, self.data.examples
-        own = examples.own[part]
-        others = np.setdiff1d(np.arange(len(examples)), part)
-        evidence = np.setdiff1d(np.arange(len(examples.positions)), own[own >= 0])
-        pooled = HeldEvidence(data, evidence)
-        queries = part[:MOST] if len(part) <= MOST else _drawn(part, self.options.seed)
-        predicted = {0: pooled.served(self.start.to(data.device), queries)}
-        self.start.cpu()
-        stage = None if self.run is None else self.run.stage(f"fold-{number}")
+        evidence = np.setdiff1d(np.arange(len(examples)), part)
+        asked = part if len(part) <= MOST else _drawn(part, self.options.seed)
+        pooled = served_by(data, self.start, asked, evidence)
+        task, stage = ValuesTask(data, self.options, self.start, evidence), self._stage(f"fold-{number}")
+        predicted = {0: predicted_by(task.head, pooled.contexts, examples.kind)}
 
         def report(epoch: Epoch, head: Head) -> None:
             if epoch.number in checkpoints:
-                predicted[epoch.number] = pooled.served(head, queries)
+                predicted[epoch.number] = predicted_by(head, pooled.contexts, examples.kind)
                 if stage is not None:
                     stage.keep_array(f"epoch-{epoch.number}", predicted[epoch.number])
 
-        if stage is not None:  # what is there of before the run was interrupted
+        if stage is not None:  # what an interrupted run has kept
             predicted |= stage.arrays({epoch: f"epoch-{epoch}" for epoch in checkpoints})
-        self._train("validate", f"fold-{number}", others, evidence, None, report)
-        predictions = [predicted[epoch] for epoch in (0, *checkpoints)]
-        contrastive = self.options.contrastive
-        scores = np.stack(
-            [
-                scores_of_values(examples, queries, prediction, contrastive=contrastive)
-                for prediction in predictions
-            ]
-        )
-        always = np.tile(examples.values[evidence].mean(0), (len(queries), 1))
-        nothing = scores_of_values(examples, queries, always, contrastive=contrastive)
-        return _Fold(queries, nothing, scores, predictions)
+        self._train(task, "validate", stage, None, report)
+        learned = [predicted[epoch] for epoch in checkpoints]
+        scores = np.stack([scores_of_values(examples, asked, prediction) for prediction in learned])
+        always = np.tile(examples.values[evidence].mean(0), (len(asked), 1))
+        nothing = scores_of_values(examples, asked, always)
+        return _Fold(asked, nothing, pooled.stored.cpu().numpy(), scores, learned)
+
+    def _stage(self, name: str) -> Stage | None:
+        return None if self.run is None else self.run.stage(name)
 
     def _train(
         self,
+        task: ValuesTask,
         name: str,
-        folder: str,
-        queries: Int64[np.ndarray, " asked"] | None,
-        evidence: Int64[np.ndarray, " documents"] | None,
+        stage: Stage | None,
         epochs: int | None,
         report: Callable[[Epoch, Head], None] | None,
     ) -> Head:
-        stage: Stage | None = None if self.run is None else self.run.stage(folder)
         if stage is not None:
             stage.forget_unfinished_metrics()
 
@@ -259,16 +246,7 @@ class _Session:
                 stage.add_metrics(epoch, Student(head))
             self.observer.epoch(name, epoch)
 
-        return train_on_values(
-            self.data,
-            self.options,
-            queries=queries,
-            evidence=evidence,
-            start=self.start,
-            epochs=epochs,
-            watch=Watch(name, self.observer, stage),
-            on_epoch=tell,
-        )
+        return task.train(epochs, watch=Watch(name, self.observer, stage), on_epoch=tell)
 
 
 def _drawn(part: Int64[np.ndarray, " part"], seed: int) -> Int64[np.ndarray, " drawn"]:
@@ -277,8 +255,9 @@ def _drawn(part: Int64[np.ndarray, " part"], seed: int) -> Int64[np.ndarray, " d
 
 def _in_own_units(head: Head, examples: ValueExamples) -> None:
     """Fold the field's scale and mean into the output projection."""
-    if examples.kind == "label" or head.output is None:
+    if examples.kind == "label":
         return
+    assert head.output is not None
     scale = torch.as_tensor(examples.scale)
     with torch.no_grad():
         head.output.weight.mul_(scale[:, None])
@@ -286,19 +265,20 @@ def _in_own_units(head: Head, examples: ValueExamples) -> None:
 
 
 def _choose_checkpoint(folds: list[_Fold]) -> int:
-    """The checkpoint to keep by these folds, 0 for the untrained head."""
+    """The checkpoint to keep by these folds, 0 for the start."""
     scores = np.concatenate([fold.scores for fold in folds], axis=1)
     return kept_checkpoint(scores, np.zeros(scores.shape[1], bool))
 
 
 def _halves(fold: _Fold, seed: int) -> list[_Fold]:
-    order = np.random.default_rng(seed).permutation(len(fold.queries))
+    order = np.random.default_rng(seed).permutation(len(fold.asked))
     return [
         _Fold(
-            fold.queries[half],
+            fold.asked[half],
             fold.nothing[half],
+            fold.stored[half],
             fold.scores[:, half],
-            [prediction[half] for prediction in fold.predicted],
+            [prediction[half] for prediction in fold.learned],
         )
         for half in (np.sort(order[::2]), np.sort(order[1::2]))
     ]
@@ -306,7 +286,7 @@ def _halves(fold: _Fold, seed: int) -> list[_Fold]:
 
 @dataclass(frozen=True, slots=True)
 class ValueScores:
-    """Scores of each held-out document: by the live model, the trained head, and the constant prediction."""
+    """Scores of each held-out document: by stored values, learned ones, and the constant prediction."""
 
     before: Float[np.ndarray, " asked"]
     after: Float[np.ndarray, " asked"]
@@ -318,35 +298,23 @@ def judge_values(
     gate: Gate,
     *,
     measures: tuple[dict[str, float], dict[str, float]] | None,
-    canary_overlap: float | None,
     measure: str,
     seed: int,
 ) -> GateReport:
-    """The verdict on a head that was trained to predict a field.
+    """The verdict on learned values.
 
     Args:
         scores: None when nothing was held out.
         gate: requirements of the gate.
         measures: accuracy and log loss, or R² and root mean squared error, before and after.
-        canary_overlap: see `overlap_of_canaries`.
         measure: name of the measure, for the report.
         seed: random seed of the resampling.
     """
     before, after = (None, None) if scores is None else map(unseen_answers, (scores.before, scores.after))
-    report = judge(before, after, gate, canary_overlap=canary_overlap, measure=measure, seed=seed)
+    report = judge(before, after, gate, measure=measure, seed=seed)
     if scores is not None:
         report = _also_over_nothing(report, scores.nothing, scores.after, seed)
     return _also_accuracy(report, measures)
-
-
-def search_by(judged: Examples, before: Head, after: Head) -> tuple[float, float]:
-    """Mean nDCG@10 of both heads on judged queries."""
-    ranking = Ranking(judged)
-    first, last = (
-        ndcg_at_10(ranking.top(head, hop_strength=head.hop_strength.item()), judged.relevant).mean()
-        for head in (before, after)
-    )
-    return float(first), float(last)
 
 
 def unseen_answers(scores: Float[np.ndarray, " asked"]) -> Answers:

@@ -1,9 +1,9 @@
-"""Train a head on values: the `Task` of loop.py, and measures of its predictions on held-out documents."""
+"""Pool embeddings and values of documents, train W_V, W_O and b on what was pooled, measure predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,134 +14,131 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention_options import CANDIDATES
 from dsearch.training.loop.loop import NothingFurther, TrainingSchedule, Watch, run_course
 from dsearch.training.loop.observer import Epoch, Student
-from dsearch.training.losses.objectives import FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import ValueOptions
 from dsearch.training.ranking import corpus_embeddings
-from dsearch.training.scopes.head import descend, head_groups, new_head
-from dsearch.training.values.context import contrastive_loss, start_output
+from dsearch.training.values.context import (
+    NOT_EVIDENCE,
+    ValueKind,
+    attention_weights,
+    log_loss,
+    loss_of_values,
+    start_output,
+)
 from dsearch.training.values.examples import ValueExamples
-from dsearch.training.values.losses import NOT_EVIDENCE, log_loss, loss_of_values, pooled_values
 
-_KEPT_KEYWORD_BYTES = 1 << 30  # keyword scores of all examples, kept up to this size
-_AT_A_TIME = 128
+_LOGITS_AT_A_TIME = 1 << 25
 
 OnHead = Callable[[Epoch, Head], None]
 
 
+class PooledDocuments(NamedTuple):
+    """What the attention of some documents pools from others: embeddings, and stored values."""
+
+    contexts: Float[Tensor, "asked encoder_dim"]
+    stored: Float[Tensor, "asked value_dim"]
+
+
 class ValueData:
-    """Examples as tensors, once, for all folds.
+    """Documents and their values as tensors, once, for all folds.
 
     Args:
-        examples: queries and evidence.
+        examples: documents with their values.
         keywords: True to include the keyword score.
         device: device of the training.
     """
 
     def __init__(self, examples: ValueExamples, *, keywords: bool, device: str = "cpu"):
-        self.examples, self.device = examples, device
+        self.examples, self.device = examples, torch.device(device)
         every = corpus_embeddings(examples.snapshot)
         at = torch.as_tensor(examples.positions)
         further = FurtherPassages.of(examples.snapshot, every)
-        self.corpus = every[at].to(device)
-        self.further = None if further is None else further.among(at).to(torch.device(device))
-        self.values, self.states, self.wanted = (
-            torch.as_tensor(array).to(device) for array in (examples.values, examples.states, examples.wanted)
-        )
+        self.corpus = every[at].to(self.device)
+        self.further = None if further is None else further.among(at).to(self.device)
+        self.values = torch.as_tensor(examples.values).to(self.device)
         self.keywords = keywords and bool(examples.texts)
-        size = 4 * len(examples) * examples.snapshot.positions
-        self._keyword: Float32[np.ndarray, "examples documents"] | None = None
-        if self.keywords and size <= _KEPT_KEYWORD_BYTES:
-            self._keyword = self._keyword_scores(np.arange(len(examples)))
 
-    def keyword(self, queries: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
-        """b(q, d) of these examples for all of the evidence."""
-        return self._keyword_scores(queries) if self._keyword is None else self._keyword[queries]
-
-    def _keyword_scores(self, queries: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
-        texts = [self.examples.texts[i] for i in queries.tolist()]
-        return self.examples.snapshot.all_keyword_scores(texts)[:, self.examples.positions]
-
-
-class HeldEvidence:
-    """Some of the documents, from which values are pooled.
-
-    Args:
-        data: all documents.
-        which: places among the evidence, ascending; None for all.
-    """
-
-    def __init__(self, data: ValueData, which: Int64[np.ndarray, " documents"] | None = None):
-        self._data, self._which = data, which
-        at = None if which is None else torch.as_tensor(which).to(data.device)
-        self.corpus = data.corpus if at is None else data.corpus[at]
-        self.values = data.values if at is None else data.values[at]
-        self.further = data.further if at is None or data.further is None else data.further.among(at)
-        own = data.examples.own
-        if which is not None:
-            place = np.full(len(data.corpus) + 1, NOT_EVIDENCE)  # the last is that of −1
-            place[which] = np.arange(len(which))
-            own = place[own]
-        self._own = torch.as_tensor(own)
-
-    def predict(
+    @torch.no_grad()
+    def pooled(
         self,
         head: Head,
-        queries: Int64[Tensor, " batch"],
+        asked: Int64[np.ndarray, " asked"],
+        evidence: Int64[np.ndarray, " evidence"] | None = None,
         *,
         nearest: int | None = None,
-        contexts: bool = False,
-    ) -> Float[Tensor, "batch value_dim"]:
-        """The values that are pooled for the examples at these indices, each without itself.
+    ) -> PooledDocuments:
+        """Pool the evidence for some documents, each without itself.
 
-        A head with an output projection has learned values; `contexts` returns pooled embeddings in their
-        place.
+        Args:
+            head: head whose attention pools, on the same device.
+            asked: documents that ask, by their place in the examples.
+            evidence: documents that are pooled, ascending; all when None.
+            nearest: number of candidates of each leg, as in a search; None for all of the evidence.
         """
-        data, keyword = self._data, None
-        if data.keywords:
-            scores = data.keyword(queries.numpy())
-            scores = scores if self._which is None else scores[:, self._which]
-            keyword = torch.as_tensor(scores).to(data.device)
-        at, learned = queries.to(data.device), head.output is not None
-        pooled = pooled_values(
-            head,
-            data.states[at],
-            self.corpus,
-            self.corpus if learned or contexts else self.values,
-            self._own[queries].to(data.device),
-            keyword=keyword,
-            further=self.further,
-            nearest=nearest,
-        )
-        if not learned or contexts:
-            return pooled
-        outputs = head.outputs(head.values(pooled))  # W_V is linear: of the pooled embeddings
-        return outputs.softmax(-1) if data.examples.kind == "label" else outputs
+        evidence = np.arange(len(self.examples)) if evidence is None else evidence
+        which = torch.as_tensor(evidence).to(self.device)
+        corpus, values = self.corpus[which], self.values[which]
+        further = None if self.further is None else self.further.among(which)
+        place = np.full(len(self.examples), NOT_EVIDENCE)
+        place[evidence] = np.arange(len(evidence))
+        own = torch.as_tensor(place).to(self.device)
+        parts = list[PooledDocuments]()
+        at_a_time = max(1, _LOGITS_AT_A_TIME // (head.heads * len(corpus)))
+        for at in torch.as_tensor(asked).split(at_a_time):
+            weights = attention_weights(
+                head,
+                self.corpus[at],
+                corpus,
+                own[at],
+                keyword=self._keyword(at.numpy(), evidence),
+                further=further,
+                nearest=nearest,
+            )
+            parts.append(PooledDocuments(weights @ corpus, weights @ values))
+        return PooledDocuments(*map(torch.cat, zip(*parts, strict=True)))
 
-    @torch.inference_mode()
-    def served(
-        self, head: Head, queries: Int64[np.ndarray, " asked"]
-    ) -> Float32[np.ndarray, "asked value_dim"]:
-        """Predictions as `predict` of a collection would return them, from the same number of candidates."""
-        parts = torch.as_tensor(queries).split(_AT_A_TIME)
-        predictions = [self.predict(head, part, nearest=CANDIDATES).cpu() for part in parts]
-        return torch.cat([*predictions, torch.zeros(0, self.values.shape[1])]).numpy()
+    def _keyword(
+        self, asked: Int64[np.ndarray, " asked"], evidence: Int64[np.ndarray, " evidence"]
+    ) -> Float[Tensor, "asked evidence"] | None:
+        if not self.keywords:
+            return None
+        texts = [self.examples.texts[i] for i in asked.tolist()]
+        scores = self.examples.snapshot.all_keyword_scores(texts)[:, self.examples.positions[evidence]]
+        return torch.as_tensor(scores).to(self.device)
+
+
+def served_by(
+    data: ValueData,
+    head: Head,
+    asked: Int64[np.ndarray, " asked"],
+    evidence: Int64[np.ndarray, " evidence"] | None = None,
+) -> PooledDocuments:
+    """Pool as `predict` of a collection does: from the same number of candidates."""
+    return data.pooled(head, asked, evidence, nearest=CANDIDATES)
+
+
+@torch.no_grad()
+def predicted_by(
+    head: Head, contexts: Float[Tensor, "asked encoder_dim"], kind: ValueKind
+) -> Float32[np.ndarray, "asked value_dim"]:
+    """Predict learned values from pooled embeddings: shares of labels, or numbers in standard units."""
+    return _outputs(head, contexts, kind).cpu().numpy()
+
+
+def _outputs(
+    head: Head, contexts: Float[Tensor, "asked encoder_dim"], kind: ValueKind
+) -> Float[Tensor, "asked value_dim"]:
+    outputs = head.outputs(head.values(contexts))  # W_V is linear: of the pooled embeddings
+    return outputs.softmax(-1) if kind == "label" else outputs
 
 
 def scores_of_values(
     examples: ValueExamples,
-    queries: Int64[np.ndarray, " asked"],
+    asked: Int64[np.ndarray, " asked"],
     predicted: Float32[np.ndarray, "asked value_dim"],
-    *,
-    contrastive: bool = False,
 ) -> Float[np.ndarray, " asked"]:
-    """More is better: 1 − squared error / variance of numbers (its mean is R²), log p̃ of the right label.
-
-    Of a contrastive objective the log share of the right vector among those of all that are asked.
-    """
-    wanted = torch.as_tensor(examples.wanted[queries])
-    if contrastive:
-        return -contrastive_loss(torch.as_tensor(predicted), wanted).double().numpy()
+    """More is better: 1 − squared error / variance of numbers (its mean is R²), log p̃ of the right label."""
+    wanted = torch.as_tensor(examples.values[asked])
     loss = loss_of_values(examples.kind, torch.as_tensor(predicted), wanted)
     scores = -loss if examples.kind == "label" else 1 - loss
     return scores.double().numpy()
@@ -149,11 +146,11 @@ def scores_of_values(
 
 def measures_of_values(
     examples: ValueExamples,
-    queries: Int64[np.ndarray, " asked"],
+    asked: Int64[np.ndarray, " asked"],
     predicted: Float32[np.ndarray, "asked value_dim"],
 ) -> dict[str, float]:
     """Reported measures: R² and root mean squared error in the field's units; accuracy and log loss."""
-    wanted = examples.wanted[queries]
+    wanted = examples.values[asked]
     if examples.kind == "label":
         loss = log_loss(torch.as_tensor(predicted), torch.as_tensor(wanted))
         right = predicted.argmax(1) == wanted.argmax(1)
@@ -163,100 +160,78 @@ def measures_of_values(
     return {"r2": float(1 - errors.mean()), "rmse": float(np.sqrt(own_units))}
 
 
-def train_on_values(
-    data: ValueData,
-    options: ValueOptions,
-    *,
-    queries: Int64[np.ndarray, " asked"] | None = None,
-    evidence: Int64[np.ndarray, " documents"] | None = None,
-    start: Head | None = None,
-    epochs: int | None = None,
-    watch: Watch | None = None,
-    on_epoch: OnHead | None = None,
-) -> Head:
-    """Train a head from the identity to predict values; equal arguments give an equal head.
+class ValuesTask(NothingFurther):
+    """The `TrainingTask`: W_V, W_O and b of a new head, on embeddings that another head's attention pools.
+
+    The loss is the error of the outputs and the decay of W_V towards the identity.
 
     Args:
         data: documents and values.
         options: options of the training.
-        asked: the examples to learn from; all, or as many as `most_examples`, when None.
-        evidence: places of the documents that have a part at all; all when None.
-        start: its keyword weight is taken.
-        epochs: stop after so many, on the schedule of `options.epochs`.
-        watch: who follows, and where checkpoints are kept.
-        on_epoch: told after each epoch.
-
-    Raises:
-        TrainingDiverged: NaN or infinity in the loss.
-        Cancelled: the watch said so.
+        start: head whose attention pools, on the device of the data.
+        asked: documents to learn from, which are the evidence of each other; all when None.
     """
-    queries = np.arange(len(data.examples)) if queries is None else queries
-    if len(queries) > options.most_examples:
-        drawn = np.random.default_rng(options.seed).choice(queries, options.most_examples, replace=False)
-        queries = np.sort(drawn)
-    head = new_head(data.states.shape[1], options, start).to(data.device)
-    with torch.no_grad():
-        head.hop_strength.zero_()  # documents are asked once
-    of_evidence = HeldEvidence(data, evidence)
-    if options.values == "learned":
-        open_learned_values(head, of_evidence, data, torch.as_tensor(queries))
-    task = _ValuesOfDocuments(data, of_evidence, queries, options, Student(head))
-    course = TrainingSchedule(len(queries), options.batch_size, options.epochs, options.seed, epochs)
-
-    def report(epoch: Epoch) -> bool:
-        if on_epoch is not None:
-            on_epoch(epoch, head)
-        return True
-
-    run_course(task, course, watch=watch, on_epoch=report)
-    return head.cpu().eval()
-
-
-def open_learned_values(
-    head: Head, evidence: HeldEvidence, data: ValueData, examples: Int64[Tensor, " examples"]
-) -> None:
-    """Open the head's output projection at its start; see context.py."""
-    with torch.no_grad():
-        parts = [evidence.predict(head, part, contexts=True) for part in examples.split(_AT_A_TIME)]
-    output = head.open_output(data.wanted.shape[1])
-    wanted = data.wanted[examples.to(data.device)]
-    start_output(output, torch.cat(parts), wanted, labels=data.examples.kind == "label")
-
-
-class _ValuesOfDocuments(NothingFurther):
-    """The `Task`."""
 
     def __init__(
         self,
         data: ValueData,
-        evidence: HeldEvidence,
-        queries: Int64[np.ndarray, " asked"],
         options: ValueOptions,
-        student: Student,
+        start: Head,
+        asked: Int64[np.ndarray, " asked"] | None = None,
     ):
-        self.trained = student
-        self._data, self._evidence, self._options = data, evidence, options
-        self._queries = torch.as_tensor(queries)
-        steps = -(-len(queries) // options.batch_size) * options.epochs
-        draws = steps * options.retention_batch if options.retention else 0
-        self._frozen = FrozenAttention(evidence.corpus, draws)
+        evidence = asked = np.arange(len(data.examples)) if asked is None else asked
+        if len(asked) > options.most_examples:
+            drawn = np.random.default_rng(options.seed).choice(asked, options.most_examples, replace=False)
+            asked = np.sort(drawn)
+        self._contexts = data.pooled(start, asked, evidence).contexts
+        self._wanted = data.values[torch.as_tensor(asked).to(data.device)]
+        self._kind: ValueKind = data.examples.kind
+        self.head, labels = Head(data.corpus.shape[1]), self._kind == "label"
+        output = self.head.open_output(self._wanted.shape[1])
+        start_output(output, self._contexts.cpu(), self._wanted.cpu(), labels=labels)
+        self.trained = Student(self.head.to(data.device))
+        self._options, self._learning = options, [self.head.value_delta, *output.parameters()]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The head's."""
-        return head_groups(self.trained.head, self._options)
+        """W_V, W_O and b."""
+        return [{"params": self._learning, "lr": self._options.learning_rate}]
 
-    def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, " losses"]:
-        """Error of the pooled values, retention and decay; see values.py."""
-        options, head, data = self._options, self.trained.head, self._data
-        queries = self._queries[batch]
-        predicted, wanted = self._evidence.predict(head, queries), data.wanted[queries.to(data.device)]
-        if options.contrastive:
-            loss = contrastive_loss(predicted, wanted).mean()
-        else:
-            loss = loss_of_values(data.examples.kind, predicted, wanted).mean()
-        corpus = self._evidence.corpus
-        drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
-        retained = torch.zeros((), device=corpus.device)
-        if options.retention:
-            retained = retention(head, corpus[drawn], corpus, self._frozen(drawn))
-        return descend(loss, retained, head, options)
+    def step(
+        self,
+        batch: Int64[Tensor, " batch"],
+        generator: torch.Generator,  # noqa: ARG002  of the protocol: nothing is drawn
+    ) -> Float[Tensor, " losses"]:
+        """Leave the gradients of error and decay; (error, 0, both)."""
+        at = batch.to(self._contexts.device)
+        outputs = _outputs(self.head, self._contexts[at], self._kind)
+        loss = loss_of_values(self._kind, outputs, self._wanted[at]).mean()
+        total = loss + self._options.decay * self.head.value_delta.square().sum()
+        total.backward()
+        return torch.stack([loss, torch.zeros_like(loss), total]).detach()
+
+    def train(
+        self, epochs: int | None = None, *, watch: Watch | None = None, on_epoch: OnHead | None = None
+    ) -> Head:
+        """Train; equal arguments give an equal head.
+
+        Args:
+            epochs: stop after so many, on the schedule of the options; all when None.
+            watch: receives progress, and keeps checkpoints.
+            on_epoch: called after each epoch.
+
+        Raises:
+            TrainingDiverged: NaN or infinity in the loss.
+            Cancelled: the watch stopped it.
+        """
+        options = self._options
+        course = TrainingSchedule(
+            len(self._contexts), options.batch_size, options.epochs, options.seed, epochs
+        )
+
+        def report(epoch: Epoch) -> bool:
+            if on_epoch is not None:
+                on_epoch(epoch, self.head)
+            return True
+
+        run_course(self, course, watch=watch, on_epoch=report)
+        return self.head.cpu().eval()

@@ -142,7 +142,7 @@ def test_judgements_may_judge(home: Path, dsearch: Run, tmp_path: Path) -> None:
         (("--from", "feedback", "--self-supervised"), "leave out --self-supervised"),
         (("--from", "feedback", "--trusted-keys", " ,"), "--trusted-keys is empty"),
         (("--from", "feedback", "--trusted-keys", "a", "--data", "x"), "not both"),
-        ((), "give one of: --data; --self-supervised; --from feedback; --objective value with --field"),
+        ((), "give one of: --data; --self-supervised; --from feedback; --objective context with --field"),
     ],
 )
 def test_what_does_not_go_together(dsearch: Run, arguments: tuple[str, ...], detail: str) -> None:

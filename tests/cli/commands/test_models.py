@@ -13,8 +13,8 @@ from dsearch.errors import InvalidRequest
 from dsearch.results import MemoryResult
 
 
-def said(record: dict[str, Any], *, purpose: str = "search", problem: str | None = None) -> str:
-    model: Any = SimpleNamespace(record=record, parent="v0", purpose=purpose, problem=problem)
+def said(record: dict[str, Any], *, problem: str | None = None) -> str:
+    model: Any = SimpleNamespace(record=record, parent="v0", problem=problem)
     return _described(model)
 
 
@@ -83,13 +83,11 @@ def test_a_version_says_where_it_comes_from(record: dict[str, Any], text: str) -
     assert said(record) == text
 
 
-def test_a_version_that_predicts_names_its_field() -> None:
-    record = {"objective": "value", "field": "year", "examples": 40, **GATE}
-    assert said(record, purpose="predict") == "predicts 'year', from v0, 40 documents; gate: passed, better"
-    assert said({**record, "objective": "context"}, purpose="predict").startswith(
-        "predicts 'year', from v0, 40"
-    )
-    assert said({"objective": "value", **GATE}).startswith("head trained")
+def test_learned_values_name_their_field() -> None:
+    record = {"scope": "values", "objective": "context", "field": "year", "examples": 40, **GATE}
+    text = "values of 'year' learned behind v0, 40 documents; gate: passed, better"
+    assert said(record) == text
+    assert said(record, problem="gone") == f"{text}; no longer served: gone"
 
 
 def test_a_version_that_is_no_longer_served_says_why() -> None:
@@ -105,13 +103,6 @@ def test_a_query_has_ids_or_judgements_come_from_a_folder(beir: Any) -> None:
     for query, ids, data in ((None, None, None), ("river", None, None), ("river", ["a"], beir)):
         with pytest.raises(InvalidRequest, match="give a query and the ids of documents that answer it, or"):
             _judged(query, ids, data, "train")
-
-
-def test_remembered_queries_are_taken_back_from_searches_alone(dsearch: Any) -> None:
-    assert dsearch("create", "papers")[0] == 0
-    code, _, err = dsearch("rollback", "--rows", "0", "--purpose", "predict", "-c", "papers")
-    assert code == 1
-    assert "--rows takes back remembered queries, which answer searches; leave it out, or --purpose" in err
 
 
 @pytest.mark.parametrize(("model", "lines"), [("v0", 2), ("v1", 3)])

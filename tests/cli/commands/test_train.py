@@ -22,7 +22,7 @@ from dsearch.jobs import TrainingJob
         ({"scope": "full"}, "--scope full"),
         ({"null_slot": True}, "--null-slot"),
         ({"precision": "bfloat16"}, "--precision bfloat16"),
-        ({"field": "year", "objective": "value"}, "--objective value"),
+        ({"field": "year", "objective": "context"}, "--objective context"),
         ({"scope": "query", "null_slot": True}, "--scope query, --null-slot"),
     ],
 )

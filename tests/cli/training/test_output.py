@@ -27,11 +27,8 @@ from dsearch.jobs import TrainingJob
 from dsearch.training import Registration
 
 
-def test_the_way_back_is_that_of_the_purpose() -> None:
+def test_a_version_that_answers_has_its_way_back() -> None:
     assert answers_now("papers", "v2", "v1") == "v2 answers now; back with: dsearch promote v1 -c papers"
-    assert answers_now("papers", "v2", "v1", "predict") == (
-        "v2 answers predictions now; back with: dsearch rollback --purpose predict -c papers"
-    )
 
 
 def test_a_verdict_has_its_undo_only_where_something_changed() -> None:
@@ -40,20 +37,17 @@ def test_a_verdict_has_its_undo_only_where_something_changed() -> None:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_beside_a_server_a_version_that_predicts_has_its_own_way_back(
-    monkeypatch: pytest.MonkeyPatch, live: bool
-) -> None:
+def test_values_learned_by_a_server_are_told(monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
     result = {"live": live, "model": "v2", "trained": "v2", "parent": "v1", "examples": 9, "epochs": 3}
     result |= {"verdict": "It predicts year.", "reason": "r", "seconds": 1.0, "gate": {}}
     server = SimpleNamespace(train=lambda *_, **__: None)
     monkeypatch.setattr(remote, "server_of", lambda _: nullcontext(server))
     monkeypatch.setattr(remote, "ended_task", lambda *_, **__: dict(result))
-    job = TrainingJob(objective="value", field="year")
+    job = TrainingJob(objective="context", field="year")
     outcome = remote.train_by_server(HomeLocked("here"), "papers", job, None, None, {})
-    back = "dsearch rollback --purpose predict -c papers"
     if live:
-        assert outcome.lines[0] == f"It predicts year. Undo: {back}"
-        assert outcome.lines[-1] == f"v2 answers predictions now; back with: {back}"
+        assert outcome.lines[0] == "It predicts year. Undo: dsearch rollback -c papers"
+        assert outcome.lines[-1] == answers_now("papers", "v2", "v1")
     else:
         assert outcome.lines[-1].startswith("v2 is kept but does not answer; predict with model='v2', or:")
 

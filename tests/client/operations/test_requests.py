@@ -245,15 +245,6 @@ def test_a_write_says_all_that_was_given_and_whether_it_may_be_sent_again(
     assert (request.content_type, request.accept) == (JSON, JSON)
 
 
-def test_purposes_go_into_the_query() -> None:
-    assert sent("promote", C, "v1", "predict").query == {"purpose": "predict"}
-    for purpose in ("search", "predict"):
-        request = sent("rollback", C, purpose)
-        assert (request.path, request.query) == (f"{P}/models/rollback", {"purpose": purpose})
-        assert (request.method, request.repeatable, request.writes) == (POST, False, True)
-    assert sent("rollback", C).query == {"purpose": "search"}
-
-
 def test_heads_are_sent_as_tensors() -> None:
     draft, added = sent("draft_head", C, HEAD, parent="v2"), sent("add_model", C, HEAD, parent="v2")
     assert (draft.path, added.path) == (f"{P}/heads", f"{P}/models")
@@ -304,9 +295,9 @@ def test_a_batch_of_documents_is_a_write_of_lines_or_of_tensors() -> None:
         (
             "predict",
             (("cat",),),
-            {"field": "f", "evidence": 3, "purpose": "predict"},
+            {"field": "f", "evidence": 3},
             "predict",
-            {"queries": ["cat"], "field": "f", "evidence": 3, "purpose": "predict"},
+            {"queries": ["cat"], "field": "f", "evidence": 3},
         ),
         (
             "predict",

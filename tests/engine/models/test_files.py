@@ -200,44 +200,20 @@ def test_an_unknown_version_and_a_changed_file_are_named(store: Store, load: Any
         load(store, version)
 
 
-PURPOSES = [
-    ({}, "v0", "search"),
-    ({"purpose": "predict"}, "v0", "predict"),
-    ({}, "v1", "predict"),  # made from one for predictions
-    ({"purpose": "search"}, "v1", "predict"),
-    ({"purpose": "search"}, "v0", "search"),
-]
-
-
-@pytest.mark.parametrize(("record", "parent", "purpose"), PURPOSES)
-def test_the_purpose_is_its_own_or_that_of_its_parent(
-    store: Store, record: dict[str, Any], parent: str, purpose: str
-) -> None:
-    save_model(store, Head(32), {"purpose": "predict"}, parent="v0")
-    version = save_model(store, Head(32), record, parent=parent)
-    assert store.model(version).record["purpose"] == purpose
-    assert store.model(version).parent == parent
-
-
 def test_what_cannot_be_saved_leaves_no_version(store: Store) -> None:
     with pytest.raises(InvalidRequest, match="documents without the encoder that they were encoded by"):
         save_model(store, Head(32), {}, parent="v0", documents=object())  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest):
-        save_model(store, Head(32), {"purpose": "dream"}, parent="v0")
     assert store.models() == []
     assert save_model(store, Head(32), {}, parent="v0") == "v1"
 
 
-def test_the_way_back_of_predictions_begins_with_following_searches(store: Store) -> None:
-    for purpose in ("search", "predict", "predict"):
-        save_model(store, Head(32), {"purpose": purpose}, parent="v0")
-    assert files.way_back(store, "predict") == ["as search"]
-    with pytest.raises(Conflict, match="the version for searches answers, and nothing predicted before it"):
-        files.before_live(store, "predict")
-    for version in ("v2", "v3"):
-        store.promote(version, "predict")
-    assert files.way_back(store, "predict") == ["as search", "v2", "v3"]
-    assert files.before_live(store, "predict") == "v2"
+def test_the_way_back_begins_with_the_untrained_version(store: Store) -> None:
+    for _ in range(2):
+        save_model(store, Head(32), {}, parent="v0")
     assert files.way_back(store) == ["v0"]
     with pytest.raises(Conflict, match="v0 answers, and nothing answered before it; promote a version with:"):
         files.before_live(store)
+    for version in ("v1", "v2"):
+        store.promote(version)
+    assert files.way_back(store) == ["v0", "v1", "v2"]
+    assert files.before_live(store) == "v1"

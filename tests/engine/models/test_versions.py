@@ -18,7 +18,6 @@ from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import way_back
 from dsearch.engine.state.remembered import RememberedRows
 from dsearch.errors import Conflict, EncoderUnavailable, InvalidRequest, ModelNotFound
-from dsearch.types import Purpose
 
 checked_encoders = guarded(ModelEncoders, "_loaded", lock="_keeping")
 checked_heads = guarded(RememberedRows, "_heads")
@@ -44,32 +43,28 @@ def test_rollback_goes_the_way_back(versions: Collection) -> None:
         versions.rollback()
 
 
-@pytest.mark.parametrize("purpose", ["search", "predict"])
 def test_a_version_takes_the_place_of_the_one_that_it_is_compared_with_alone(
-    versions: Collection, monkeypatch: pytest.MonkeyPatch, purpose: Purpose
+    versions: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing can be promoted between the look and the promotion."""
-    versions.promote("v1", purpose)
+    versions.promote("v1")
     with pytest.raises(Conflict, match=r"v1 is live and not v0, which v3 was made from; begin anew"):
-        versions.promote("v3", purpose, after="v0")
-    assert versions.answering(purpose) == "v1"
-    answering, held = versions.answering, list[bool]()
-
-    def asked(of: Purpose) -> str:
-        held.append(versions._writing.locked())
-        return answering(of)
-
-    monkeypatch.setattr(versions, "answering", asked)
-    versions.promote("v3", purpose, after="v1")
+        versions.promote("v3", after="v0")
+    assert versions.live_model == "v1"
+    promote, held = versions.store.promote, list[bool]()
+    monkeypatch.setattr(
+        versions.store, "promote", lambda of: held.append(versions._writing.locked()) or promote(of)
+    )
+    versions.promote("v3", after="v1")
     assert held == [True]
-    assert answering(purpose) == "v3"
+    assert versions.live_model == "v3"
 
 
 def test_a_promotion_stands_where_the_index_cannot_be_measured(
     versions: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "retune", Mock(side_effect=EncoderUnavailable("not on this machine")))
-    assert versions.promote("v1") == "search"
+    versions.promote("v1")
     assert versions.live_model == "v1"
 
 

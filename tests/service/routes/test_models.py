@@ -43,23 +43,11 @@ def reached(monkeypatch: pytest.MonkeyPatch, papers: Collection) -> dict[str, An
     return given
 
 
-def test_a_promotion_has_the_purpose_that_was_given_else_its_own(
-    client: TestClient, reached: dict[str, Any]
-) -> None:
+def test_versions_are_promoted_and_rolled_back(client: TestClient, reached: dict[str, Any]) -> None:
     answer = client.post(f"{URL}/v1/promote")
-    assert answer.json() == {"model": "v1", "previous": "v0", "sequence": 7, "purpose": "search"}
-    assert reached["promote"] == (("v1", None), {})
-    client.post(f"{URL}/v1/promote", params={"purpose": "predict"})
-    assert reached["promote"] == (("v1", "predict"), {})
-    refused = client.post(f"{URL}/v1/promote", params={"purpose": "other"})
-    assert (refused.status_code, "use search or predict" in refused.text) == (422, True)
-
-
-def test_a_rollback_is_of_searches_unless_it_is_said(client: TestClient, reached: dict[str, Any]) -> None:
+    assert answer.json() == {"model": "v1", "previous": "v0", "sequence": 7}
     assert client.post(f"{URL}/rollback").json()["model"] == "v0"
-    assert reached["rollback"] == (("search",), {})
-    client.post(f"{URL}/rollback", params={"purpose": "predict"})
-    assert reached["rollback"] == (("predict",), {})
+    assert (reached["promote"], reached["rollback"]) == ((("v1",), {}), ((), {}))
 
 
 def test_rows_are_dropped_by_sequence_or_by_source_and_key(
@@ -118,13 +106,11 @@ def test_a_kept_version_becomes_a_task_with_its_scores(
     assert (request["version"], request["live"]) == ("v3", "v0")
 
 
-@pytest.mark.parametrize(("given", "live"), [({}, "v5"), ({"live": "v2"}, "v2")])
-def test_a_kept_version_is_judged_against_what_answers_its_purpose(
+@pytest.mark.parametrize(("given", "live"), [({}, "v0"), ({"live": "v2"}, "v2")])
+def test_a_kept_version_is_judged_against_the_live_one(
     client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], live: str
 ) -> None:
     monkeypatch.setattr(calls, "require_unjudged", lambda collection, version: None)
-    monkeypatch.setattr(type(papers.store), "purpose_of", lambda store, version: "predict")
-    monkeypatch.setattr(calls, "answering", lambda collection, purpose: {"predict": "v5"}.get(purpose, "v1"))
     taken: list[Any] = []
     monkeypatch.setattr(TaskWork, "result", lambda work, job: taken.append(job.request) or {})
     scores = {"before": [0.1] * 3, "after": [0.2] * 3}

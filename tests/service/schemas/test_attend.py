@@ -20,7 +20,6 @@ def test_each_field_reaches_the_query() -> None:
     given: dict[str, Any] = {
         "queries": ["cat"],
         "vectors": [[1.0, 0.0]],
-        "purpose": "predict",
         "model": "v2",
         "stamp": STAMP,
         "filter": {"year": {"gte": 7}},
@@ -36,7 +35,7 @@ def test_each_field_reaches_the_query() -> None:
     assert query.texts == ["cat"]
     assert query.states is not None
     assert np.asarray(query.states).tolist() == [[1.0, 0.0]]
-    assert (query.purpose, query.model, query.stamp) == ("predict", "v2", Stamp(3, "v1", 7))
+    assert (query.model, query.stamp) == ("v2", Stamp(3, "v1", 7))
     assert query.filter is not None
     assert (query.dtype, query.draft, query.owner) == ("float64", "a" * 24, "ann")
     assert (query.field, query.with_head, query.bias) == ("year", {"x": [1.0]}, [0.5])
@@ -48,7 +47,7 @@ def test_each_field_reaches_the_query() -> None:
 
 def test_what_is_left_out_has_its_default() -> None:
     query = AttendRequest(ids=["a"]).to_query(2)
-    assert (query.purpose, query.model, query.stamp, query.filter) == ("search", None, None, None)
+    assert (query.model, query.stamp, query.filter) == (None, None, None)
     assert (query.ids, query.texts, query.states, query.owner) == (["a"], None, None, "")
     assert query.dtype == "float32"
 

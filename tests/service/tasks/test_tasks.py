@@ -120,15 +120,15 @@ def test_what_cannot_be_trained_says_why(client: TestClient, papers: Collection)
 
 
 def test_a_field_is_learned_from_the_documents_that_have_it(client: TestClient, papers: Collection) -> None:
-    asked = {"objective": "value", "field": "i", "epochs": 2, "promote": False}
+    asked = {"objective": "context", "field": "i", "epochs": 2, "promote": False}
     trained = ended(client, ask(client, "train", asked))
     assert trained["state"] == "done", trained
     assert trained["result"]["gate"]["measure"] == "R²"
     record = client.get(f"{URL}/models").json()["models"][1]["record"]
-    assert (record["objective"], record["field"], record["kind"]) == ("value", "i", "number")
-    unknown = ended(client, ask(client, "train", {"objective": "value", "field": "prise"}))
+    assert (record["objective"], record["field"], record["kind"]) == ("context", "i", "number")
+    unknown = ended(client, ask(client, "train", {"objective": "context", "field": "prise"}))
     assert (unknown["state"], unknown["problem"]["code"]) == ("failed", "invalid_request")
-    for wrong in ({"objective": "value"}, {"field": "i"}, {**asked, "self_supervised": True}):
+    for wrong in ({"objective": "context"}, {"field": "i"}, {**asked, "self_supervised": True}):
         refused = client.post(f"{URL}/train", json=wrong)
         assert refused.status_code in (400, 422), refused.text
 

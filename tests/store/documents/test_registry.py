@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from dsearch.errors import Conflict, InvalidRequest, ModelNotFound, NotFound, Unavailable
+from dsearch.errors import Conflict, Gone, InvalidRequest, ModelNotFound, NotFound, Unavailable
 from dsearch.store import GenerationRecord, ModelRecord, Store
-from dsearch.store.documents import purposes
+from dsearch.store.documents import registry
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -85,8 +85,8 @@ def test_what_is_added_to_a_record_replaces_what_is_there(store):
 
 def test_what_is_live_is_read_once_for_each_operation(store, folder, monkeypatch):
     read = []
-    look = purposes.histories
-    monkeypatch.setattr(purposes, "histories", lambda *asked: read.append(asked) or look(*asked))
+    look = registry.live_model
+    monkeypatch.setattr(registry, "live_model", lambda *asked: read.append(asked) or look(*asked))
     store.add_model("v1", parent="v0", record={})
     store.promote("v1")
     read.clear()
@@ -117,3 +117,57 @@ def test_models_that_cannot_be(store):
     with pytest.raises(Conflict, match="model v1 is registered already"):
         store.add_model("v1", "v0", {})
     assert store.sequence == 1
+
+
+@pytest.fixture
+def predicting(store):
+    """v1 and v2 for searches, v3 for predictions, v4 made from v3, v5 of an earlier release like v3."""
+    records = [
+        ("v0", {}),
+        ("v1", {"purpose": "search", "objective": "value"}),
+        ("v0", {"purpose": "predict"}),
+        ("v3", {"scope": "uploaded"}),
+        ("v0", {"objective": "value"}),
+    ]
+    for number, (parent, record) in enumerate(records, start=1):
+        store.add_model(f"v{number}", parent, record)
+    return store
+
+
+def test_versions_for_predictions_never_become_live(predicting, folder):
+    expected = [False, False, False, True, True, True]
+    for store in (predicting, Store.open(folder, readonly=True)):
+        assert [store.predicts_only(f"v{number}") for number in range(6)] == expected
+        assert [store.predicts_only(f"v{number}") for number in reversed(range(6))] == expected[::-1]
+    sequence = predicting.sequence
+    for version in ("v3", "v4", "v5"):
+        with pytest.raises(Gone, match=f"model {version} answered predictions"):
+            predicting.promote(version)
+    assert (predicting.sequence, predicting.live_model()) == (sequence, "v0")
+
+
+def test_entries_of_versions_for_predictions_are_passed_over(predicting):
+    with predicting._operation() as operation:  # the log of predictions of an earlier release
+        registry.make_live(operation, "predict model", 4)
+    assert (predicting.live_model(), predicting.model_history()) == ("v0", [])
+    predicting.promote("v1")
+    for number in (3, 2, 5):  # still earlier there was one log
+        with predicting._operation() as operation:
+            registry.make_live(operation, "model", number)
+    assert predicting.model_history() == ["v2", "v1"]
+    predicting.delete_model("v5")
+    assert predicting.live_model() == "v2"
+    with pytest.raises(Conflict, match="v2 answers now"):
+        predicting.delete_model("v2")
+    predicting.promote("v2")
+    assert predicting.verify().ok
+
+
+def test_a_deleted_version_hands_on_that_it_answered_predictions(predicting):
+    predicting.delete_model("v3")
+    assert predicting.model("v4").parent == "v0"
+    assert predicting.predicts_only("v4")
+    predicting.delete_model("v1")
+    assert (predicting.model("v2").parent, predicting.predicts_only("v2")) == ("v0", False)
+    assert predicting.next_model_version() == "v6"
+    assert predicting.verify().ok

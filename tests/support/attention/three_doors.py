@@ -38,7 +38,7 @@ class Doors:
         """Attention by the door "python", "command line" or "http"."""
         if door == "python":
             given = options.copy()
-            own = {name: given.pop(name) for name in ("model", "purpose", "filter", "ids") if name in given}
+            own = {name: given.pop(name) for name in ("model", "filter", "ids") if name in given}
             asked = GradientQuery(texts=queries or None, options=given, **own)  # type: ignore[arg-type]
             return _plain(attended_json(attention_parts(self.collection, asked)))
         return self._elsewhere(door, "attend", queries, options)

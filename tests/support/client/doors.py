@@ -53,7 +53,6 @@ GIVEN: dict[str, Any] = {
     "over": "all",
     "passages": {"tokens": 1937, "overlap": 3},
     "pooling": "hard",
-    "purpose": "predict",
     "score": "cosine",
     "stages": 2,
     "stamp": Stamp(1937, "v9", 7),

@@ -57,7 +57,7 @@ EXTENSIONS: dict[str, list[Edit]] = {
             '"marginal": TargetLoss("whole", marginal_likelihood),',
             '    "toy-objective": TargetLoss("whole", toy_loss),\n',
         ),
-        Edit("jobs.py", "*VALUE_OBJECTIVES,", '    "toy-objective",\n'),
+        Edit("jobs.py", "OBJECTIVE_NAMES = (", '    "toy-objective",\n'),
     ],
     "score": [
         Edit(

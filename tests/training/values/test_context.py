@@ -1,52 +1,73 @@
-"""Objectives on the pooled context: W_V and W_O learn, and what they learn is saved, served and judged."""
+"""Attention weights, losses and the start of learned values, against their definitions."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.fakes import HashingEncoder
+from support.training.opened_heads import opened_head, unit
+from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.engine import Collection, GradientQuery, SearchEngine, attention_parts
-from dsearch.errors import InvalidRequest
-from dsearch.jobs import TrainingJob
-from dsearch.training.options import ValueOptions
-from dsearch.training.run import run_training
-from dsearch.training.values.context import CONTRAST_TEMPERATURE, contrastive_loss, start_output
-from dsearch.training.values.examples import value_examples
-from dsearch.training.values.finetune import _in_own_units, finetune_values
-from dsearch.training.values.task import ValueData, train_on_values
-from dsearch.types import Document
-
-DIMENSION, COUNT = 12, 240
-FAST = ValueOptions(epochs=4, values="learned", learning_rate=3e-3)
+from dsearch.training.values.context import (
+    _candidates,
+    attention_weights,
+    log_loss,
+    loss_of_values,
+    squared_error,
+    start_output,
+)
+from dsearch.training.values.finetune import _in_own_units
 
 
-@pytest.fixture
-def plane(engine: SearchEngine) -> Collection:
-    """A number that is linear in the embedding, which single neighbours show badly, and its sign."""
-    generator = np.random.default_rng(0)
-    states = generator.standard_normal((COUNT, DIMENSION))
-    states /= np.linalg.norm(states, axis=1, keepdims=True)
-    numbers = 50 + 10 * states @ generator.standard_normal(DIMENSION)
-    made = engine.create("plane", dimension=DIMENSION)
-    documents = [
-        Document(
-            f"d{n}",
-            f"row {n}",
-            metadata={"number": float(y), "side": "high" if y > 50 else "low"},
-            value=[float(x) for x in states[n, ::-1]],
-        )
-        for n, y in enumerate(numbers)
-    ]
-    made.upsert(documents, states.astype(np.float32))
-    return made
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("with_keywords", [True, False])
+def test_weights_are_their_definition_and_leave_each_document_out(heads: int, with_keywords: bool) -> None:
+    head, states, corpus = opened_head(6, heads), unit(4, 6), unit(9, 6)
+    keyword = torch.rand(4, 9, dtype=torch.float64) if with_keywords else None
+    own = torch.tensor([3, -1, 0, 8])
+    found = attention_weights(head, states, corpus, own, keyword=keyword)
+    for row in range(4):
+        others = [d for d in range(9) if d != own[row]]
+        raw = head.queries(states)[row] @ head.keys(corpus[others]).T
+        if keyword is not None:
+            raw = raw + head.keyword_weight[:, None] * keyword[row, others]
+        expected = head.mixture @ (raw / head.temperature).softmax(-1)
+        torch.testing.assert_close(found[row, others], expected)
+        assert own[row] == -1 or found[row, own[row]] == 0
+
+
+def test_a_document_that_is_alone_pools_nothing() -> None:
+    head, corpus = opened_head(6, 1), unit(1, 6)
+    assert attention_weights(head, corpus, corpus, torch.tensor([0])).tolist() == [[0.0]]
+    assert attention_weights(head, corpus, corpus, torch.tensor([-1])).tolist() == [[1.0]]
+
+
+def test_candidates_are_the_nearest_and_those_with_a_word() -> None:
+    """The nearest of any head, and the best of the words among documents that have one."""
+    scores = torch.tensor([[[5.0, 4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 9.0, 4.0, 5.0]]])
+    assert _candidates(scores, None, 2).tolist() == [[True, True, True, False, True]]
+    one = scores[:, :1]
+    assert _candidates(one, None, 1).tolist() == [[True, False, False, False, False]]
+    words = torch.tensor([[0.0, 0.0, 0.0, 0.7, 0.2]])
+    assert _candidates(one, words, 1).tolist() == [[True, False, False, True, False]]
+    assert _candidates(one, words, 3).tolist() == [[True, True, True, True, True]]
+    assert _candidates(one, torch.zeros(1, 5), 2).tolist() == [[True, True, False, False, False]]
+    assert _candidates(one, words, 99).all()
+
+
+def test_losses_by_hand() -> None:
+    predicted, wanted = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]])
+    assert squared_error(predicted, wanted).tolist() == [2.5]
+    shares, right = torch.tensor([[0.25, 0.75], [0.0, 1.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    expected = -torch.tensor([0.99 * 0.75 + 0.005, 0.005]).log()  # s = .01, shared among two labels
+    torch.testing.assert_close(log_loss(shares, right), expected)
+    for kind in ("number", "vector"):
+        assert loss_of_values(kind, predicted, wanted).tolist() == [2.5]  # type: ignore[arg-type]
+    torch.testing.assert_close(loss_of_values("label", shares, right), expected)
 
 
 @pytest.mark.parametrize(("count", "noise"), [(30, 0.5), (8, 2.0)])  # of few rows the mean counts too
@@ -78,8 +99,7 @@ def test_the_start_is_ridge_regression_and_its_penalty_is_of_left_out_rows(count
 
 
 @pytest.mark.usefixtures("unchecked")  # the examples are a stand-in
-def test_what_is_learned_of_standard_numbers_is_told_in_the_units_of_the_field() -> None:
-    torch.manual_seed(0)
+def test_values_are_in_the_units_of_the_field() -> None:
     head, contexts = Head(4), torch.randn(3, 4)
     torch.nn.init.ones_(head.open_output(2).bias)
     standard = head.outputs(contexts).detach()
@@ -87,89 +107,3 @@ def test_what_is_learned_of_standard_numbers_is_told_in_the_units_of_the_field()
     examples: Any = SimpleNamespace(kind="number", scale=scale, centre=centre)
     _in_own_units(head, examples)
     torch.testing.assert_close(head.outputs(contexts), standard * torch.tensor(scale) + torch.tensor(centre))
-
-
-def test_the_contrastive_loss_by_hand() -> None:
-    predicted = torch.tensor([[1.0, 0.9, 0.0], [0.8, 1.0, 0.0], [2.0, 3.0, 0.0]])
-    wanted = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])  # the last two are equal
-    expected = list[float]()
-    for row, own in zip(predicted.tolist(), ([0], [1, 2], [1, 2]), strict=True):
-        cosines = [row[at] / math.hypot(*row) for at in (0, 1, 1)]
-        powers = [math.exp(cosine / CONTRAST_TEMPERATURE) for cosine in cosines]
-        expected.append(-math.log(sum(powers[at] for at in own) / sum(powers)))
-    assert min(expected) > 1e-3
-    torch.testing.assert_close(contrastive_loss(predicted, wanted), torch.tensor(expected))
-
-
-def test_learned_values_beat_stored_ones_and_are_served_as_judged(plane: Collection, tmp_path: Path) -> None:
-    job = TrainingJob(objective="context", field="number", epochs=4, learning_rate=3e-3)
-    done = run_training(plane, job)
-    trained = done.result
-    assert trained.before is not None  # type: ignore[union-attr]
-    assert trained.after["r2"] > trained.before["r2"] + 0.05  # type: ignore[union-attr]
-    registered = done.register(plane, job)
-    assert registered.live == "v1", trained.gate.to_text()
-    assert trained.head.value_delta.abs().sum() > 0  # W_V has learned
-    record = plane.store.model("v1").record
-    assert (record["format"], record["purpose"]) == (12, "predict")
-    assert record["readout"] == {"field": "number", "kind": "number", "labels": None}
-
-    head, snapshot = plane.head("v1"), plane.snapshot
-    states = torch.as_tensor(snapshot.embeddings(np.arange(3)))
-    with torch.no_grad():
-        keys = torch.as_tensor(snapshot.embeddings(np.arange(COUNT)))
-        logits = head.queries(states)[:, 0] @ head.keys(keys).T / head.temperature
-        values = (keys + keys @ head.value_delta.T) @ head.output.weight.T + head.output.bias  # type: ignore[union-attr]
-        mean = logits.softmax(-1) @ values
-        spread = (logits.softmax(-1) @ (values - 50).square() - (mean - 50).square()).sqrt()
-    for over in ("all", "candidates"):
-        answer = plane.predict(states, field="number", over=over, candidates=COUNT, mode="dense")
-        assert answer.stamp.model == "v1"
-        for query, one in enumerate(answer.predictions):
-            assert (one.kind, one.values, one.without_field) == ("number", "learned", 0)
-            assert one.mean == pytest.approx(mean[query].item(), abs=1e-3)
-            assert one.spread == pytest.approx(spread[query].item(), abs=1e-2)
-    found = plane.attend(states, purpose="predict", over="all", mode="dense").output
-    assert found.output is not None
-    torch.testing.assert_close(found.output, mean, atol=1e-3, rtol=1e-4)
-    parts = attention_parts(plane, GradientQuery(states=states, purpose="predict"))
-    assert parts.output is not None
-    assert parts.output.shape == (3, 1)
-    assert plane.predict(states, field="side").predictions[0].values == "stored"  # another field
-    assert plane.search("row 3", mode="keyword").stamp.model == "v0"
-    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
-        again = other.collection("plane").predict(states, field="number", over="all", mode="dense")
-        assert again.predictions[0].mean == pytest.approx(mean[0].item(), abs=1e-3)
-
-
-def test_labels_are_the_softmax_of_pooled_values(plane: Collection) -> None:
-    job = TrainingJob(objective="context", field="side", epochs=2, accept=True)
-    run_training(plane, job).register(plane, job)
-    states = torch.as_tensor(plane.snapshot.embeddings(np.arange(40)))
-    truth = plane.store.field_values(plane.snapshot.rows(np.arange(40)), "side")
-    right = 0
-    answers = plane.predict(states, field="side", over="all", mode="dense").predictions
-    logits = plane.attend(states, purpose="predict", over="all", mode="dense").output.output
-    assert logits is not None
-    for one, row, label in zip(answers, logits.softmax(-1).tolist(), truth, strict=True):
-        assert (one.kind, one.mean) == ("label", None)
-        assert one.labels is not None
-        assert [one.labels["high"], one.labels["low"]] == pytest.approx(row, abs=1e-5)
-        right += max(one.labels, key=lambda name: one.labels[name]) == label  # type: ignore[index]
-    assert right >= 34
-
-
-def test_a_vector_is_told_from_those_of_others(plane: Collection) -> None:
-    options = ValueOptions(epochs=2, values="learned", contrastive=True, learning_rate=3e-3)
-    trained = finetune_values(value_examples(plane, "value"), options)
-    assert trained.gate.measure == "log share of the right vector"
-    assert trained.gate.slice("all").queries == COUNT
-    assert trained.record["readout"]["kind"] == "vector"
-    head = train_on_values(ValueData(value_examples(plane, "value"), keywords=False), options)
-    assert head.value_delta.abs().sum() > 0
-    with pytest.raises(InvalidRequest, match="objective contrastive with 'number', a number; give a field"):
-        finetune_values(value_examples(plane, "number"), options)
-    with pytest.raises(InvalidRequest, match="contrastive=True with values='stored'"):
-        ValueOptions(contrastive=True)
-    with pytest.raises(InvalidRequest, match="context or contrastive and the field it predicts belong"):
-        TrainingJob(objective="context").check()

@@ -1,311 +1,313 @@
-"""A head learns to predict a field: against definitions, where the optimum is known, and through its gate."""
+"""Learned values of a field: trained, judged, stored, served, and kept by later versions."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.fakes import HashingEncoder
 from support.training.observers import StopWhen
-from support.training.opened_heads import both_ways, opened_head, unit
-from support.training.opened_heads import seeded as seeded  # a fixture for every test here
+from support.training.topics import queries_of, topics_in
+from support.training.valued import COUNT, DIMENSION, plane_in, with_values
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.engine import Collection, SearchEngine
+from dsearch.attention.retrieval.learned_score import new_score
+from dsearch.engine import Collection, GradientQuery, SearchEngine, attention_parts, calls
+from dsearch.engine.models.values import READOUT
 from dsearch.errors import Cancelled, InvalidRequest
-from dsearch.training import Gate, ValueExamples, finetune_values, value_examples
-from dsearch.training.gate.gate import judge
+from dsearch.jobs import TrainingJob, TuningJob
+from dsearch.training import (
+    Gate,
+    Registration,
+    finetune_values,
+    remember,
+    run_training,
+    run_tuning,
+    save_model,
+    value_examples,
+)
+from dsearch.training.gate.gate import GateReport, judge
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import ValueOptions
-from dsearch.training.values import finetune as finetuning
-from dsearch.training.values import losses as values
-from dsearch.training.values.finetune import unseen_answers
-from dsearch.training.values.losses import log_loss, loss_of_values, pooled_values, squared_error
-from dsearch.training.values.task import HeldEvidence, ValueData, train_on_values
+from dsearch.training.values import finetune, task
+from dsearch.training.values.finetune import ValueScores, judge_values, unseen_answers
+from dsearch.training.values.task import (
+    ValueData,
+    ValuesTask,
+    measures_of_values,
+    predicted_by,
+    scores_of_values,
+    served_by,
+)
 from dsearch.types import Document
 
-FAST = ValueOptions(epochs=8, learning_rate=3e-2, batch_size=32)
-
-
-path = both_ways(values)
-
-
-@pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("heads", [1, 3])
-@pytest.mark.parametrize("with_keywords", [True, False])
-def test_pooled_values_are_their_definition(heads: int, with_keywords: bool) -> None:
-    head, states, corpus, pooled = opened_head(6, heads), unit(4, 6), unit(9, 6), torch.randn(9, 2).double()
-    keyword = torch.rand(4, 9, dtype=torch.float64) if with_keywords else None
-    own = torch.tensor([3, -1, 0, 8])
-    found = pooled_values(head, states, corpus, pooled, own, keyword=keyword)
-    for row in range(4):
-        others = [d for d in range(9) if d != own[row]]
-        raw = head.queries(states)[row] @ head.keys(corpus[others]).T
-        if keyword is not None:
-            raw = raw + head.keyword_weight[:, None] * keyword[row, others]
-        expected = head.mixture @ ((raw / head.temperature).softmax(-1) @ pooled[others])
-        torch.testing.assert_close(found[row], expected)
-
-
-@pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("kind", ["number", "label"])
-def test_the_gradient_agrees_with_finite_differences(kind: str) -> None:
-    head, corpus = opened_head(6, 2), unit(7, 6)
-    pooled = torch.eye(3, dtype=torch.float64)[torch.arange(7) % 3]
-    keyword = torch.rand(7, 7, dtype=torch.float64)
-
-    def loss() -> torch.Tensor:
-        found = pooled_values(head, corpus, corpus, pooled, torch.arange(7), keyword=keyword)
-        return loss_of_values(kind, found, pooled).mean()  # type: ignore[arg-type]
-
-    parameters = [head.key_delta, head.query_in, head.log_temperature, head.keyword_weight]
-    gradients = torch.autograd.grad(loss(), parameters)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        direction = torch.randn_like(parameter)
-        with torch.no_grad():
-            parameter += 1e-5 * direction
-            above = loss()
-            parameter -= 2e-5 * direction
-            below = loss()
-            parameter += 1e-5 * direction
-        torch.testing.assert_close((gradient * direction).sum(), (above - below) / 2e-5, rtol=1e-5, atol=1e-8)
-
-
-def test_losses_by_hand() -> None:
-    predicted, wanted = torch.tensor([[1.0, 3.0]]), torch.tensor([[0.0, 1.0]])
-    assert squared_error(predicted, wanted).tolist() == [2.5]
-    shares = torch.tensor([[0.2, 0.8], [1.0, 0.0]])
-    right = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
-    expected = -np.log([0.99 * 0.8 + 0.005, 0.005])  # s = .01, shared among two labels
-    np.testing.assert_allclose(log_loss(shares, right).numpy(), expected, rtol=1e-6)
-
-
-def test_a_document_that_is_alone_pools_nothing() -> None:
-    head, corpus = Head(4), torch.eye(4)[:1]
-    head.key_delta.requires_grad_()
-    found = pooled_values(head, corpus, corpus, torch.ones(1, 1), torch.tensor([0]))
-    found.sum().backward()
-    assert found.tolist() == [[0.0]]
-    assert head.key_delta.grad is not None
-    assert head.key_delta.grad.isfinite().all()
-
-
-def one_informative_direction(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Embeddings with ±.5 in their first number, .25 of noise on it, and a good deal of noise beside it."""
-    generator = np.random.default_rng(seed)
-    sign = generator.choice([-1.0, 1.0], count)
-    first = 0.5 * sign + 0.25 * generator.standard_normal(count)
-    rest = 0.5 * generator.standard_normal((count, 15))
-    embeddings = np.hstack([first[:, None], rest])
-    return (embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)).astype(np.float32), sign
-
-
-BAYES = 0.977  # Φ(.5 / .25): nobody can name the sign more often
+FAST = ValueOptions(epochs=4, learning_rate=3e-3)
+ONCE = ValueOptions(epochs=1)
+JOB = TrainingJob(objective="context", field="number", epochs=4, learning_rate=3e-3)
+TEXTS, JUDGEMENTS = queries_of()
 
 
 @pytest.fixture
-def signs(engine: SearchEngine) -> Collection:
-    embeddings, sign = one_informative_direction(400)
-    made = engine.create("signs", dimension=16)
-    documents = [
-        Document(
-            f"d{n}", f"number {n}", value=float(sign[n]), metadata={"side": "left" if s < 0 else "right"}
-        )
-        for n, s in enumerate(sign)
-    ]
-    made.upsert(documents, embeddings)
-    return made
+def plane(engine: SearchEngine) -> Collection:
+    return plane_in(engine)
 
 
-def test_labels_one_direction_counts_and_the_metric_finds_it(signs: Collection) -> None:
-    trained = finetune_values(value_examples(signs, "side"), FAST)
-    assert trained.before is not None
-    assert trained.after is not None
-    assert trained.before["accuracy"] < 0.9
-    assert trained.after["accuracy"] > BAYES - 0.03
-    head = trained.head
-    metric = (torch.eye(16) + head.query_delta[0]).T @ head.key_projection()
-    assert metric[0, 0] > 2 * metric.diagonal()[1:].mean()  # at the start both are 1
-    assert trained.gate.p_value is not None
-    assert trained.gate.p_value < 0.001
-    # Search would have changed beyond recognition; the version answers predictions alone.
-    assert trained.gate.canary_overlap is not None
-    assert trained.gate.canary_overlap < 0.5
-    assert trained.gate.passed
-    assert trained.record["purpose"] == "predict"
+def learned(collection: Collection, job: TrainingJob = JOB) -> Registration:
+    return run_training(collection, job).register(collection, job)
 
 
-def test_numbers_fall_to_the_least_error(signs: Collection) -> None:
-    trained = finetune_values(value_examples(signs, "value"), FAST)
-    assert trained.before is not None
-    assert trained.after is not None
-    assert trained.after["r2"] > trained.before["r2"] + 0.2
-    # E[Var(y | x₀)] of this mixture is about .065 of the variance; noise in its neighbours costs a little.
-    assert trained.after["r2"] > 0.8
-    assert json.loads(json.dumps(trained.record))["values"]["after"]["r2"] == trained.after["r2"]
-    assert "r2" in trained.to_text()
+def states_of(collection: Collection, count: int) -> torch.Tensor:
+    return torch.as_tensor(collection.snapshot.embeddings(np.arange(count)))
 
 
-TEMPERATURES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.005, 0.001)
+def test_learned_values_beat_stored_ones_and_are_served_as_judged(plane: Collection, tmp_path: Path) -> None:
+    done = run_training(plane, JOB)
+    trained = done.result
+    assert trained.before is not None  # type: ignore[union-attr]
+    assert trained.after["r2"] > trained.before["r2"] + 0.05  # type: ignore[union-attr]
+    registered = done.register(plane, JOB)
+    assert registered.live == plane.live_model == "v1", trained.gate.to_text()
+    assert trained.head.value_delta.abs().sum() > 0  # W_V has learned
+    record = plane.store.model("v1").record
+    assert (record["format"], record["scope"]) == (12, "values")
+    assert record[READOUT] == {"field": "number", "kind": "number", "labels": None}
+    assert json.loads(json.dumps(record))["values"]["after"]["r2"] == trained.after["r2"]  # type: ignore[union-attr]
+
+    head, states = plane.head("v1"), states_of(plane, 3)
+    with torch.no_grad():
+        keys = states_of(plane, COUNT)
+        logits = head.queries(states)[:, 0] @ head.keys(keys).T / head.temperature
+        values = (keys + keys @ head.value_delta.T) @ head.output.weight.T + head.output.bias  # type: ignore[union-attr]
+        mean = logits.softmax(-1) @ values
+        spread = (logits.softmax(-1) @ (values - 50).square() - (mean - 50).square()).sqrt()
+    for over in ("all", "candidates"):
+        answer = plane.predict(states, field="number", over=over, candidates=COUNT, mode="dense")
+        assert answer.stamp.model == "v1"
+        for query, one in enumerate(answer.predictions):
+            assert (one.kind, one.values, one.without_field) == ("number", "learned", 0)
+            assert one.mean == pytest.approx(mean[query].item(), abs=1e-3)
+            assert one.spread == pytest.approx(spread[query].item(), abs=1e-2)
+    found = plane.attend(states, over="all", mode="dense").output
+    assert found.output is not None
+    torch.testing.assert_close(found.output, mean, atol=1e-3, rtol=1e-4)
+    parts = attention_parts(plane, GradientQuery(states=states))
+    assert parts.output is not None
+    assert parts.output.shape == (3, 1)
+    assert plane.predict(states, field="side").predictions[0].values == "stored"  # another field
+    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
+        again = other.collection("plane").predict(states, field="number", over="all", mode="dense")
+        assert again.predictions[0].mean == pytest.approx(mean[0].item(), abs=1e-3)
 
 
-def test_without_leaving_itself_out_the_bandwidth_collapses(signs: Collection) -> None:
-    """Each its own neighbour: the loss has its optimum, 0, at temperature 0, and nothing is learned."""
-    examples = value_examples(signs, "side")
-    itself = replace(examples, own=np.full(len(examples), -1))
-    half, rest = np.arange(200), np.arange(200, 400)
-
-    def losses(of: ValueExamples) -> list[float]:
-        head, evidence = Head(16), HeldEvidence(ValueData(of, keywords=False), half)
-        found = []
-        for temperature in TEMPERATURES:
-            with torch.no_grad():
-                head.log_temperature.fill_(np.log(temperature))
-                predicted = evidence.predict(head, torch.as_tensor(half))
-            found.append(log_loss(predicted, torch.as_tensor(of.wanted[half])).mean().item())
-        return found
-
-    def accuracy(of: ValueExamples) -> float:
-        data = ValueData(of, keywords=False)
-        head = train_on_values(data, FAST, queries=half, evidence=half)
-        predicted = HeldEvidence(data, half).served(head, rest)
-        return float((predicted.argmax(1) == examples.wanted[rest].argmax(1)).mean())
-
-    fooled, honest = losses(itself), losses(examples)
-    assert fooled == sorted(fooled, reverse=True)
-    assert fooled[-1] < 0.01
-    assert 0 < int(np.argmin(honest)) < len(TEMPERATURES) - 1
-    assert accuracy(itself) < accuracy(examples) - 0.03
+def test_labels_are_the_softmax_of_pooled_values(plane: Collection) -> None:
+    learned(plane, TrainingJob(objective="context", field="side", epochs=2, accept=True))
+    states = states_of(plane, 40)
+    truth = plane.store.field_values(plane.snapshot.rows(np.arange(40)), "side")
+    right = 0
+    answers = plane.predict(states, field="side", over="all", mode="dense").predictions
+    logits = plane.attend(states, over="all", mode="dense").output.output
+    assert logits is not None
+    for one, row, label in zip(answers, logits.softmax(-1).tolist(), truth, strict=True):
+        assert (one.kind, one.mean) == ("label", None)
+        assert one.labels is not None
+        assert [one.labels["high"], one.labels["low"]] == pytest.approx(row, abs=1e-5)
+        right += max(one.labels, key=lambda name: one.labels[name]) == label  # type: ignore[index]
+    assert right >= 28
 
 
-def test_held_out_documents_are_no_evidence(signs: Collection) -> None:
-    """Labels by chance cannot be predicted; were they pooled from each other's fold, they could not either,
-    but a document among its own evidence would be: R² near 1.
-    """
-    examples = value_examples(signs, "side")
-    order = np.random.default_rng(1).permutation(len(examples))
-    shuffled = replace(examples, values=examples.values[order], wanted=examples.wanted[order])
+def test_served_predictions_are_those_that_the_gate_saw(plane: Collection) -> None:
+    """The served path is the training path: `predict` gives what the gate compared."""
+    examples = value_examples(plane, "number")
+    data, asked = ValueData(examples, keywords=False), np.arange(20)
+    evidence = np.arange(20, COUNT)
+    head = ValuesTask(data, FAST, Head(DIMENSION), evidence).train()
+    pooled = served_by(data, Head(DIMENSION), asked, evidence)
+    expected = predicted_by(head, pooled.contexts, "number")[:, 0] * examples.scale[0] + examples.centre[0]
+    states = states_of(plane, 20)
+    finetune._in_own_units(head, examples)
+    readout = {"field": "number", "kind": "number", "labels": None}
+    version = plane.add_model(head, {READOUT: readout})
+    plane.delete([f"d{n}" for n in range(20)])
+    options: Any = {"field": "number", "mode": "dense"}
+    for model, wanted in ((version, expected), ("v0", None)):
+        predicted = plane.predict(states, model=model, **options).predictions
+        wanted = pooled.stored[:, 0] * examples.scale[0] + examples.centre[0] if wanted is None else wanted
+        np.testing.assert_allclose(np.array([one.mean for one in predicted]), wanted, atol=2e-3)
+
+
+def test_learned_values_change_no_search(engine: SearchEngine) -> None:
+    topics = topics_in(engine)
+    topics.ingest([Document(f"n{n}", f"alpha{n % 20} beta{n}", metadata={"n": n}) for n in range(60)])
+    job = TrainingJob(queries=TEXTS, judgements=JUDGEMENTS, epochs=2, heads=2, accept=True)
+    searched = learned(topics, job).version
+    remember(topics, {"q": "a wording of nobody"}, {"q": {"d3-0": 1.0}}, accept=True)
+    live = topics.live_model
+    before = topics.search_batch([*TEXTS.values(), "a wording of nobody"])
+    drift, calibration = topics.store.model(live).record.get("training_queries"), topics.calibrations.of(live)
+    registered = learned(topics, TrainingJob(objective="context", field="n", epochs=1, accept=True))
+    assert (registered.parent, registered.live) == (live, topics.live_model)
+    after = topics.search_batch([*TEXTS.values(), "a wording of nobody"])
+    for one, other in zip(before, after, strict=True):
+        assert [(hit.id, hit.score) for hit in one.hits] == [(hit.id, hit.score) for hit in other.hits]
+    record = topics.store.model(registered.version).record
+    assert (record.get("training_queries"), topics.calibrations.of(registered.version)) == (
+        drift,
+        calibration,
+    )
+    head, old = topics.stored_head(registered.version), topics.stored_head(searched)
+    assert torch.equal(head.query_in, old.query_in)
+    assert topics.rollback() == live
+
+
+def test_a_later_version_keeps_the_values(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it learned from: judgements, a tuning, a loss of its own, or nothing."""
+    topics = topics_in(engine)
+    topics.ingest([Document(f"n{n}", f"alpha{n % 20} beta{n}", metadata={"n": n}) for n in range(60)])
+    values = learned(topics, TrainingJob(objective="context", field="n", epochs=1, accept=True)).version
+    head, readout = topics.stored_head(values), topics.store.model(values).record[READOUT]
+    monkeypatch.setattr(GateReport, "passed", property(lambda report: True))
+
+    def trained() -> str:
+        return learned(topics, TrainingJob(queries=TEXTS, judgements=JUDGEMENTS, epochs=1)).version
+
+    def tuned() -> str:
+        job = TuningJob(queries=TEXTS, judgements=JUDGEMENTS)
+        return run_tuning(topics, job).register(topics, job).version
+
+    def remembered() -> str:
+        return remember(topics, {"q": "of nobody"}, {"q": {"d3-0": 1.0}}, accept=True).model
+
+    def saved() -> str:
+        moved = Head(topics.store.dimension)
+        torch.nn.init.normal_(moved.key_delta, std=0.1)
+        return save_model(topics, moved, parent=values).version
+
+    for make in (trained, tuned, saved, remembered):
+        topics.promote(values)
+        version = make()
+        record = topics.store.model(version).record
+        assert record["scope"] != "values"
+        assert record[READOUT] == readout, make
+        assert torch.equal(topics.stored_head(version).value_delta, head.value_delta)
+        assert topics.predict(["alpha3"], field="n", model=version).predictions[0].values == "learned"
+    uploaded = topics.add_model(topics.stored_head(values), {"scope": "uploaded"}, parent=values)
+    assert topics.store.model(uploaded).record[READOUT] == readout
+    own = Head(topics.store.dimension)
+    own.open_output(1)
+    own = topics.add_model(own, {"scope": "uploaded"}, parent=values)
+    assert READOUT not in topics.store.model(own).record  # values of its own, of whatever they are
+
+
+def test_values_of_another_field_replace_them(plane: Collection) -> None:
+    learned(plane)
+    registered = learned(plane, replace(JOB, field="side", accept=True))
+    assert (registered.parent, plane.live_model) == ("v1", "v2")
+    assert plane.store.model("v2").record[READOUT]["field"] == "side"
+    assert plane.predict(states_of(plane, 1), field="number").predictions[0].values == "stored"
+
+
+def test_values_behind_a_learned_score_are_refused(plane: Collection) -> None:
+    plane.promote(plane.add_model(Head(DIMENSION).scoring_by(new_score("general", DIMENSION)), {}))
+    with pytest.raises(InvalidRequest, match="v1, which is live, has a learned score"):
+        run_training(plane, JOB)
+
+
+def test_another_version_that_became_live_meanwhile_stays(plane: Collection) -> None:
+    done = run_training(plane, JOB)
+    plane.promote(plane.add_model(Head(DIMENSION), {}))
+    registered = done.register(plane, JOB)
+    assert (registered.live, registered.outdated_by, plane.live_model) == (None, "v1", "v1")
+
+
+def test_of_too_few_documents_none_is_held_out(engine: SearchEngine) -> None:
+    examples = value_examples(with_values(engine, "t", [float(n) for n in range(12)]), "f")
+    assert finetune_values(examples, replace(ONCE, folds=7)).before is None
+    assert finetune_values(examples, replace(ONCE, folds=6)).before is not None
+
+
+def test_held_out_documents_are_no_evidence(plane: Collection) -> None:
+    """Labels by chance cannot be predicted; a document among its own evidence would be."""
+    examples = value_examples(plane, "side")
+    shuffled = replace(examples, values=np.random.default_rng(0).permutation(examples.values))
     trained = finetune_values(shuffled, FAST)
     assert not trained.gate.passed
     assert trained.after is not None
     assert trained.after["accuracy"] < 0.65
 
 
-def test_the_evidence_of_a_fold_is_all_documents_but_its_own(
-    signs: Collection, monkeypatch: pytest.MonkeyPatch
+def test_a_fold_is_neither_learned_from_nor_evidence(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 0 as well, and with it each of them is left out of its own fold alone."""
-    examples = value_examples(signs, "side")
-    seen: list[set[int]] = []
+    examples = value_examples(with_values(engine, "t", [float(n) for n in range(12)]), "f")
+    asked: list[Any] = []
+    served: list[tuple[list[int], list[int]]] = []
 
-    class Recorded(HeldEvidence):
-        def __init__(self, data: ValueData, evidence: np.ndarray):
-            super().__init__(data, evidence)
-            seen.append(set(evidence.tolist()))
+    class Noted(ValuesTask):
+        def __init__(self, data: ValueData, options: ValueOptions, start: Head, rows: Any = None) -> None:
+            super().__init__(data, options, start, rows)
+            asked.append(None if rows is None else rows.tolist())
 
-        def served(self, head: Head, queries: np.ndarray) -> np.ndarray:
-            assert not seen[-1] & set(examples.own[queries].tolist())
-            return super().served(head, queries)
+    def noted(data: ValueData, head: Head, rows: Any, evidence: Any) -> Any:
+        served.append((rows.tolist(), evidence.tolist()))
+        return served_by(data, head, rows, evidence)
 
-    monkeypatch.setattr(finetuning, "HeldEvidence", Recorded)
-    finetune_values(examples, replace(FAST, epochs=1, folds=3))
-    everything = set(range(len(examples.positions)))
-    assert sorted(row for evidence in seen for row in everything - evidence) == sorted(everything)
-
-
-def test_served_predictions_are_those_that_the_gate_saw(signs: Collection) -> None:
-    """The served path is the training path: `predict` gives what `HeldEvidence.served` said."""
-    examples = value_examples(signs, "value")
-    embeddings, _ = one_informative_direction(20, seed=5)
-    head = train_on_values(ValueData(examples, keywords=False), FAST)
-    version = signs.add_model(head, {"objective": "value"})
-    predicted = signs.predict(torch.as_tensor(embeddings), field="value", model=version).predictions
-    asked = replace(
-        examples,
-        states=embeddings,
-        wanted=np.zeros((20, 1), np.float32),
-        own=np.full(20, -1),
-        texts=[],
-    )
-    served = HeldEvidence(ValueData(asked, keywords=False)).served(head, np.arange(20))
-    mean = one_informative_direction(400)[1].mean()
-    expected = served[:, 0] * examples.scale[0] + mean
-    np.testing.assert_allclose(np.array([one.mean for one in predicted]), expected, atol=1e-4)
+    monkeypatch.setattr(finetune, "ValuesTask", Noted)
+    monkeypatch.setattr(finetune, "served_by", noted)
+    finetune_values(examples, replace(ONCE, folds=3))
+    assert asked == [*(evidence for _, evidence in served), None]  # all of them, for what is served
+    assert sorted(row for rows, _ in served for row in rows) == [*range(12)]
+    assert all(sorted([*rows, *evidence]) == [*range(12)] for rows, evidence in served)
 
 
-def test_keywords_have_a_part_where_they_are_asked_for(collection: Collection) -> None:
-    examples = value_examples(collection, "number")
-    assert examples.kind == "number"
-    data = ValueData(examples, keywords=True)
-    head = Head(32)
-    dense = HeldEvidence(ValueData(examples, keywords=False)).predict(head, torch.arange(16))
-    both = HeldEvidence(data).predict(head, torch.arange(16))
-    assert not torch.allclose(dense, both)
-    keyword = torch.as_tensor(collection.snapshot.all_keyword_scores(examples.texts))
-    states = torch.as_tensor(examples.states)
-    expected = pooled_values(
-        head, states, states, torch.as_tensor(examples.values), torch.arange(16), keyword=keyword
-    )
-    torch.testing.assert_close(both, expected)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_what_cannot_be_learned_from_is_refused(engine: SearchEngine, collection: Collection) -> None:
-    with pytest.raises(InvalidRequest, match=r"the field 'price' is in 0 documents .*; at least 10"):
-        value_examples(collection, "price")
-    collection.ingest(Document(f"d{i}", text=f"x{i}", metadata={"number": 5, "kind": "a"}) for i in range(16))
-    with pytest.raises(InvalidRequest, match="the same 'number'"):
-        value_examples(collection, "number")
-    with pytest.raises(InvalidRequest, match="the same 'kind'"):
-        value_examples(collection, "kind")
-    collection.ingest(Document(f"d{i}", text=f"y{i}", metadata={"kind": f"k{i}"}) for i in range(16))
-    with pytest.raises(InvalidRequest, match="16 different 'kind' in 16 documents"):
-        value_examples(collection, "kind")
-    collection.ingest([Document("d0", text="z", metadata={"kind": 3})])
-    with pytest.raises(InvalidRequest, match="make it of one kind"):
-        value_examples(collection, "kind")
-    for wrong in ({"epochs": 0}, {"learning_rate": 1.0}, {"folds": 1}, {"retention": -1.0}):
-        with pytest.raises(InvalidRequest, match=next(iter(wrong))):
-            ValueOptions(**wrong)  # type: ignore[arg-type]
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_number_that_is_the_same_everywhere_tells_nothing_apart(collection: Collection) -> None:
-    """Of 3.7 twelve times the mean is not 3.7, and the deviation not 0."""
-    price = {"price": 3.7}
-    collection.ingest(Document(f"d{i}", f"x{i}", metadata=price, value=[i, 3.7]) for i in range(12))
-    with pytest.raises(InvalidRequest, match="every document has the same 'price'"):
-        value_examples(collection, "price")
-    sizes = value_examples(collection, "value")
-    np.testing.assert_allclose(sizes.scale, [np.std(range(12)), 1.0], rtol=1e-6)  # each number has its own
-    np.testing.assert_allclose(sizes.values[:, 1], 0.0, atol=1e-6)
-
-
-def test_retention_keeps_search_and_a_passed_gate_promotes(signs: Collection) -> None:
-    kept = finetune_values(value_examples(signs, "side"), replace(FAST, learning_rate=2e-3, retention=1.0))
-    assert kept.gate.canary_overlap is not None
-    assert kept.gate.canary_overlap > 0.5
-    assert kept.gate.passed, kept.gate.to_text()
-
-
-def test_a_run_goes_on_to_the_same_head(signs: Collection, tmp_path: Path) -> None:
-    examples, options = value_examples(signs, "side"), replace(FAST, epochs=4)
-    whole = finetune_values(examples, options)
-    steps = iter(range(1000))
-    with pytest.raises(Cancelled):
-        finetune_values(
-            examples,
-            options,
-            run=RunFolder(tmp_path / "run", {}),
-            observer=StopWhen(lambda: next(steps) > 30),
+def test_a_fold_is_judged_at_the_checkpoint_that_the_others_choose(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fold is far better trained, the other far better at the start: chosen by itself each would gain."""
+    examples = value_examples(with_values(engine, "t", [float(n) for n in range(12)]), "f")
+    gains, start = np.linspace(1, 2, 6), np.zeros((6, 1), np.float32)
+    ends = (np.full((6, 1), 0.25, np.float32), np.full((6, 1), 0.75, np.float32))
+    folds = [
+        finetune._Fold(
+            np.arange(6) + 6 * number, np.zeros(6), start, np.stack([np.zeros(6), gain]), [start, end]
         )
-    resumed = finetune_values(examples, options, run=RunFolder(tmp_path / "run", {}, resume=True))
-    for name, tensor in whole.head.state_dict().items():
-        assert torch.equal(tensor, resumed.head.state_dict()[name])
-    assert resumed.record["gate"] == whole.record["gate"]
+        for number, (gain, end) in enumerate(zip((gains, -3 * gains), ends, strict=True))
+    ]
+    monkeypatch.setattr(finetune._Session, "folds", lambda *_: folds)
+    monkeypatch.setattr(finetune, "_CHECKPOINTS", 1)
+    judged: list[ValueScores] = []
+
+    def noted(scores: Any, *more: Any, **options: Any) -> Any:
+        judged.append(scores)
+        return judge_values(scores, *more, **options)
+
+    monkeypatch.setattr(finetune, "judge_values", noted)
+    finetune_values(examples, ONCE)
+    expected = scores_of_values(examples, np.arange(12), np.concatenate([start, ends[1]]))
+    np.testing.assert_array_equal(judged[0].after, expected)
+
+
+def test_learned_values_have_to_beat_the_same_answer_for_all() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.01, 60)
+    before, better = np.zeros(60), 0.5 + noise
+    options: Any = {"measures": None, "measure": "R²", "seed": 0}
+    assert judge_values(ValueScores(before, better, before), Gate(), **options).passed
+    constant = judge_values(ValueScores(before, better, better + 0.1), Gate(), **options)
+    assert not constant.passed
+    assert "always giving the mean" in constant.reason
+
+
+def test_an_accuracy_that_falls_refuses_them() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.01, 60)
+    scores = ValueScores(np.zeros(60), 0.5 + noise, np.zeros(60))
+    for fall, passes in ((0.01, True), (0.05, False)):
+        measures = {"accuracy": 0.9}, {"accuracy": 0.9 - fall}
+        report = judge_values(scores, Gate(margin=0.02), measures=measures, measure="log share", seed=0)
+        assert report.passed == passes
 
 
 def test_null_labels_pass_the_gate_no_more_often_than_alpha() -> None:
@@ -322,3 +324,92 @@ def test_null_labels_pass_the_gate_no_more_often_than_alpha() -> None:
         )
         passed += report.passed
     assert passed <= 20  # 10 expected; above 20 has a probability of .001
+
+
+def test_keywords_count_as_in_the_search_of_the_version(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    class Noted(ValueData):
+        def __init__(self, examples: Any, **options: Any) -> None:
+            super().__init__(examples, **options)
+            seen.append(examples.snapshot)
+
+    monkeypatch.setattr(finetune, "ValueData", Noted)
+    start = Head(32)
+    start.weigh_keywords(0.5, 0.4)
+    finetune_values(value_examples(collection, "number"), ONCE, start=start)
+    own = collection.snapshot.weighed((0.5, 0.4))
+    assert (seen[0].all_keyword_scores(["number3"]) == own.all_keyword_scores(["number3"])).all()
+
+
+def test_documents_are_pooled_by_the_attention_of_the_version(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples, head, which = value_examples(collection, "number"), Head(32), np.array([3, 8, 15])
+    with torch.no_grad():
+        head.query_delta += 0.1 * torch.randn(head.query_delta.shape)
+    data = ValueData(examples, keywords=True)
+    found = data.pooled(head, np.arange(3), which)
+    keyword = torch.as_tensor(collection.snapshot.all_keyword_scores(examples.texts)[:3][:, which])
+    corpus = data.corpus[which]
+    logits = (head.queries(data.corpus[:3])[:, 0] @ corpus.T + keyword) / head.temperature
+    torch.testing.assert_close(found.contexts, (logits.softmax(-1) @ corpus).detach())
+    torch.testing.assert_close(found.stored, (logits.softmax(-1) @ data.values[which]).detach())
+    dense = ValueData(examples, keywords=False).pooled(head, np.arange(3), which)
+    assert not torch.allclose(dense.contexts, found.contexts)
+    monkeypatch.setattr(task, "_LOGITS_AT_A_TIME", 1)
+    torch.testing.assert_close(data.pooled(head, np.arange(3), which).contexts, found.contexts)
+    monkeypatch.setattr(task, "CANDIDATES", 2)
+    assert not torch.allclose(served_by(data, head, np.arange(3), np.arange(16)).contexts, found.contexts)
+
+
+def test_a_sample_of_many_documents_is_learned_from(collection: Collection) -> None:
+    data = ValueData(value_examples(collection, "number"), keywords=False)
+    assert len(ValuesTask(data, replace(ONCE, most_examples=5), Head(32))._contexts) == 5
+
+
+def test_the_error_is_in_the_units_of_the_field(collection: Collection) -> None:
+    examples = value_examples(collection, "number")
+    asked = np.arange(len(examples))
+    measured = measures_of_values(examples, asked, examples.values + np.float32(0.5))
+    assert measured["rmse"] == pytest.approx(0.5 * float(examples.scale[0]), rel=1e-5)
+    assert float(examples.scale[0]) > 2
+    assert measured["r2"] == pytest.approx(0.75, rel=1e-5)
+    assert scores_of_values(examples, asked, examples.values).tolist() == [1.0] * len(examples)
+
+
+def test_a_run_goes_on_to_the_same_values(plane: Collection, tmp_path: Path) -> None:
+    examples = value_examples(plane, "side")
+    whole = finetune_values(examples, FAST)
+    steps = iter(range(1000))
+    with pytest.raises(Cancelled):
+        finetune_values(
+            examples,
+            FAST,
+            run=RunFolder(tmp_path / "run", {}),
+            observer=StopWhen(lambda: next(steps) > 15),
+        )
+    resumed = finetune_values(examples, FAST, run=RunFolder(tmp_path / "run", {}, resume=True))
+    for name, tensor in whole.head.state_dict().items():
+        assert torch.equal(tensor, resumed.head.state_dict()[name])
+    assert resumed.record["gate"] == whole.record["gate"]
+
+
+def test_wrong_options_are_refused() -> None:
+    for wrong in ({"epochs": 0}, {"learning_rate": 1.0}, {"folds": 1}, {"decay": -1.0}):
+        with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+            ValueOptions(**wrong)  # type: ignore[arg-type]
+    for given in ({"objective": "context"}, {"field": "price"}):
+        with pytest.raises(InvalidRequest, match="belong together"):
+            TrainingJob(**given).check()
+    for more in ({"heads": 2}, {"queries": TEXTS, "judgements": JUDGEMENTS}, {"scope": "query"}):
+        with pytest.raises(InvalidRequest, match=f"leave out {[*more][-1]}"):
+            replace(JOB, **more).check()
+
+
+def test_versions_are_listed_with_their_field(plane: Collection) -> None:
+    learned(plane)
+    listed = {one.version: one for one in calls.list_models(plane).models}
+    assert (listed["v1"].live, listed["v1"].record["field"], listed["v1"].problem) == (True, "number", None)
