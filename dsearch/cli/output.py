@@ -56,8 +56,9 @@ def show(result: SearchResult, empty: str | None = None, request: Mapping[str, A
         for operand in sorted(set(_quoted_values((request or {}).get("filter")))):
             say(f'in the filter "{operand}" is a text; if the field has numbers or booleans, write {operand}')
     confidence, folded = result.confidence, False
-    if confidence is not None and result.hits and result.hits[0].rank == 1:
-        say(in_words(confidence))
+    first = bool(result.hits) and result.hits[0].rank == 1
+    if first and confidence is not None and (words := in_words(confidence)) is not None:
+        say(words)
     for hit in result.hits:
         if not folded and _is_less_likely(hit, confidence):
             typer.echo("less likely:")
@@ -82,19 +83,25 @@ def _is_less_likely(hit: Hit, confidence: Confidence | None) -> bool:
     """Return True for a hit below the learned floor; the first hit has a sentence of its own."""
     if confidence is None:
         return False
-    return confidence.verdict == "nothing fits" or (hit.rank > 1 and hit.score < confidence.floor)
+    if confidence.verdict == "nothing fits":
+        return True
+    return confidence.fitted_on == "judgements" and hit.rank > 1 and hit.score < confidence.floor
 
 
-def in_words(confidence: Confidence) -> str:
-    """Say whether the first hit is right, and on what evidence."""
-    source = f"{amount(confidence.queries, 'judged query')}"
-    if confidence.fitted_on == "documents":
+def in_words(confidence: Confidence) -> str | None:
+    """Say whether the first hit is right, and on what evidence; None without judgements, unless nothing fits.
+
+    Queries made of the documents' own words tell what nothing answers, and little of what people ask.
+    """
+    of_judgements = confidence.fitted_on == "judgements"
+    source = amount(confidence.queries, "judged query")
+    if not of_judgements:
         drawn = amount(confidence.queries, "query", "queries")
         source = f"{drawn} made of the documents' own words, not on judgements"
-        if confidence.verdict == "unlikely":
-            source += "; hits in other words look less likely than they are"
     if confidence.verdict == "nothing fits":
         return f"nothing fits this query well (estimated on {source}); these hits are the nearest there are"
+    if not of_judgements:
+        return None
     if confidence.probability is not None:
         return f"the first hit is right with a probability of {confidence.probability:.0%}, by {source}"
     words = {"likely": "is likely to be", "possible": "may be", "unlikely": "is unlikely to be"}

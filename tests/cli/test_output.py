@@ -118,20 +118,6 @@ def test_less_likely_hits_are_set_apart_once(capsys: pytest.CaptureFixture[str])
             "the first hit is likely to be right (estimated on 9 judged queries)",
         ),
         (
-            Confidence("possible", None, "documents", 9, 0.0),
-            (
-                "the first hit may be right (estimated on 9 queries made of the documents' own words, not on "
-                "judgements)"
-            ),
-        ),
-        (
-            Confidence("unlikely", None, "documents", 9, 0.0),
-            (
-                "the first hit is unlikely to be right (estimated on 9 queries made of the documents' own "
-                "words, not on judgements; hits in other words look less likely than they are)"
-            ),
-        ),
-        (
             Confidence("unlikely", None, "judgements", 9, 0.0),
             "the first hit is unlikely to be right (estimated on 9 judged queries)",
         ),
@@ -146,6 +132,20 @@ def test_less_likely_hits_are_set_apart_once(capsys: pytest.CaptureFixture[str])
 )
 def test_how_sure_the_search_is(confidence: Confidence, words: str) -> None:
     assert in_words(confidence) == words
+
+
+@pytest.mark.parametrize("verdict", ["likely", "possible", "unlikely", "nothing fits"])
+def test_without_judgements_no_hit_is_called_likely_or_unlikely(
+    capsys: pytest.CaptureFixture[str], verdict: Verdict
+) -> None:
+    """Queries made of the documents' own words say little of what people ask, but what nothing answers."""
+    hits = [replace(HIT, rank=rank, id=f"d{rank}", score=0.1) for rank in (1, 2)]
+    confidence = Confidence(verdict, None, "documents", 9, 0.5)
+    out, err = shown(capsys, replace(RESULT, hits=hits, confidence=confidence))
+    fits = verdict != "nothing fits"
+    assert ("likely" in out) == (not fits)
+    assert "likely" not in err
+    assert ("nothing fits this query well" in err) == (not fits)
 
 
 def parts(capsys: pytest.CaptureFixture[str], explain: Explanation) -> list[str]:
@@ -273,7 +273,7 @@ def test_hits_below_the_floor_are_less_likely_and_the_first_only_where_nothing_f
     capsys: pytest.CaptureFixture[str], verdict: Verdict, folded: int
 ) -> None:
     hits = [replace(HIT, rank=rank, id=f"d{rank}", score=0.1) for rank in (1, 2)]
-    show(replace(RESULT, hits=hits, confidence=Confidence(verdict, None, "documents", 9, 0.5)))
+    show(replace(RESULT, hits=hits, confidence=Confidence(verdict, None, "judgements", 9, 0.5)))
     out = capsys.readouterr().out.splitlines()
     firsts = [line.split()[0] for line in out if line.strip().startswith(("1.", "2.", "less likely:"))]
     assert firsts == [*["1.", "2."][:folded], "less", *["1.", "2."][folded:]]  # once

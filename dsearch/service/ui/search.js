@@ -6,7 +6,7 @@ import { heatmap } from "./heatmap.js";
 import { element, worded } from "./dom.js";
 import { hitElement } from "./hits.js";
 import { acts } from "./judging.js";
-import { attentionInWords, confidenceInWords, count, evidenceInWords, waitingInWords } from "./words.js";
+import { attentionInWords, confidenceInWords, count, evidenceInWords, judgesHits, waitingInWords } from "./words.js";
 
 const WAIT_MS = 140; // after the last key, before a search
 const LIMIT = 10;
@@ -205,7 +205,7 @@ function show(answer, words, about, continued) {
   problem.hidden = true;
   hint.hidden = true;
   if (!continued) empty();
-  const floor = answer.confidence?.floor ?? -Infinity, nothing = answer.confidence?.verdict === "nothing fits";
+  const floor = judgesHits(answer.confidence) ? answer.confidence.floor : -Infinity, nothing = answer.confidence?.verdict === "nothing fits";
   for (const hit of answer.hits) {
     const item = hitElement(hit, words);
     addActs(item, hit, answer);

@@ -17,20 +17,25 @@ const VERDICTS = {
   "nothing fits": "Nothing here fits this query well.",
 };
 
+// Whether an estimate speaks of single hits: without judgements it only tells where nothing fits.
+export function judgesHits(confidence) {
+  return confidence?.fitted_on === "judgements";
+}
+
 // Whether the first hit is right; "" where nobody can tell. No share of attention takes part.
 export function confidenceInWords({ hits, confidence }) {
   if (!confidence || hits.length === 0) return "";
   const { verdict, probability } = confidence;
-  if (verdict === "nothing fits" || probability === null) return VERDICTS[verdict];
+  if (verdict === "nothing fits") return VERDICTS[verdict];
+  if (!judgesHits(confidence)) return "";
+  if (probability === null) return VERDICTS[verdict];
   return `The first hit is right with a probability of ${percent(probability)}.`;
 }
 
 export function evidenceInWords({ confidence }) {
   if (!confidence) return "";
-  const { fitted_on: source, queries, verdict } = confidence;
-  if (source === "judgements") return `Estimated on ${count(queries, "judged query", "judged queries")}.`;
-  return "Estimated on queries made of the documents' own words, not on judgements"
-    + (verdict === "unlikely" ? "; hits in other words look less likely than they are." : ".");
+  if (judgesHits(confidence)) return `Estimated on ${count(confidence.queries, "judged query", "judged queries")}.`;
+  return "Estimated on queries made of the documents' own words, not on judgements.";
 }
 
 // Documents that no search finds yet, and the command that goes on with them; "" without any.
