@@ -59,7 +59,7 @@ def test_what_every_answer_has_is_required_and_nothing_else(document: dict[str, 
     schemas = document["components"]["schemas"]
     plain = Hit(1, "a", 0.5, 0.9, "T", "text", {}).to_dict()
     assert {*schemas["Hit"]["required"]} == {*plain}
-    assert schemas["DeleteResult"]["required"] == ["sequence", "deleted"]
+    assert schemas["DeleteResult"]["required"] == ["sequence", "deleted", "note"]
     assert {*schemas["Document"]["required"]} == {"id", "text", "title", "metadata", "value"}
 
 
