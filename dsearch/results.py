@@ -309,9 +309,9 @@ class Task:
         created, started, ended: ISO 8601.
         attempts: number of starts; several after the server was stopped.
         progress: `{stage, done, total, elapsed_s, eta_s}` while it runs.
-        result: when done; of train, tune and save `{model, live, reason, verdict, gate}`, of evaluate the
-            report, of refresh `{generation, model, keys}`, of compact
-            `{complete, rows, bytes_before, bytes_after, note}`, of migrate
+        result: when done; of train, tune and save `{model, live, reason, verdict, gate, previous}`, where
+            promoting `previous` undoes it, of evaluate the report, of refresh `{generation, model, keys}`, of
+            compact `{complete, rows, bytes_before, bytes_after, note}`, of migrate
             `{documents, encoded, encoder, models_left_behind, remembered}`, of files `FilesResult`, also
             when it failed after some were stored.
         problem: `{code, detail}`, and `hint` where a command helps, when it failed.

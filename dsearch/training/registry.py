@@ -11,6 +11,7 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
 from dsearch.engine.models.confidence import RECORDED
+from dsearch.engine.models.files import undo_command
 from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.engine.models.values import SCOPE as VALUES
 from dsearch.errors import Command, Conflict
@@ -46,6 +47,8 @@ class Registration:
             if neither may.
         outdated_by: version that became live meanwhile, so that `passed` is kept and does not answer; None if
             none did.
+        previous: version that `live` took the place of, the one before the whole training; None without one.
+        undo: command that lets `previous` answer again; None without one.
     """
 
     version: str
@@ -55,6 +58,8 @@ class Registration:
     sentence: str = ""
     passed: str | None = None
     outdated_by: str | None = None
+    previous: str | None = None
+    undo: str | None = None
 
     @property
     def model(self) -> str:
@@ -70,7 +75,15 @@ class Registration:
             "parent": self.parent,
             "reason": self.reason,
             "verdict": self.sentence,
+            "previous": self.previous,
+            "undo": self.undo,
         }
+
+    def in_place_of(self, previous: str, collection: Collection) -> Registration:
+        """The same, with the way back to the version that answered before."""
+        if self.live is None:
+            return self
+        return replace(self, previous=previous, undo=str(undo_command(collection.store, previous)))
 
 
 def starting_version(collection: Collection) -> str:
@@ -145,6 +158,7 @@ def register(
         tuned_head: head of the tuned search, whose record is under `tuned`; None if there is none.
     """
     record = {**record, "verdict": reason, "accepted": accept}
+    before = collection.live_model
 
     def said(outcome: Outcome) -> str:
         return sentence_of(record["gate"], outcome) if record.get("gate") else reason
@@ -162,7 +176,9 @@ def register(
         outdated = _promoted(collection, version, {} if accept else record)
         if outdated is not None:
             return outdated.registration(version, parent, reason, said("outdated"))
-        return Registration(version, version, parent, reason, said("live" if passed else "accepted"), version)
+        sentence = said("live" if passed else "accepted")
+        registered = Registration(version, version, parent, reason, sentence, version)
+        return registered.in_place_of(before, collection)
     tuned = record.get("tuned")
     if not promote or tuned_head is None or tuned is None or tuned["gate"]["verdict"] != "passed":
         return Registration(version, None, parent, reason, said("kept"))
@@ -175,7 +191,8 @@ def register(
         sentence = sentence_of(tuned["gate"], "outdated")
         return replace(outdated.registration(better, parent, reason, sentence), version=version)
     outcome: Outcome = "recalling" if tuned.get("scope") == MEMORY_SCOPE else "tuned"
-    return Registration(version, better, parent, reason, sentence_of(tuned["gate"], outcome), better)
+    registered = Registration(version, better, parent, reason, sentence_of(tuned["gate"], outcome), better)
+    return registered.in_place_of(before, collection)
 
 
 def register_verdict(
@@ -206,12 +223,14 @@ def register_verdict(
     )
     parent = collection.store.model(version).parent or UNTRAINED
     answers = accept or (promote and passed)
+    before = collection.live_model
     outdated = _promoted(collection, version, {} if accept else record) if answers else None
     if outdated is not None:
         return outdated.registration(version, parent, reason, sentence_of(record["gate"], "outdated"))
     live = version if answers else None
     outcome: Outcome = "kept" if live is None else "live" if passed else "accepted"
-    return Registration(version, live, parent, reason, sentence_of(record["gate"], outcome), live)
+    registered = Registration(version, live, parent, reason, sentence_of(record["gate"], outcome), live)
+    return registered.in_place_of(before, collection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +299,7 @@ def register_outcomes(
         record: record of their `OutcomeMemory`.
         registered: outcome of the training that they were judged in.
     """
+    before = registered.previous or collection.live_model
     live = remember_rows(collection, rows, record)
     if live is None:
         outdated_by = collection.live_model
@@ -290,7 +310,8 @@ def register_outcomes(
         return replace(registered, reason=reason, outdated_by=outdated_by)
     reason = f"{registered.reason}; rows of past queries: {record['gate']['reason']}"
     sentence = sentence_of(record["gate"], "remembered")
-    return Registration(registered.version, live, record["live"], reason, sentence, live)
+    made = Registration(registered.version, live, record["live"], reason, sentence, live)
+    return made.in_place_of(before, collection)
 
 
 def register_values(
@@ -305,7 +326,7 @@ def register_values(
         promote, accept: as of `register`.
     """
     gate = trained.gate
-    base = _present(collection, parent) or parent
+    base, before = _present(collection, parent) or parent, collection.live_model
     record = {**_of_search(collection, base), **trained.record, "verdict": gate.reason, "accepted": accept}
     version = collection.add_model(
         collection.stored_head(base).valuing(trained.head),
@@ -320,7 +341,8 @@ def register_values(
     if outdated is not None:
         return outdated.registration(version, base, gate.reason, sentence_of(record["gate"], "outdated"))
     sentence = sentence_of(record["gate"], "live" if gate.passed else "accepted")
-    return Registration(version, version, base, gate.reason, sentence, version)
+    registered = Registration(version, version, base, gate.reason, sentence, version)
+    return registered.in_place_of(before, collection)
 
 
 def _of_search(collection: Collection, version: str) -> dict[str, Any]:
@@ -342,7 +364,7 @@ def register_second_stage(
         record: of its training.
         registered: outcome of the training that it was trained in.
     """
-    base = registered.passed
+    base, before = registered.passed, registered.previous or collection.live_model
     if base is None:  # it follows the version that was live when the training began
         started = collection.store.model(registered.version).record.get("live_at_start")
         base = _present(collection, started) or collection.live_model
@@ -359,4 +381,5 @@ def register_second_stage(
     if outdated is not None:
         sentence = sentence_of(gate, "outdated")
         return replace(outdated.registration(version, base, reason, sentence), version=registered.version)
-    return Registration(registered.version, version, base, reason, sentence_of(gate, "live"), version)
+    made = Registration(registered.version, version, base, reason, sentence_of(gate, "live"), version)
+    return made.in_place_of(before, collection)

@@ -69,9 +69,11 @@ def test_queries_inserted_meanwhile_are_kept_where_the_encoder_is_theirs(
     monkeypatch.setattr(registry, "with_inserted", lambda head, memory: f"{head} with {memory}")
     monkeypatch.setattr(registry, "_promoted", lambda *_: None)
     monkeypatch.setattr(registry, "sentence_of", lambda *_: "")
+    monkeypatch.setattr(registry, "undo_command", lambda store, previous: f"back to {previous}")
     written: list[tuple[str, str]] = []
-    taken = SimpleNamespace(
+    taken: Any = SimpleNamespace(
         live_model="v1",
+        store=None,
         stored_head=lambda version: SimpleNamespace(memory=f"rows of {version}"),
         with_values_of=lambda version, head, record: (f"{head} valuing {version}", record),
         add_model=lambda head, record, **parts: written.append((head, record["verdict"])) or "v2",
@@ -111,18 +113,22 @@ def test_a_memory_that_was_begun_behind_the_version_of_then_is_no_other_one(
 def test_a_second_stage_has_the_query_encoder_of_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_promoted", lambda *_: None)
     monkeypatch.setattr(registry, "sentence_of", lambda *_: "")
+    monkeypatch.setattr(registry, "undo_command", lambda store, previous: f"back to {previous}")
     written: list[dict[str, Any]] = []
     taken: Any = SimpleNamespace(
+        live_model="v3",
+        store=None,
         stored_head=lambda version: SimpleNamespace(reranking=lambda stage: f"{stage} behind {version}"),
         calibrations=SimpleNamespace(of=lambda _: None),
         encoder_change_of=lambda version: f"change of {version}",
         add_model=lambda head, record, **parts: written.append({"head": head, **parts}) or "v4",
     )
     stage: Any = "stage"
-    first = Registration("v3", "v3", "v0", "rose", passed="v3")
+    first = Registration("v3", "v3", "v0", "rose", passed="v3", previous="v2")
     done = registry.register_second_stage(taken, stage, {"gate": {"reason": "rose too"}}, first)
     assert written == [{"head": "stage behind v3", "parent": "v3", "encoder": "change of v3"}]
     assert (done.version, done.live) == ("v3", "v4")
+    assert (done.previous, done.undo) == ("v2", "back to v2")  # before the head that it follows
 
 
 @pytest.mark.parametrize(
@@ -140,6 +146,7 @@ def test_what_passed_goes_live_if_it_may_and_what_is_accepted_whatever_was_said(
     monkeypatch.setattr(registry, "_promoted", lambda *_: None)
     monkeypatch.setattr(registry, "sentence_of", lambda *_: "")
     monkeypatch.setattr(registry.calls, "require_unjudged", lambda *_: None)
+    monkeypatch.setattr(registry, "undo_command", lambda store, previous: f"back to {previous}")
     taken = collection("v0", v1=({}, "v0"))
     taken.add_to_record = lambda *_: None
     done = registry.register_verdict(
@@ -174,6 +181,8 @@ def test_a_registration_names_what_answers_else_what_was_trained() -> None:
         "parent": "v1",
         "reason": "too few",
         "verdict": "It stays.",
+        "previous": None,
+        "undo": None,
     }
     tuned = Registration("v2", "v3", "v1", "better")
     assert (tuned.model, tuned.to_dict()["live"], tuned.to_dict()["trained"]) == ("v3", True, "v2")

@@ -125,7 +125,7 @@ def clear(
     if versions:
         text += (
             f"\nversions trained from feedback stay: {', '.join(versions)}; "
-            f"{typed('rollback', '-c', collection)} lets an earlier one answer"
+            f"{typed('promote', 'VERSION', '-c', collection)} lets another one answer"
         )
     content = {"deleted": deleted, "rows_dropped": dropped, "rows_left": left, "versions_left": versions}
     show_outcome(text, content, json=json)

@@ -13,10 +13,10 @@ from dsearch.cli import options
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome, typed
-from dsearch.cli.training.output import answers_now, epochs_text
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
+from dsearch.cli.training.output import answers_now, epochs_text, undo_line
 from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
-from dsearch.errors import HomeLocked, InvalidRequest, amount
+from dsearch.errors import Command, HomeLocked, InvalidRequest, amount
 from dsearch.results import Model
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -158,9 +158,9 @@ def remember(
         say(f"left out: {reason}: {count}")
     judged = f"{amount(done.judgements, 'judgement')} of {amount(done.queries, 'query')}"
     typer.echo(f"{collection}: {done.model} remembers {judged}")
-    if done.model != done.previous:
-        typer.echo(answers_now(collection, done.model, done.previous))
-    typer.echo(f"undo: {typed('rollback', '--rows', str(done.sequence - 1), '-c', collection)}")
+    if done.model != done.previous:  # without its rows it answers as the one before
+        typer.echo(answers_now(done.model, None))
+    typer.echo(undo_line(str(Command("rollback", ("--rows", str(done.sequence - 1), "-c", collection)))))
 
 
 def _judged(

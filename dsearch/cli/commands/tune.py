@@ -11,7 +11,7 @@ from dsearch.cli import options
 from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.remote import ended_task, server_of
 from dsearch.cli.session import opened_engine, print_json
-from dsearch.cli.training.output import decision_lines, is_kept, leg_lines, verdict_line
+from dsearch.cli.training.output import answers_now, decision_lines, is_kept, leg_lines
 from dsearch.cli.training.remote import judged_beside
 from dsearch.cli.training.session import JudgedFolder, judged_job, stop_unless, terminal_observer
 from dsearch.errors import HomeLocked, amount
@@ -51,7 +51,7 @@ def tune(
     else:
         from dsearch.training.tune import setting_from
 
-        typer.echo(verdict_line(collection, record["verdict"], live=record["live"]))
+        typer.echo(record["verdict"])
         typer.echo(f"{collection}: {record['version']} has {setting_from(record)}")
         typer.echo(
             f"nDCG@10 on {amount(record['examples'], 'query')}: "
@@ -63,7 +63,8 @@ def tune(
         if record.get("second_stage"):
             typer.echo(record["second_stage"]["text"])
         version = record["version"]
-        typer.echo(f"{version} answers now" if record["live"] else is_kept(collection, version))
+        live = record["live"]
+        typer.echo(answers_now(version, record.get("undo")) if live else is_kept(collection, version))
     stop_unless(record["live"] or not job.promote)
 
 
@@ -86,6 +87,8 @@ def _tune_here(
         "live": registered.live is not None,
         "reason": registered.reason,
         "verdict": registered.sentence,
+        "previous": registered.previous,
+        "undo": registered.undo,
         **learned.result.record,
         "second_stage": second_stage,
         "text": text if registered.outdated_by is None else f"{text}\n{registered.reason}",

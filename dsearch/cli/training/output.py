@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsearch.cli.session import print_json, typed
+from dsearch.cli.session import print_json, typed, with_home
 from dsearch.cli.training.session import stop_unless
 from dsearch.errors import amount
 
@@ -40,14 +40,15 @@ class Outcome:
         stop_unless(self.live or not promote)
 
 
-def answers_now(collection: str, version: str, parent: str) -> str:
-    """A line about a version that answers, with the way back."""
-    return f"{version} answers now; back with: {typed('promote', parent, '-c', collection)}"
+def answers_now(version: str, undo: str | None) -> str:
+    """A line about a version that answers, with the way back; `undo`: `Registration.undo`."""
+    line = f"{version} answers now"
+    return line if undo is None else f"{line}. {undo_line(undo)}"
 
 
-def verdict_line(collection: str, sentence: str, *, live: bool) -> str:
-    """The decision in one sentence, with the way back from a version that answers."""
-    return f"{sentence} Undo: {typed('rollback', '-c', collection)}" if live else sentence
+def undo_line(command: str) -> str:
+    """The one way back, as every output names it; `command` names no home."""
+    return f"Undo: {with_home(command, 'rollback', 'promote')}"
 
 
 def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
@@ -97,6 +98,8 @@ def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered
         "trained": registered.version,
         "reason": registered.reason,
         "verdict": registered.sentence,
+        "previous": registered.previous,
+        "undo": registered.undo,
     }
     return Outcome(live, {**about, **learned.result.record}, lines)
 
@@ -108,7 +111,7 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registrat
     assert isinstance(trained, TrainingResult)
     served = _served(trained.share, trained.keyword_factor)
     lines = [
-        verdict_line(collection, registered.sentence, live=registered.live is not None),
+        registered.sentence,
         (
             f"{collection}: {registered.version} trained on "
             f"{amount(learned.examples, 'query', 'queries')} in {trained.seconds:.1f} s "
@@ -130,13 +133,13 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registrat
     if learned.second_stage is not None:
         lines.append(learned.second_stage.to_text())
         if learned.second_stage.passed and registered.live is not None:
-            return [*lines, answers_now(collection, registered.live, registered.parent)]
+            return [*lines, answers_now(registered.live, registered.undo)]
     if registered.live is None:
         return [*lines, *kept_lines(collection, registered)]
     if registered.live != registered.version:
         named = "the tuned search" if learned.outcomes is None else "with the memory of past queries"
         lines.append(f"{registered.live}, {named}, is better than what answered before")
-    return [*lines, answers_now(collection, registered.live, registered.parent)]
+    return [*lines, answers_now(registered.live, registered.undo)]
 
 
 def _lines_of_values(collection: str, field: str, learned: JobResult, registered: Registration) -> list[str]:
@@ -154,7 +157,7 @@ def _lines_of_values(collection: str, field: str, learned: JobResult, registered
         *(
             kept_lines(collection, registered, f"predict with model={version!r}")
             if registered.live is None
-            else [answers_now(collection, version, registered.parent)]
+            else [answers_now(version, registered.undo)]
         ),
     ]
 

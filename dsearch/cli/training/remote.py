@@ -15,7 +15,6 @@ from dsearch.cli.training.output import (
     epochs_of_values,
     epochs_text,
     is_kept,
-    verdict_line,
 )
 from dsearch.cli.training.session import JudgedFolder, judged_job
 from dsearch.errors import HomeLocked, InvalidRequest, amount
@@ -65,14 +64,14 @@ def train_by_server(
     try_it = None if job.field is None else f"predict with model={trained!r}"
     learned = amount(result["examples"], *unit)
     lines = [
-        verdict_line(collection, result["verdict"], live=live),
+        result["verdict"],
         (
             f"{collection}: {trained} trained on {learned} in {result['seconds']:.1f} s "
             f"({count_epochs(result['epochs'])})"
         ),
         f"gate: {result['reason']}",
         *decision_lines(result),
-        answers_now(collection, version, result["parent"]) if live else is_kept(collection, trained, try_it),
+        answers_now(version, result.get("undo")) if live else is_kept(collection, trained, try_it),
     ]
     return Outcome(live, {"version": version, **result}, lines)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_arrays
@@ -279,6 +280,17 @@ def before_live(store: Store) -> str:
             hint=Command("promote", ("VERSION", "-c", store.name)),
         )
     return pile[-1]
+
+
+def undo_command(store: Store, previous: str) -> Command:
+    """Command that lets `previous` answer again, after others were made live in its place.
+
+    A rollback goes back by one version; where that is another one than `previous`, this one is promoted.
+    """
+    with suppress(Conflict):
+        if before_live(store) == previous:
+            return Command("rollback", ("-c", store.name))
+    return Command("promote", (previous, "-c", store.name))
 
 
 def delete_version(store: Store, version: str) -> None:

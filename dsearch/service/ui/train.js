@@ -146,9 +146,9 @@ function other(text, request, start) {
 function trainedElement({ result }, lineage, collection) {
   const box = element("div", "verdict", element("p", "", element("strong", "", result.verdict)),
     element("p", "", result.live ? `${result.model} answers now.` : `${result.model} is kept, but does not answer.`));
-  if (result.live) {
+  if (result.live && result.previous) {
     const undo = button("Undo", () => act(lineage, collection, async () => {
-      await rollback(collection);
+      await promote(collection, result.previous); // a rollback goes back by one, and a training may add two
       undo.replaceWith(element("span", "moved", "Undone: the version before answers again."));
     }), "main");
     box.append(undo);

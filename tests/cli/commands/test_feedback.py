@@ -216,7 +216,7 @@ def test_clearing_names_what_was_learned_and_takes_rows_along(home: Path, dsearc
         "2 rows of the query memory came from such events, and stay; drop them with: "
         "dsearch feedback clear -c rows --key k1 --rows"
     )
-    assert lines[2].startswith("versions trained from feedback stay: v1; dsearch rollback -c rows")
+    assert lines[2].startswith("versions trained from feedback stay: v1; dsearch promote VERSION -c rows")
     assert len(rows_of(home)) == 5
     assert "4 rows of the query memory may have come" in dsearch(*clear, "--older-than", "9")[1]
     assert "2 rows of the query memory dropped" in dsearch(*clear, "--key", "k1", "--rows")[1]

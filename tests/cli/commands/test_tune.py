@@ -21,6 +21,7 @@ RECORD: dict[str, Any] = {
     "live": False,
     "reason": "too few",
     "verdict": "It stays.",
+    "undo": "dsearch rollback -c papers",
     "keyword_weight": 0.5,
     "hop_strength": 0.0,
     "k1": None,
@@ -43,7 +44,7 @@ def test_a_tuning_ends_as_refused_only_where_it_was_to_be_promoted(
     assert ended == code
     lines = out.splitlines()
     assert lines[0].startswith("It stays.")
-    assert ("Undo: " in lines[0]) == live
+    assert ("Undo: " in lines[-1]) == live
     assert "nDCG@10 on 9 queries: untuned 0.5000, dense 0.4000, tuned 0.6000" in lines
     assert "gate: refused: too few" in lines
     assert lines[-1].startswith("v2 answers now" if live else "v2 is kept but does not answer")
@@ -89,6 +90,8 @@ def test_what_passed_is_live_only_where_it_answers(
         "live": live,
         "reason": registered.reason,
         "verdict": registered.sentence,
+        "previous": None,
+        "undo": None,
         "seed": 4,
         "second_stage": None,
         "text": text,

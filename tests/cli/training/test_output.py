@@ -20,34 +20,31 @@ from dsearch.cli.training.output import (
     is_kept,
     kept_lines,
     leg_lines,
-    verdict_line,
 )
 from dsearch.errors import HomeLocked
 from dsearch.jobs import TrainingJob
 from dsearch.training import Registration
 
 
-def test_a_version_that_answers_has_its_way_back() -> None:
-    assert answers_now("papers", "v2", "v1") == "v2 answers now; back with: dsearch promote v1 -c papers"
-
-
-def test_a_verdict_has_its_undo_only_where_something_changed() -> None:
-    assert verdict_line("papers", "It is live.", live=True) == "It is live. Undo: dsearch rollback -c papers"
-    assert verdict_line("papers", "It stays.", live=False) == "It stays."
+def test_a_version_that_answers_is_told_with_its_way_back() -> None:
+    undo = "dsearch rollback -c papers"
+    assert answers_now("v2", undo) == f"v2 answers now. Undo: {undo}"
+    assert "Undo" not in answers_now("v2", None)
 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_values_learned_by_a_server_are_told(monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
     result = {"live": live, "model": "v2", "trained": "v2", "parent": "v1", "examples": 9, "epochs": 3}
-    result |= {"verdict": "It predicts year.", "reason": "r", "seconds": 1.0, "gate": {}}
+    back = "dsearch rollback -c papers"
+    result |= {"verdict": "It predicts year.", "reason": "r", "seconds": 1.0, "gate": {}, "undo": back}
     server = SimpleNamespace(train=lambda *_, **__: None)
     monkeypatch.setattr(remote, "server_of", lambda _: nullcontext(server))
     monkeypatch.setattr(remote, "ended_task", lambda *_, **__: dict(result))
     job = TrainingJob(objective="context", field="year")
     outcome = remote.train_by_server(HomeLocked("here"), "papers", job, None, None, {})
     if live:
-        assert outcome.lines[0] == "It predicts year. Undo: dsearch rollback -c papers"
-        assert outcome.lines[-1] == answers_now("papers", "v2", "v1")
+        assert outcome.lines[0] == "It predicts year."
+        assert outcome.lines[-1].endswith(f"Undo: {back}")
     else:
         assert outcome.lines[-1].startswith("v2 is kept but does not answer; predict with model='v2', or:")
 
@@ -76,7 +73,7 @@ def test_json_names_what_was_trained_and_what_answers(
     job = TrainingJob(self_supervised=True)
     outcome = output.outcome_of("papers", job, learned, Registration("v2", live, "v0", "r", "s"))
     expected = {"version": answers, "trained": "v2", "live": live is not None, "reason": "r", "verdict": "s"}
-    assert outcome.record == {**expected, "epochs": 3}
+    assert outcome.record == {**expected, "previous": None, "undo": None, "epochs": 3}
     assert outcome.live == (live is not None)
 
 
