@@ -217,7 +217,7 @@ def calibrate(target: Collection) -> None:
     try:
         calibrate_by_documents(target)
     except (DsearchError, OSError) as error:
-        say(f"answers do not say how likely they are right: {error}")
+        say(f"answers do not say where nothing fits: {error}")
 
 
 def _show(

@@ -292,8 +292,8 @@ async function showCollection() {
         documents: found.pending, hint: { name: "index", arguments: ["-c", chosen.value] } } }))) : "",
       added && element("p", "", ...worded(added)),
       element("p", "",
-        "Each hit shows its share of the attention: how it divides among the hits. How likely the first is right " +
-        "is said above them. Meaning compares embeddings, Words compares the words themselves, Hybrid adds the two."));
+        "Each hit shows its share of the attention: how it divides among the hits. With judged queries a line above " +
+        "them says how likely the first is right. Meaning compares embeddings, Words compares the words themselves, Hybrid adds the two."));
     hint.hidden = false;
     showStamp(found);
   } catch (error) {

@@ -308,4 +308,4 @@ def test_what_is_indexed_stays_though_it_could_not_be_calibrated(
     monkeypatch.setattr("dsearch.training.confidence.calibrate_by_documents", fail)
     code, out, err = dsearch("index", notes)
     assert (code, "20 new" in out) == (0, True), err
-    assert f"answers do not say how likely they are right: {error}" in err
+    assert f"answers do not say where nothing fits: {error}" in err

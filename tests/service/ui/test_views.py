@@ -250,10 +250,18 @@ def test_filters_explanations_and_likeness(page: Any) -> None:
     assert first not in page.locator(".hit h2").all_inner_texts()
 
 
+def test_the_first_screen_says_that_likelihood_needs_judged_queries(page: Any) -> None:
+    page.goto("/#c=filed")
+    page.get_by_text("documents to ask").wait_for()
+    sentences = page.get_by_text("how likely the first is right").inner_text().split(". ")
+    (said,) = [sentence for sentence in sentences if "likely" in sentence.lower()]
+    assert "judged queries" in said
+
+
 def test_hits_go_on_page_by_page_and_none_is_called_unlikely_without_judgements(page: Any) -> None:
     page.goto("/#c=filed&q=river1+stone2+lamp3")
     status = page.locator("#status")
-    expect(status).to_have_text(re.compile("candidates"))
+    expect(status).to_have_text(re.compile("documents were scored"))
     assert "likely" not in status.inner_text()
     page.get_by_role("button", name="More hits").click()
     expect(page.locator("#hits .hit")).to_have_count(20)
