@@ -17,7 +17,15 @@ from support.training.valued import COUNT, DIMENSION, plane_in, with_values
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
-from dsearch.engine import Collection, GradientQuery, SearchEngine, attention_parts, calls
+from dsearch.encoder import EncoderChange, EncoderTraining
+from dsearch.engine import (
+    Collection,
+    EncodedDocuments,
+    GradientQuery,
+    SearchEngine,
+    attention_parts,
+    calls,
+)
 from dsearch.engine.models.values import READOUT
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.jobs import TrainingJob, TuningJob
@@ -201,6 +209,33 @@ def test_a_later_version_keeps_the_values(engine: SearchEngine, monkeypatch: pyt
     own.open_output(1)
     own = topics.add_model(own, {"scope": "uploaded"}, parent=values)
     assert READOUT not in topics.store.model(own).record  # values of its own, of whatever they are
+
+
+def test_values_behind_documents_of_a_versions_own_keep_these(collection: Collection) -> None:
+    """Scope full embeds the documents by an encoder of its own, and a later write, too."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(32, 32, generator=generator)
+    change, encoder = EncoderChange(EncoderTraining("all"), {"weight": weight}), HashingEncoder()
+    encoder.load_state_dict({"weight": weight})
+    state = collection.snapshot
+    texts = collection.store.contents(state.rows(np.arange(state.positions)))
+    own = EncodedDocuments(state, encoder.encode_documents(texts))
+    full = collection.add_model(Head(32), {"scope": "full"}, encoder=change, documents=own)
+    collection.promote(full)
+    collection.upsert([Document("later", "a later number17", metadata={"number": 17})])
+    before = collection.search("number3 and number17", limit=10)
+    values = learned(collection, replace(JOB, accept=True)).version
+    after = collection.search("number3 and number17", limit=10)
+    assert (before.stamp.model, after.stamp.model) == (full, values)
+    assert [hit.id for hit in after.hits] == [hit.id for hit in before.hits]
+    np.testing.assert_allclose(
+        [hit.score for hit in after.hits], [hit.score for hit in before.hits], atol=1e-5
+    )
+    assert collection.predict(["number3"], field="number").predictions[0].values == "learned"
+    # Its values are of other embeddings, so a version without them does not take them over.
+    collection.promote(full)
+    head = collection.add_model(Head(32), {"scope": "head"}, parent=values)
+    assert READOUT not in collection.store.model(head).record
 
 
 def test_values_of_another_field_replace_them(plane: Collection) -> None:
