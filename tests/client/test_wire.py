@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from dsearch.client.wire import (
     path_of,
     prediction,
     ragged,
+    renumbered,
     tensor_batches,
     tensors_of,
     text_and_hint,
@@ -108,15 +110,27 @@ def test_texts_and_vectors_of_other_numbers_are_refused() -> None:
 
 
 def test_documents_go_in_batches_by_number_and_by_bytes() -> None:
+    refused: list[RefusedDocument] = []
     few = [Document(str(number), "x") for number in range(2 * BATCH_DOCUMENTS + 1)]
-    sent = list(batches(few))
-    assert [before for before, _ in sent] == [0, BATCH_DOCUMENTS, 2 * BATCH_DOCUMENTS]
+    sent = list(batches(few, refused.append))
+    assert [numbers[0] for numbers, _ in sent] == [1, BATCH_DOCUMENTS + 1, 2 * BATCH_DOCUMENTS + 1]
     assert [body.count(b"\n") + 1 for _, body in sent] == [BATCH_DOCUMENTS, BATCH_DOCUMENTS, 1]
     long = [Document(str(number), "x" * (BATCH_BYTES // 2)) for number in range(5)]
-    assert [before for before, _ in batches(long)] == [0, 2, 4]
-    assert list(batches([])) == [(0, b"")]
-    assert len(list(batches(few[:BATCH_DOCUMENTS]))) == 1
+    assert [numbers for numbers, _ in batches(long, refused.append)] == [[1, 2], [3, 4], [5]]
+    assert list(batches([], refused.append)) == [([], b"")]
+    assert len(list(batches(few[:BATCH_DOCUMENTS], refused.append))) == 1
     assert b"embedding" not in sent[0][1]
+    assert not refused
+
+
+def test_a_document_that_json_cannot_hold_is_refused_by_its_number() -> None:
+    refused: list[RefusedDocument] = []
+    documents = [Document("a", "x"), Document("b", "x", value=math.nan), Document("c", "x")]
+    [(numbers, body)] = batches(documents, refused.append)
+    assert numbers == [1, 3]
+    assert body.count(b"\n") == 1
+    assert [(one.line, one.code) for one in refused] == [(2, "invalid_document")]
+    assert "'b'" in refused[0].detail
 
 
 def test_embeddings_go_with_their_documents() -> None:
@@ -124,7 +138,7 @@ def test_embeddings_go_with_their_documents() -> None:
     documents = [Document(str(number), "x") for number in range(count)]
     rows = np.arange(count, dtype=np.float64)[:, None]
     sent = list(tensor_batches(documents, rows))
-    assert [before for before, _ in sent] == [0, BATCH_DOCUMENTS]
+    assert [numbers[0] for numbers, _ in sent] == [1, BATCH_DOCUMENTS + 1]
     _, tensors = tensors_of(sent[1][1])
     assert tensors["embeddings"].tolist() == [[BATCH_DOCUMENTS], [BATCH_DOCUMENTS + 1]]
     assert tensors["embeddings"].dtype == np.float32
@@ -267,11 +281,12 @@ def test_gradients_are_stacked_by_state_and_added_by_parameter() -> None:
 def test_writes_are_added_and_problems_count_all_documents_before() -> None:
     problem = RefusedDocument(line=3, code="invalid_document", detail="no id")
     one = WriteResult(5, 1, 2, 3, 1, [problem])
-    total = added(one, WriteResult(9, 10, 20, 30, 2, [problem, replace(problem, line=1)]), 1000)
+    later = WriteResult(9, 10, 20, 30, 2, [problem, replace(problem, line=1)])
+    total = added(one, renumbered(later, range(1001, 1004)))
     assert replace(total, problems=[]) == WriteResult(9, 11, 22, 33, 3, [])
-    assert [each.line for each in total.problems] == [3, 1003, 1001]
+    assert [each.line for each in total.problems] == [3, 1001, 1003]
     many = replace(one, problems=[problem] * SHOWN_PROBLEMS)
-    assert added(many, one, 7).problems == [problem] * SHOWN_PROBLEMS
+    assert added(many, one).problems == [problem] * SHOWN_PROBLEMS
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors", save({"a": np.ones(2)})[:-3]])

@@ -212,7 +212,7 @@ def test_a_later_version_keeps_the_values(engine: SearchEngine, monkeypatch: pyt
 
 
 def test_values_behind_documents_of_a_versions_own_keep_these(collection: Collection) -> None:
-    """Scope full embeds the documents by an encoder of its own, and a later write, too."""
+    """Scope full embeds the documents by an encoder of its own, and later writes too."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(32, 32, generator=generator)
     change, encoder = EncoderChange(EncoderTraining("all"), {"weight": weight}), HashingEncoder()
@@ -222,16 +222,17 @@ def test_values_behind_documents_of_a_versions_own_keep_these(collection: Collec
     own = EncodedDocuments(state, encoder.encode_documents(texts))
     full = collection.add_model(Head(32), {"scope": "full"}, encoder=change, documents=own)
     collection.promote(full)
-    collection.upsert([Document("later", "a later number17", metadata={"number": 17})])
-    before = collection.search("number3 and number17", limit=10)
+    before = collection.search("number3 and number7", limit=10)
     values = learned(collection, replace(JOB, accept=True)).version
-    after = collection.search("number3 and number17", limit=10)
+    after = collection.search("number3 and number7", limit=10)
     assert (before.stamp.model, after.stamp.model) == (full, values)
     assert [hit.id for hit in after.hits] == [hit.id for hit in before.hits]
     np.testing.assert_allclose(
         [hit.score for hit in after.hits], [hit.score for hit in before.hits], atol=1e-5
     )
     assert collection.predict(["number3"], field="number").predictions[0].values == "learned"
+    collection.upsert([Document("later", "a later number17", metadata={"number": 17})])
+    assert collection.search("number17").hits[0].id == "later"
     # Its values are of other embeddings, so a version without them does not take them over.
     collection.promote(full)
     head = collection.add_model(Head(32), {"scope": "head"}, parent=values)
