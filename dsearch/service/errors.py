@@ -57,7 +57,7 @@ class Overloaded(RetryLater):
 
 
 class DeadlinePassed(DsearchError):
-    """The request timed out; nothing was written."""
+    """The request timed out; a write of many documents says how many of them are stored."""
 
     code = "deadline_passed"
     status = 504

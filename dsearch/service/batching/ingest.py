@@ -73,7 +73,12 @@ class StreamCounts:
     @property
     def nothing_stored(self) -> bool:
         """True if every line was refused."""
-        return self.refused > 0 and self.inserted + self.updated + self.unchanged == 0
+        return self.refused > 0 and self.stored == 0
+
+    @property
+    def stored(self) -> int:
+        """Documents of the stream that are stored, those that were there already among them."""
+        return self.inserted + self.updated + self.unchanged
 
     def written(self) -> dict[str, Any]:
         """`WriteResult`, as JSON; the sequence is null if no block was stored before an error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
@@ -168,3 +169,31 @@ def test_what_became_of_each_block_is_added_up(client: TestClient, monkeypatch: 
 )
 def test_a_batch_of_searches_is_bounded_in_candidates(options: dict[str, Any], most: int) -> None:
     assert Searches(None, "papers", SearchOptions(**options)).largest_batch == most  # type: ignore[arg-type]
+
+
+def test_a_stream_out_of_time_says_how_much_is_stored_and_may_be_sent_again(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    take = StreamCounts.take
+
+    def slow(self: StreamCounts, lines: Sequence[tuple[int, bytes]]) -> None:
+        take(self, lines)
+        time.sleep(0.4)
+
+    monkeypatch.setattr(ingest, "BLOCK_LINES", 2)
+    monkeypatch.setattr(StreamCounts, "take", slow)
+    body = b"".join(b'{"id": "s%d", "text": "cat"}\n' % number for number in range(40))
+    headers = {"Content-Type": "application/x-ndjson", "X-Timeout-Ms": "1000"}
+    client.put("/v1/collections/streamed")
+    url = "/v1/collections/streamed/documents"
+    answer = client.put(url, content=body, headers=headers)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (504, "deadline_passed")
+    stored = problem["written"]["inserted"]
+    assert 0 < stored < 40
+    assert client.get("/v1/collections/streamed").json()["documents"] == stored
+    assert f"{stored} document" in problem["detail"]
+    assert [record.message for record in caplog.records if f"after {stored} document" in record.message]
+    monkeypatch.setattr(StreamCounts, "take", take)
+    again = client.put(url, content=body, headers={"Content-Type": "application/x-ndjson"}).json()
+    assert (again["inserted"], again["unchanged"]) == (40 - stored, stored)
