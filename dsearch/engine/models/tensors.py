@@ -8,9 +8,9 @@ addition it has a hidden layer.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from safetensors import SafetensorError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from dsearch.attention.retrieval.head import Head
     from dsearch.encoder import EncoderChange
+
+Content = TypeVar("Content", bytes, Path)
 
 MAX_HEADS = 64
 MAX_DIMENSIONS = 8  # of a tensor: weights of heads and encoders have up to four
@@ -59,11 +61,7 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
     """
     from safetensors.torch import load
 
-    try:
-        tensors = load(content)
-    except (SafetensorError, ValueError, KeyError) as error:  # KeyError: a type that torch does not have
-        raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
-    return head_from_tensors(tensors, encoder_dim), _record(content)
+    return head_from_tensors(_loaded(load, content), encoder_dim), _record(content)
 
 
 ENCODER_PREFIX = "query_encoder/"
@@ -86,10 +84,7 @@ def parts_from_file(
 
     from dsearch.encoder import EncoderChange, EncoderTraining
 
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
+    tensors = _loaded(lambda place: load_file(place), path)
     changed = {name: tensor for name, tensor in tensors.items() if name.startswith(ENCODER_PREFIX)}
     head = head_from_tensors(
         {name: tensor for name, tensor in tensors.items() if name not in changed}, encoder_dim
@@ -105,6 +100,16 @@ def parts_from_file(
         _require_finite_float32(name, tensor)
     weights = {name.removeprefix(ENCODER_PREFIX): tensor for name, tensor in changed.items()}
     return head, EncoderChange(EncoderTraining(**training), weights)
+
+
+def _loaded(load: Callable[[Content], dict[str, Tensor]], content: Content) -> dict[str, Tensor]:
+    """The tensors of a file, whatever its header says."""
+    try:
+        return load(content)
+    # KeyError: a type that torch does not have. TypeError, RuntimeError: sizes that it has no integers for.
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        problem = str(error).partition("\n")[0][:200]
+        raise InvalidRequest(f"not a safetensors file ({problem}); send the tensors of a head") from None
 
 
 def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
@@ -207,7 +212,7 @@ def require_head_alone(version: str, record: Mapping[str, Any]) -> None:
 def _require_finite_float32(name: str, tensor: Tensor) -> None:
     """Refuse another type, numbers that are not finite, and more dimensions than any weight has.
 
-    Torch computes with up to 64 dimensions, and a safetensors file may have more.
+    Torch computes with up to 64 dimensions of some sizes, and a safetensors file may have any.
     """
     import torch
 
@@ -218,7 +223,7 @@ def _require_finite_float32(name: str, tensor: Tensor) -> None:
         raise InvalidRequest(
             f"tensor {name[:80]!r} has {tensor.ndim} dimensions; use at most {MAX_DIMENSIONS}"
         )
-    if not tensor.isfinite().all():
+    if tensor.numel() and not tensor.isfinite().all():  # of no numbers, the other sizes may be any
         raise InvalidRequest(f"tensor {name[:80]!r} has numbers that are not finite; send finite float32")
 
 
