@@ -41,7 +41,7 @@ from dsearch.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from dsearch.index.durable import replace_file
+from dsearch.index.durable import replace_file, whole_or_gone
 from dsearch.store import Store, validate_name
 from dsearch.store.documents.validate import is_name
 from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME
@@ -259,7 +259,8 @@ def set_alias(home: Home, alias: str, name: str) -> str | None:
     For the writing process only, as all changes here.
 
     Raises:
-        CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so).
+        CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so),
+        InsufficientStorage, Unavailable (the disk).
     """
     home.folder(alias)  # checks the name
     with home.naming:
@@ -275,7 +276,7 @@ def drop_alias(home: Home, alias: str) -> None:
     """Remove an alias; the collection stays.
 
     Raises:
-        NotFound.
+        NotFound, InsufficientStorage, Unavailable.
     """
     with home.naming:
         aliases = read_aliases(home.path)
@@ -290,7 +291,8 @@ def _write(home: Path, aliases: Mapping[str, str]) -> None:
     """Replace all aliases, durably and atomically."""
     content: dict[str, Any] = {"format": FORMAT, "aliases": dict(sorted(aliases.items()))}
     text = json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n"
-    replace_file(home / ALIASES_FILE, text.encode())
+    with whole_or_gone(problem=f"{home / ALIASES_FILE}: the aliases are as they were"):
+        replace_file(home / ALIASES_FILE, text.encode())
 
 
 _REMEDY = "delete the file and set the aliases again"

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
-from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
+from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model, unfinished_folder
 from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.engine.models.values import with_values
 from dsearch.engine.rebuild import Rebuilder, measured_live
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import Conflict, DsearchError
+from dsearch.index.durable import whole_or_gone
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
@@ -50,19 +51,22 @@ class CollectionModels(CollectionState):
         Raises:
             ModelNotFound, CorruptData: of the parent.
             Gone: the parent has a part that this release does not serve.
+            InsufficientStorage, Unavailable: the disk; nothing of it was kept.
         """
         if documents is None:
             head, record = self.with_values_of(parent, head, record)
         with self._writing:
-            return save_model(
-                self.store,
-                head,
-                record,
-                parent=parent,
-                encoder=encoder,
-                documents=documents,
-                learned_from=learned_from,
-            )
+            unfinished = unfinished_folder(self.store, self.store.next_model_version())
+            with whole_or_gone(unfinished, problem=f"{self.store.path}: the version could not be kept"):
+                return save_model(
+                    self.store,
+                    head,
+                    record,
+                    parent=parent,
+                    encoder=encoder,
+                    documents=documents,
+                    learned_from=learned_from,
+                )
 
     def with_values_of(
         self, version: str, head: Head, record: Mapping[str, Any]

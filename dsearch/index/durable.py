@@ -6,10 +6,51 @@ folders, then the rename that makes them visible, then the parent folder.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from dsearch.errors import InsufficientStorage, Unavailable
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def disk_error(error: OSError, problem: str) -> InsufficientStorage | Unavailable:
+    """The error to raise for one of the file system: what could not be done, why, and what to do."""
+    full = error.errno in FULL
+    return (InsufficientStorage if full else Unavailable)(
+        f"{problem} ({error.strerror or error}); {'free space on' if full else 'check'} the home's disk, "
+        "then send it again"
+    )
+
+
+@contextmanager
+def whole_or_gone(*places: Path, problem: str) -> Generator[None]:
+    """Remove files and folders if the block that writes them raises; a full disk would stay full of them.
+
+    Args:
+        places: the files and folders.
+        problem: start of the message: "the file could not be kept".
+
+    Raises:
+        InsufficientStorage: the disk is full.
+        Unavailable: it cannot be written.
+    """
+    try:
+        yield
+    except BaseException as error:  # a client that left, too
+        for place in places:
+            if place.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                place.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise disk_error(error, problem) from error
+        raise
 
 
 def file_digest(path: Path) -> tuple[int, str]:
@@ -55,9 +96,13 @@ def sync_tree(folder: Path) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Put `content` in the place of a file, synced before it has the name: at once or not at all."""
     unfinished = path.with_name(f".{path.name}.writing")
-    unfinished.write_bytes(content)
-    sync_file(unfinished)
-    unfinished.rename(path)
+    try:
+        unfinished.write_bytes(content)
+        sync_file(unfinished)
+        unfinished.rename(path)
+    except BaseException:  # a full disk would stay full of it
+        unfinished.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

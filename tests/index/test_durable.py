@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
+from dsearch.errors import InsufficientStorage, Unavailable
 from dsearch.index import durable
 
 
@@ -68,3 +70,52 @@ def test_a_replaced_file_is_synced_before_it_has_its_name_and_its_folder_after(
     durable.replace_file(path, b"content")
     assert steps == [("file", b"content", False), ("folder", tmp_path.name, True)]
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_what_cannot_be_written_whole_is_removed_and_named(tmp_path: Path, code: int) -> None:
+    file, folder, missing = tmp_path / "file", tmp_path / "folder", tmp_path / "missing"
+    kind = Unavailable if code == errno.EIO else InsufficientStorage
+
+    def cut_short() -> None:
+        with durable.whole_or_gone(file, folder, missing, problem="it could not be kept"):
+            file.write_text("begun")
+            (folder / "in").mkdir(parents=True)
+            raise OSError(code, os.strerror(code))
+
+    with pytest.raises(kind, match="it could not be kept") as raised:
+        cut_short()
+    assert type(raised.value) is kind
+    assert os.strerror(code) in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_cut_short_is_removed_and_what_is_whole_stays(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+
+    def interrupted() -> None:
+        with durable.whole_or_gone(file, problem="no"):
+            file.write_text("begun")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not file.exists()
+    with durable.whole_or_gone(file, problem="no"):
+        file.write_text("whole")
+    assert file.read_text() == "whole"
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    durable.replace_file(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(durable, "sync_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        durable.replace_file(path, b"new")
+    assert [(left.name, left.read_bytes()) for left in tmp_path.iterdir()] == [("a", b"old")]

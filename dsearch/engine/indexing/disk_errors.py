@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from dsearch.errors import Command, InsufficientStorage, Unavailable
+from dsearch.index.durable import FULL
 from dsearch.store import Store
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager

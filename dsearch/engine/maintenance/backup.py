@@ -21,13 +21,13 @@ import orjson
 
 from dsearch.corpus import write_beir
 from dsearch.corpus.formats.beir import record_of
-from dsearch.engine.indexing.disk_errors import FULL
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.leases import lease_registered
 from dsearch.engine.maintenance.verify import damaged_model_files
 from dsearch.engine.models.confidence import FILE_NAME as CALIBRATIONS
 from dsearch.errors import CorruptData, DsearchError, InsufficientStorage
 from dsearch.index import Manifest
+from dsearch.index.durable import FULL
 from dsearch.store import GenerationRecord, ModelRecord, Store
 from dsearch.store.feedback.store import copy_feedback
 from dsearch.types import Document

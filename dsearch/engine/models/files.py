@@ -22,6 +22,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_arrays
@@ -96,7 +97,7 @@ def save_model(
         raise InvalidRequest("documents without the encoder that they were encoded by; give both")
     version = store.next_model_version()
     folder = store.path / "models" / version
-    unfinished = folder.with_name(f".{version}.writing")
+    unfinished = unfinished_folder(store, version)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     (unfinished / HEAD_NAME).write_bytes(save(head.own_tensors()))
@@ -152,6 +153,11 @@ def save_model(
     publish_folder(unfinished, folder)
     store.add_model(version, parent, record)
     return version
+
+
+def unfinished_folder(store: Store, version: str) -> Path:
+    """Folder in which a version is written before it has its name."""
+    return store.path / "models" / f".{version}.writing"
 
 
 def load_head(store: Store, version: str, memory: FixedMemory | None = None) -> Head:

@@ -11,6 +11,7 @@ from dsearch.errors import (
     CollectionNotFound,
     Conflict,
     CorruptData,
+    InsufficientStorage,
     InvalidRequest,
     NotFound,
 )
@@ -37,7 +38,7 @@ async def list_aliases(service: TheService) -> Response:
     response_model=AliasSet,
     responses=documented(
         *(CollectionNotFound, InvalidRequest, CollectionExists, Conflict, CorruptData, Overloaded),
-        *(InvalidJson, BodyTooLarge, UnsupportedMediaType),
+        *(InvalidJson, BodyTooLarge, UnsupportedMediaType, InsufficientStorage),
     ),
 )
 async def set_alias(alias: str, body: AliasRequest, service: TheService) -> Response:
@@ -49,7 +50,7 @@ async def set_alias(alias: str, body: AliasRequest, service: TheService) -> Resp
 @router.delete(
     "/{alias}",
     status_code=204,
-    responses=documented(NotFound, Conflict, CorruptData, InvalidRequest, Overloaded),
+    responses=documented(NotFound, Conflict, CorruptData, InvalidRequest, Overloaded, InsufficientStorage),
 )
 async def delete_alias(alias: str, service: TheService) -> Response:
     """Remove an alias; the collection stays."""

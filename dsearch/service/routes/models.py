@@ -162,7 +162,7 @@ async def get_head(collection: str, version: str, service: TheService) -> Respon
     response_model=ModelAdded,
     openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
-    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded),
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
 async def add_model(
     collection: str, request: Request, service: TheService, parameters: Annotated[AddParameters, Query()]

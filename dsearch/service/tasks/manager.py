@@ -37,6 +37,7 @@ from dsearch.errors import (
     UnsupportedFormat,
     amount,
 )
+from dsearch.index.durable import FULL, disk_error
 from dsearch.processes import run_spawned
 from dsearch.results import FilesResult
 from dsearch.service.collections import Catalogue
@@ -254,11 +255,15 @@ class Tasks:
             self.store.end(task, "failed", result=report, problem=problem_members(error))
         except DsearchError as error:
             self.store.end(task, "failed", problem=problem_members(error))
-        except Exception:
-            reference = uuid.uuid4().hex
-            _log.exception("task %s failed (%s)", task.id, reference)
-            detail = f"an unexpected error; the server's log has it under {reference}"
-            self.store.end(task, "failed", problem={"code": "internal_error", "detail": detail})
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                problem = problem_members(disk_error(error, f"the task ({task.kind}) was not carried out"))
+            else:
+                reference = uuid.uuid4().hex
+                _log.exception("task %s failed (%s)", task.id, reference)
+                detail = f"an unexpected error; the server's log has it under {reference}"
+                problem = {"code": "internal_error", "detail": detail}
+            self.store.end(task, "failed", problem=problem)
         else:
             self.store.end(task, "done", result=result)
         self._cancelled.discard(task.id)

@@ -16,10 +16,9 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from dsearch.errors import CorruptData
-from dsearch.index.durable import file_digest, sync_file, sync_folder
+from dsearch.index.durable import file_digest, sync_file, sync_folder, whole_or_gone
 from dsearch.service.errors import Overloaded
 from dsearch.service.wire.requests import limited
-from dsearch.service.wire.whole import whole_or_gone
 
 FOLDER = "uploads"  # in that of the tasks
 MAX_BYTES = 512 * 1024**2  # of a model

@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from dsearch.declared import suggestion
 from dsearch.errors import Command, DsearchError, KeyMissing, NotFound
+from dsearch.index.durable import FULL, disk_error
 from dsearch.service import errors as service_errors
 from dsearch.service.error_texts import without_home
 from dsearch.service.errors import RetryLater
@@ -176,7 +177,12 @@ def problem_of(error: DsearchError, **more: Any) -> ProblemAnswer:
 
 def install(app: FastAPI) -> None:
     """Let every error that a route of `app` raises on purpose be answered as a problem."""
-    answers = {DsearchError: _of_dsearch, RequestValidationError: _of_validation, HTTPException: _of_routing}
+    answers = {
+        DsearchError: _of_dsearch,
+        RequestValidationError: _of_validation,
+        HTTPException: _of_routing,
+        OSError: _of_disk,
+    }
     for kind, answer in answers.items():
         app.add_exception_handler(kind, answer)
 
@@ -184,6 +190,14 @@ def install(app: FastAPI) -> None:
 async def _of_dsearch(request: Request, error: Exception) -> Response:
     assert isinstance(error, DsearchError)
     return problem_of(error)
+
+
+async def _of_disk(request: Request, error: Exception) -> Response:
+    """Answer a full disk wherever it shows; any other error of the system is unexpected."""
+    assert isinstance(error, OSError)
+    if error.errno not in FULL:
+        raise error
+    return problem_of(disk_error(error, "the request was not carried out to its end"))
 
 
 async def _of_validation(request: Request, error: Exception) -> Response:

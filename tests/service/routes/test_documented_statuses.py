@@ -63,10 +63,7 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
     ("200", "500"): [
         "GET /v1/aliases",
     ],
-    ("200", "404 409 413 415 500 503"): [
-        "PUT /v1/aliases/{alias}",
-    ],
-    ("204", "404 409 500 503"): [
+    ("204", "404 409 500 503 507"): [
         "DELETE /v1/aliases/{alias}",
     ],
     ("200", "404 413 415"): [
@@ -76,6 +73,7 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "POST /v1/collections/{collection}/feedback",
         "POST /v1/collections/{collection}/outcomes",
         "POST /v1/collections/{collection}/models/remember",
+        "PUT /v1/aliases/{alias}",
     ],
     ("200", "404 500"): [
         "GET /v1/collections/{collection}/judgements",
@@ -83,6 +81,8 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
     ],
     ("201", "404 409 413 415 503"): [
         "POST /v1/collections/{collection}/heads",
+    ],
+    ("201", "404 409 413 415 503 507"): [
         "POST /v1/collections/{collection}/models",
     ],
     ("204", "404"): [
