@@ -37,6 +37,7 @@ from dsearch.store import MemoryRow, Passages
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
+    from dsearch.engine.snapshot.fresh import SnapshotTokens
     from dsearch.training import JudgedLayer, TrainedValues, TrainingResult, TunedSearch
     from dsearch.training.finetune.second_stage import TrainedStage
     from dsearch.training.registry import Registration
@@ -254,7 +255,7 @@ def read_encoded(folder: Path, present: Snapshot) -> EncodedDocuments:
 
 
 def _tensors_of_tokens(
-    tokens: TokenTable | None, visible: Int64[np.ndarray, " visible"]
+    tokens: TokenTable | SnapshotTokens | None, visible: Int64[np.ndarray, " visible"]
 ) -> dict[str, np.ndarray]:
     """The tokens of documents that can be found, and their codec; nothing without."""
     if tokens is None:
