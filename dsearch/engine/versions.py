@@ -13,7 +13,7 @@ from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.engine.models.values import with_values
 from dsearch.engine.rebuild import Rebuilder, measured_live
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import Conflict, DsearchError
+from dsearch.errors import Conflict, DsearchError, Gone
 from dsearch.index.durable import whole_or_gone
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ class CollectionModels(CollectionState):
 
         Raises:
             ModelNotFound, CorruptData: of the parent.
-            Gone: the parent has a part that this release does not serve.
             InsufficientStorage, Unavailable: the disk; nothing of it was kept.
         """
         if documents is None:
@@ -73,15 +72,17 @@ class CollectionModels(CollectionState):
     ) -> tuple[Head, dict[str, Any]]:
         """Return a head and its record with the learned values of a version; see models/values.py.
 
-        Values of a version with documents of its own are of other embeddings and are not taken over.
+        Values of a version with documents of its own are of other embeddings and are not taken over, nor are
+        those of a version that this release does not serve.
 
         Raises:
-            ModelNotFound, CorruptData, Gone.
+            ModelNotFound, CorruptData.
         """
         given = self.store.model(version).record
-        if "documents" in given:
-            return head, dict(record)
-        return with_values(head, record, self.stored_head(version), given)
+        if version != UNTRAINED and "documents" not in given:
+            with suppress(Gone):
+                return with_values(head, record, self.stored_head(version), given)
+        return head, dict(record)
 
     def encoded_documents_of(self, version: str) -> EncodedDocuments | None:
         """Return every document as a version embeds it; None where these are the collection's embeddings."""

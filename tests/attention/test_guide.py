@@ -38,7 +38,7 @@ def test_the_tests_that_the_guide_names_exist() -> None:
     table = [line for line in GUIDE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     every = "\n".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     named = set(re.findall(r"`(test_\w+)`", "\n".join(table)))
-    assert len(named) > 15
+    assert len(named) > 10
     assert [name for name in sorted(named) if f"def {name}(" not in every] == []
     files = set(re.findall(r"`(?:tests/)?([\w/]*test_\w+\.py)`", "\n".join(table)))
     assert [

@@ -83,15 +83,15 @@ def test_a_client_that_awaits_sends_it_too_and_from_its_start_again(
     client: Client, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server says "later" to the first attempt, after it has the body."""
-    keep, attempts = uploads.ModelUploads._finish, list[Path]()
+    keep, attempts = uploads.TaskUploads._finish, list[Path]()
 
-    def busy_at_first(self: uploads.ModelUploads, place: Path) -> None:
+    def busy_at_first(self: uploads.TaskUploads, place: Path) -> None:
         attempts.append(place)
         if len(attempts) % 2:
             raise uploads.Overloaded("later")
         keep(self, place)
 
-    monkeypatch.setattr(uploads.ModelUploads, "_finish", busy_at_first)
+    monkeypatch.setattr(uploads.TaskUploads, "_finish", busy_at_first)
     tensors = client.head("numbers", "v0")
 
     async def saved() -> Any:

@@ -71,7 +71,7 @@ class Recorder:
         )
 
     def models(self, collection: str) -> Models:
-        return Models("v7", [Model("v7", None, True, {})], "v7")
+        return Models("v7", [Model("v7", None, True, {})])
 
     def head(self, collection: str, version: str) -> dict[str, np.ndarray]:
         return HEAD

@@ -285,7 +285,7 @@ def test_stats_and_keys(indexed: Terminal, beir: Path) -> None:
     assert "dense kind 'Fast'; use one of Flat" in err
 
 
-REPORT: dict[str, Any] = {"held": [], "models": [], "kept": 0}
+REPORT: dict[str, Any] = {"held": [], "models": [], "kept": 0, "releases": []}
 
 
 @pytest.mark.parametrize(

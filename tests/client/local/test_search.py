@@ -151,7 +151,7 @@ def test_a_prediction_is_asked_in_one_way(built: LocalEngine, ways: dict[str, An
         built.predict("food", field="value", **ways)
 
 
-@pytest.mark.parametrize("call", ["search", "search_batch", "similar", "attend", "draw"])
+@pytest.mark.parametrize("call", ["search", "search_batch", "similar", "attend"])
 def test_unknown_options_are_refused_by_name(built: LocalEngine, call: str) -> None:
     unknown: Any = {"limitt": 3}
     with pytest.raises((InvalidRequest, TypeError), match="limitt"):

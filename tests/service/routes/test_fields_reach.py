@@ -126,8 +126,6 @@ WAYS: list[Way] = [
     Way(f"GET {HERE}/judgements/next", {}),
     Way(f"POST {HERE}/outcomes", {"episode": "given-episode", "success": False}),
     Way(f"POST {HERE}/heads", {}, "head"),
-    Way(f"POST {HERE}/models/{{version}}/promote", {}),
-    Way(f"POST {HERE}/models/rollback", {}),
     Way(f"POST {HERE}/models/rollback-rows", {"sequence": 37}, without=("source", "key")),
     Way(f"POST {HERE}/models/rollback-rows", {"source": "clicks"}, without=("sequence",)),
     Way(f"POST {HERE}/models/remember", JUDGED),

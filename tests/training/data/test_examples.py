@@ -90,7 +90,6 @@ def test_a_subset_has_every_part_of_its_examples(collection: Collection) -> None
         teacher=[(at, at.astype(np.float32)) for at in numbers],
         weights=np.arange(count, dtype=np.float32),
         hidden=numbers,
-        reward=lambda texts, shown: np.zeros(shown.shape, np.float32),
         source="clicks",
         cache={},
         negatives=np.array([7]),
@@ -104,11 +103,11 @@ def test_a_subset_has_every_part_of_its_examples(collection: Collection) -> None
     assert part.hidden is not None
     assert [at.tolist() for at, _ in part.teacher] == [at.tolist() for at in part.hidden] == [[2], [0]]
     assert part.weights.tolist() == [2, 0]
-    for name in ("snapshot", "digest", "reward", "source", "cache", "negatives"):
+    for name in ("snapshot", "digest", "source", "cache", "negatives"):
         assert getattr(part, name) is getattr(examples, name), name
     assert part.left_out == {}
     told = {"texts", "states", "relevant", "teacher", "weights", "hidden", "left_out"}
-    told |= {"snapshot", "digest", "reward", "source", "cache", "negatives"}
+    told |= {"snapshot", "digest", "source", "cache", "negatives"}
     assert {field.name for field in fields(Examples)} == told
 
 

@@ -39,7 +39,6 @@ class Given:
         self.teacher: Any = [_pair([0, 1, 3], [0.5, 0.25, 0.125]), _pair([0], [0.75])]
         self.weights: Any = None
         self.negatives: Any = np.array([0, 4], np.int64)
-        self.reward = None
         vars(self).update(changes)
 
     def __len__(self) -> int:
@@ -143,8 +142,3 @@ def test_what_has_no_part_in_a_training_stays(heads: int, options: dict[str, Any
     names = {id(parameter): name for name, parameter in head.named_parameters()}
     assert {names[id(parameter)] for group in groups for parameter in group["params"]} == learned
     assert {name for name, parameter in head.named_parameters() if parameter.requires_grad} == learned
-    values = Head(DIM)
-    values.open_output(2)
-    groups = head_groups(values, TrainingOptions())
-    assert any(parameter is values.value_delta for group in groups for parameter in group["params"])
-    assert values.value_delta.requires_grad
