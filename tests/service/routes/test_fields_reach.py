@@ -309,6 +309,8 @@ class Asker:
     def _prepared(self, way: Way) -> dict[str, str]:
         """Make or delete what a request is about; what of it stands in the path."""
         here, post = HERE.format(collection=way.collection), partial(self._client.post, headers=self.key)
+        if way.route.endswith("/feedback"):
+            post(f"{here}/search", json={"query": QUERY, "limit": 1000})
         if way.route.endswith("/outcomes"):
             post(f"{here}/search", json={"query": QUERY, "episode": "given-episode"})
         if way.route.endswith("/judge"):
