@@ -193,6 +193,16 @@ class Service:
         async with in_time("read"):
             return await run_in_threadpool(compute)
 
+    async def finish(self, compute: Callable[[], T]) -> T:
+        """The result of a short write that needs no worker, such as taking on a task.
+
+        It is finished whatever the deadline, and whether or not the client stays: a request must not be
+        answered as too late and be carried out all the same.
+        """
+        finishing = asyncio.ensure_future(run_in_threadpool(compute))
+        finishing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left
+        return await asyncio.shield(finishing)
+
     def calibrate_soon(self, name: str) -> None:
         """Calibrate the live version by its documents in a while, when the writes of an upload are over."""
         if name not in self._calibrating and not self.leaving:

@@ -6,6 +6,7 @@ sender is slowed to the pace of the encoder.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,20 +14,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from dsearch.engine.indexing.own_vectors import embedding_problems
-from dsearch.errors import DsearchError, InvalidDocument
+from dsearch.errors import DsearchError, InvalidDocument, amount
 from dsearch.results import RefusedDocument
 from dsearch.service.collections import Catalogue
 from dsearch.service.error_texts import without_home
-from dsearch.service.errors import BodyTooLarge
+from dsearch.service.errors import BodyTooLarge, DeadlinePassed
+from dsearch.service.middleware import deadline
 from dsearch.service.schemas.search import DocumentGiven
 from dsearch.service.wire import json as strict_json
-from dsearch.service.wire.problems import field_errors, in_body
+from dsearch.service.wire.problems import ProblemAnswer, field_errors, in_body, problem_of
 from dsearch.store import CheckedDocuments
 
 BLOCK_LINES = 256
 BLOCK_BYTES = 4 * 1024 * 1024
 MAX_LINE_BYTES = 4 * 1024 * 1024
 SHOWN_PROBLEMS = 100
+
+_log = logging.getLogger(__name__)
 
 Line = tuple[int, bytes]
 """A line's number, counted from 1, and its bytes."""
@@ -71,14 +75,28 @@ class StreamCounts:
         self.unchanged += receipt.unchanged
 
     @property
+    def stored(self) -> int:
+        """Number of documents of the stream that are in the collection."""
+        return self.inserted + self.updated + self.unchanged
+
+    @property
     def nothing_stored(self) -> bool:
         """True if every line was refused."""
         return self.refused > 0 and self.stored == 0
 
-    @property
-    def stored(self) -> int:
-        """Documents of the stream that are stored, those that were there already among them."""
-        return self.inserted + self.updated + self.unchanged
+    def problem_of(self, error: DsearchError) -> ProblemAnswer:
+        """The answer to a stream that an error ended, with what was written before: its text cannot know."""
+        if not self.stored:
+            return problem_of(error, written=self.written())
+        stored = amount(self.stored, "document")
+        _log.warning("a stream to collection %s ended (%s) after %s", self.collection, error.code, stored)
+        what = (
+            f"{stored} of this stream {'is' if self.stored == 1 else 'are'} written "
+            "and stay, and sending it again is safe, since they count as unchanged then"
+        )
+        if isinstance(error, DeadlinePassed):
+            return problem_of(deadline.passed("write", what), written=self.written())
+        return problem_of(error, before=f"{what}. What ended it: ", written=self.written())
 
     def written(self) -> dict[str, Any]:
         """`WriteResult`, as JSON; the sequence is null if no block was stored before an error."""

@@ -232,7 +232,8 @@ class Worker:
         with self._lock:
             if job.answer.done() or (job.begun and self._finishes):
                 return
-            job.answer.set_exception(deadline.passed(self.name))
+            written = "nothing of it was written" if self._finishes else ""
+            job.answer.set_exception(deadline.passed(self.name, written))
         self._count(job, "deadline")
 
     def _count(self, job: _Job, reason: str) -> None:

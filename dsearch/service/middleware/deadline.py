@@ -66,9 +66,17 @@ class InTime:
             raise passed(self._work) from None
 
 
-def passed(work: str) -> DeadlinePassed:
-    """Return the error of a request after its deadline."""
-    return DeadlinePassed(f"the time for this {work} is over; ask for more with {HEADER}, or ask for less")
+def passed(work: str, written: str = "") -> DeadlinePassed:
+    """Return the error of a request after its deadline.
+
+    Args:
+        work: what took too long, such as "search".
+        written: what a write has stored, such as "nothing of it was written".
+    """
+    what = f"the time for this {work} is over"
+    if written:
+        return DeadlinePassed(f"{what}: {written}; send it again, and ask for more time with {HEADER}")
+    return DeadlinePassed(f"{what}; ask for more with {HEADER}, or ask for less")
 
 
 _WATCHED_AFTER_S = 0.02  # most requests are answered by then, and a watch costs as much as their routing

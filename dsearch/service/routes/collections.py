@@ -55,8 +55,9 @@ async def create_collection(
         cut = body.passages
         passages = None if cut is None else PassageOptions(cut.tokens, cut.overlap, none=cut.none)
         make = partial(make, body.language, passages, body.kind, body.dimension, body.search_fields)
-    created = await service.writing.run(make)
-    described = await service.read(partial(service.catalogue.describe, collection))
+    created, described = await service.writing.run(
+        lambda: (make(), service.catalogue.describe(collection))  # both: what was made is answered in time
+    )
     return json_answer(described, 201 if created else 200)
 
 

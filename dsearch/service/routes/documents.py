@@ -5,7 +5,6 @@ Metadata can be changed in part, and documents deleted by a filter.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -32,16 +31,15 @@ from dsearch.errors import (
 from dsearch.results import DeleteResult, DocumentPage, MetadataResult, WriteResult
 from dsearch.service.batching.ingest import StreamCounts, blocks
 from dsearch.service.collections import Catalogue
-from dsearch.service.errors import BodyTooLarge, DeadlinePassed, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.middleware.deadline import HEADER
 from dsearch.service.schemas.answers import public_document, public_metadata
 from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.error_bound import BoundedErrors
 from dsearch.service.wire.json import TENSORS, json_answer
-from dsearch.service.wire.problems import documented, in_body, problem_of
+from dsearch.service.wire.problems import documented, in_body
 from dsearch.service.wire.requests import (
     JSON_TYPES,
     MAX_STREAM_BYTES,
@@ -59,7 +57,6 @@ from dsearch.types import Document
 router = APIRouter(
     prefix="/v1/collections/{collection}/documents", tags=["documents"], route_class=StrictRoute
 )
-_log = logging.getLogger(__name__)
 _ARRAY = TypeAdapter(Annotated[list[DocumentGiven], BoundedErrors()])
 _BODY = {
     "required": True,
@@ -152,17 +149,9 @@ async def _upsert_stream(collection: str, request: Request, service: Service) ->
             raise InvalidDocument(
                 f"none of {amount(ingest.refused, 'line')} is a document that can be stored; see written"
             )
-    except DeadlinePassed:
-        stored = amount(ingest.stored, "document")
-        _log.warning("collection %s: the time for a stream was over after %s", collection, stored)
-        late = DeadlinePassed(
-            f"the time for this write is over: {stored} of it stored, see written. Send all of it again, "
-            f"which counts those as unchanged, with a larger {HEADER} or in parts"
-        )
-        return problem_of(late, written=ingest.written())
     except DsearchError as error:
         # Earlier blocks are acknowledged here: without this the sender could not know of them.
-        return problem_of(error, written=ingest.written())
+        return ingest.problem_of(error)
     service.calibrate_soon(collection)
     return json_answer(ingest.written())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -65,14 +64,14 @@ async def add_files(collection: str, request: Request, service: TheService) -> R
     upload = await forms.receive(request)
 
     def add() -> StoredTask:
-        files: list[dict[str, Any]] = [asdict(file) for file in files_of_form(forms.place(upload), boundary)]
-        return service.tasks.add("files", collection, {**upload, "files": files})
+        try:
+            files = [asdict(file) for file in files_of_form(forms.place(upload), boundary)]
+            return service.tasks.add("files", collection, {**upload, "files": files})
+        except BaseException:
+            forms.delete(upload)
+            raise
 
-    try:
-        task = await service.read(add)
-    except BaseException:
-        forms.delete(upload)
-        raise
+    task = await service.finish(add)
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 

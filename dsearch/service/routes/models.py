@@ -26,6 +26,7 @@ from dsearch.service.feedback import asker
 from dsearch.service.schemas.search import Version
 from dsearch.service.schemas.tasks import JudgeRequest, RememberRequest, RowsRequest, SaveRequest
 from dsearch.service.state import Service, TheService
+from dsearch.service.tasks.store import StoredTask
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body
 from dsearch.service.wire.requests import (
@@ -215,11 +216,14 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
                 fields["live"] = fields["live"] or opened.live_model
         return {**fields, **upload}
 
-    try:
-        task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
-    except BaseException:
-        uploads.delete(upload)
-        raise
+    def add() -> StoredTask:
+        try:
+            return service.tasks.add("save", collection, read())
+        except BaseException:
+            uploads.delete(upload)
+            raise
+
+    task = await service.finish(add)
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 
@@ -247,7 +251,7 @@ async def judge_model(collection: str, version: str, body: JudgeRequest, service
             live = body.live or opened.live_model
         return {**body.model_dump(by_alias=True), "version": version, "live": live}
 
-    task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
+    task = await service.finish(lambda: service.tasks.add("save", collection, read()))
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 

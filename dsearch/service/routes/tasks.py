@@ -157,7 +157,7 @@ async def get_task(id: str, service: TheService) -> Response:
 @router.delete("/tasks/{id}", response_model=Task, responses=documented(TaskNotFound))
 async def cancel_task(id: str, service: TheService) -> Response:
     """Cancel a task. A running one ends within seconds; its partial work is dropped."""
-    return json_answer((await service.read(partial(service.tasks.cancel, id))).to_dict())
+    return json_answer((await service.finish(partial(service.tasks.cancel, id))).to_dict())
 
 
 @router.get(
@@ -183,7 +183,7 @@ async def watch_task(
 
 
 async def _take_on(service: Service, kind: TaskKind, collection: str, request: dict[str, Any]) -> Response:
-    task = await service.read(partial(service.tasks.add, kind, collection, request))
+    task = await service.finish(partial(service.tasks.add, kind, collection, request))
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 

@@ -164,15 +164,21 @@ class ProblemAnswer(Response):
         return other
 
 
-def problem_of(error: DsearchError, **more: Any) -> ProblemAnswer:
-    """The answer to a request that raised `error`."""
+def problem_of(error: DsearchError, *, before: str = "", **more: Any) -> ProblemAnswer:
+    """The answer to a request that raised `error`.
+
+    Args:
+        error: the error.
+        before: text in front of the error's own.
+        more: further members.
+    """
     headers: dict[str, str] | None = None
     if isinstance(error, RetryLater):
         headers = {"Retry-After": str(error.retry_after_s)}
     elif isinstance(error, KeyMissing):
         headers = {"WWW-Authenticate": 'Bearer realm="dsearch"'}
     hint = error.to_dict().get("hint")
-    return problem(error.code, str(error), status=error.status, headers=headers, hint=hint, **more)
+    return problem(error.code, f"{before}{error}", status=error.status, headers=headers, hint=hint, **more)
 
 
 def install(app: FastAPI) -> None:
