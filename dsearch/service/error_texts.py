@@ -48,4 +48,26 @@ def without_home(text: str) -> str:
 
 def problem_members(error: DsearchError) -> dict[str, Any]:
     """The error as JSON: `code`, `detail` and, where there is one, `hint`."""
-    return {**error.to_dict(), "detail": without_home(str(error))}
+    return without_paths(error.to_dict())
+
+
+def public_record(record: dict[str, Any]) -> dict[str, Any]:
+    """The record of a version, with the encoders and the reranker that it names by their own names."""
+    for part in (record, *(part for part in record.values() if isinstance(part, dict))):
+        for member in ("encoder", "identity", "base"):
+            if isinstance(identity := part.get(member), dict) and isinstance(identity.get("name"), str):
+                public_encoder(identity["name"])
+    if isinstance(reranker := record.get("reranker"), list | tuple) and reranker:
+        public_encoder(str(reranker[0]))
+    return without_paths(record)
+
+
+def without_paths(content: Any) -> Any:
+    """JSON with each of its texts without paths of the machine."""
+    if isinstance(content, str):
+        return without_home(content)
+    if isinstance(content, dict):
+        return {name: without_paths(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [without_paths(value) for value in content]
+    return content

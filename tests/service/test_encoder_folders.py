@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from support.service.apps import patient_app
 from support.service.service_fakes import ORIGIN, documents
 
 from dsearch.engine import SearchEngine
-from dsearch.service.error_texts import public_encoder
+from dsearch.errors import Command, EncoderMismatch
+from dsearch.service.error_texts import problem_members, public_encoder
 
 
 @pytest.fixture
@@ -26,12 +28,16 @@ def folder(tmp_path: Path) -> Path:
 def client(tmp_path: Path, folder: Path) -> Iterator[TestClient]:
     home = tmp_path / "home"
     with SearchEngine(home, encoder=lambda: HashingEncoder(32, str(folder))) as engine:
-        engine.create("papers").ingest(documents(12))
+        papers = engine.create("papers")
+        papers.ingest(documents(12))
+        papers.add_model(papers.head("v0"), {"reranker": [str(folder.with_name("r")), "cross-encoder", ""]})
     # Another encoder of the same length: queries are refused, and the error names both.
     other = folder.with_name("other-encoder")
     other.mkdir()
+    encoder = HashingEncoder(32, str(other))
+    encoder._identity = replace(encoder.identity, weights_sha256="1" * 64)
     with (
-        SearchEngine(home, encoder=lambda: HashingEncoder(32, str(other))) as engine,
+        SearchEngine(home, encoder=lambda: encoder) as engine,
         TestClient(patient_app(engine, migrates_to=str(other)), base_url=ORIGIN) as connected,
     ):
         yield connected
@@ -59,6 +65,28 @@ def test_no_answer_says_where_the_encoder_lies(
     answer = client.request(method, path, json=body)
     assert answer.status_code < 500
     assert str(folder.parent) not in answer.text
+
+
+def test_commands_that_answers_name_have_no_path(client: TestClient, folder: Path) -> None:
+    refused = client.post("/v1/collections/papers/search", json={"query": "river"})
+    assert refused.json()["code"] == "encoder_mismatch"
+    assert refused.json()["hint"]["arguments"][-2:] == ["--encoder", "other-encoder"]
+    assert str(folder.parent) not in refused.text
+
+
+def test_problems_of_tasks_have_no_path(folder: Path) -> None:
+    public_encoder(str(folder))
+    hint = Command("migrate", ("-c", "papers", "--encoder", str(folder)))
+    problem = problem_members(EncoderMismatch(f"not by {folder}", hint=hint))
+    assert problem["hint"]["arguments"] == ["-c", "papers", "--encoder", "my-encoder"]
+    assert str(folder.parent) not in str(problem)
+
+
+def test_records_of_versions_name_encoders_and_rerankers_by_their_own_names(client: TestClient) -> None:
+    listed = client.get("/v1/collections/papers/models").json()["models"]
+    (record,) = [model["record"] for model in listed if model["version"] == "v1"]
+    assert record["encoder"]["name"] == "my-encoder"
+    assert record["reranker"][0] == "r"
 
 
 def test_the_encoder_has_the_name_of_its_folder(client: TestClient) -> None:

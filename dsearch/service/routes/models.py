@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from dsearch.errors import (
     ModelNotFound,
 )
 from dsearch.results import MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped, Task
+from dsearch.service.error_texts import public_record
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
 from dsearch.service.schemas.search import Version
@@ -44,7 +46,9 @@ router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"]
 async def list_models(collection: str, service: TheService) -> Response:
     """List every version with its record; v0 is the untrained one."""
 
-    return json_answer(await service.read(service.catalogue.call(calls.list_models, collection)))
+    models: Models = await service.read(service.catalogue.call(calls.list_models, collection))
+    public = [replace(model, record=public_record(model.record)) for model in models.models]
+    return json_answer(replace(models, models=public))
 
 
 @router.post(

@@ -25,7 +25,7 @@ from dsearch.declared import suggestion
 from dsearch.errors import Command, DsearchError, KeyMissing, NotFound
 from dsearch.index.durable import FULL, disk_error
 from dsearch.service import errors as service_errors
-from dsearch.service.error_texts import without_home
+from dsearch.service.error_texts import problem_members, without_home
 from dsearch.service.errors import RetryLater
 from dsearch.service.wire.error_bound import SHOWN_ERRORS
 from dsearch.service.wire.error_shapes import Shape, shape_of
@@ -177,7 +177,7 @@ def problem_of(error: DsearchError, *, before: str = "", **more: Any) -> Problem
         headers = {"Retry-After": str(error.retry_after_s)}
     elif isinstance(error, KeyMissing):
         headers = {"WWW-Authenticate": 'Bearer realm="dsearch"'}
-    hint = error.to_dict().get("hint")
+    hint = problem_members(error).get("hint")
     return problem(error.code, f"{before}{error}", status=error.status, headers=headers, hint=hint, **more)
 
 
