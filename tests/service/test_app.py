@@ -164,7 +164,7 @@ def test_two_applications_share_no_more_than_their_declared_routes(
 
 
 def test_a_server_whose_searches_have_stopped_is_not_ready(client: TestClient, app: FastAPI) -> None:
-    assert client.get("/readyz").status_code == 200
+    assert until_loaded(client).get("/readyz").status_code == 200
     app.state.service.searching.stop()
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")

@@ -118,7 +118,7 @@ def test_the_way_back_from_a_remembered_query_is_the_operation_before_it(
     printed = out.splitlines()
     assert len(printed) == lines
     assert printed[0] == f"papers: {model} remembers 1 judgement of 1 query"
-    assert printed[-1] == "undo: dsearch rollback --rows 40 -c papers"
+    assert printed[-1] == "Undo: dsearch rollback --rows 40 -c papers"
 
 
 def test_the_way_back_from_a_remembered_query_names_the_home(
@@ -130,4 +130,4 @@ def test_the_way_back_from_a_remembered_query_names_the_home(
     monkeypatch.setattr("dsearch.training.remember", lambda *_, **__: done)
     code, out, err = dsearch("remember", "river", "d1", "-c", "papers", *home)
     assert code == 0, err
-    assert f"undo: dsearch rollback --home {home[1]} --rows 40 -c papers" in out
+    assert f"Undo: dsearch rollback --home {home[1]} --rows 40 -c papers" in out
