@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
-from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model, unfinished_folder
+from dsearch.engine.models.files import (
+    UNTRAINED,
+    before_live,
+    delete_version,
+    require_served,
+    save_model,
+    unfinished_folder,
+)
 from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.engine.models.values import with_values
 from dsearch.engine.rebuild import Rebuilder, measured_live
@@ -50,8 +57,11 @@ class CollectionModels(CollectionState):
 
         Raises:
             ModelNotFound, CorruptData: of the parent.
+            Gone: the parent answered predictions and no searches, and so would what is made from it.
             InsufficientStorage, Unavailable: the disk; nothing of it was kept.
         """
+        if self.store.predicts_only(parent):
+            require_served(self.store, parent)
         if documents is None:
             head, record = self.with_values_of(parent, head, record)
         with self._writing:

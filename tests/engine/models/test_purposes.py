@@ -61,19 +61,11 @@ def test_such_versions_are_refused_by_every_call(home: Path) -> None:
                 lambda of: collection.predict([QUERY], field="price", model=of),
                 lambda of: collection.promote(of),
                 lambda of: collection.store.promote(of),
+                lambda of: collection.add_model(Head(32), {}, parent=of),
             ):
                 with pytest.raises(Gone, match=f"model {version}"):
                     call(version)
         assert (collection.live_model, collection.store.verify().ok) == ("v1", True)
-
-
-def test_a_version_made_from_one_of_them_has_no_values_of_its_own(home: Path) -> None:
-    with opened(home) as engine:
-        collection = engine.collection("live")
-        added = collection.add_model(Head(32), {}, parent="v2")
-        assert collection.search(QUERY, model=added).stamp.model == added
-        assert "readout" not in collection.store.model(added).record
-        assert collection.stored_head(added).output is None
 
 
 def test_the_way_back_passes_them_over(home: Path) -> None:
