@@ -95,7 +95,6 @@ class TrainOptions(LearningOptions, total=False):
     memory: bool
     token_matrix: bool
     stage_loss: bool
-    monotone_fields: str | None
     reranker: str | None
 
 
@@ -258,9 +257,6 @@ class TrainingJob(LearningJob):
     memory: bool = option(True, "recall judgements of similar queries, where held-out queries gain by it")
     token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
     stage_loss: bool = option(False, "scopes query, full: the encoder learns by a second stage too")
-    monotone_fields: str | None = option(
-        None, "second stage: fields of the metadata that may raise (+year) or lower (-price)", longest=500
-    )
     reranker: str | None = option(None, "second stage: a CrossEncoder or MultiVectorEncoder", longest=500)
 
     def check(self, spell: Spell = in_python) -> None:

@@ -2,7 +2,7 @@
 
     m_i(q, d) = max_j q_i W t_j                  the best token of d for token i of the query, at least 0
     M(q, d)   = Σ_i a_i m_i^6 / Σ_i a_i          a_i: the idf of its word
-    term      = γ M + Σ_f u_f x_f + v r          x: `FEATURES`, fields (monotone.py); u and v start at 0
+    term      = γ M + Σ_f u_f x_f + v r          x: `FEATURES`; u and v start at 0
 
 Khattab & Zaharia 2020, "ColBERT" (arXiv:2004.12832), sum the m_i themselves. With token states that were
 never trained for it that sum lost on every collection tried here: nearly every token is somewhat like some
@@ -23,7 +23,6 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from dsearch.attention.arrays import Array, as_like, at_most, largest_of_groups, numbers_of, on_device_of
-from dsearch.attention.retrieval.monotone import MonotoneField
 
 START_STRENGTH = 0.75
 POWER = 6
@@ -31,7 +30,7 @@ FEATURES = (
     *("dense", "keyword", "sum", "lead", "length", "feedback", "dense_place", "keyword_place"),
     *("leaders", "neighbours"),
 )
-TENSORS = ("token_delta", "strength", "feature_weights", "field_weights", "reranker_weight")
+TENSORS = ("token_delta", "strength", "feature_weights", "reranker_weight")
 LEAD = 16  # first tokens of a document, its title among them
 
 
@@ -88,19 +87,15 @@ class StageFormulas:
         strength: γ.
         token_delta: W − I.
         feature_weights: u, by `FEATURES`.
-        fields: further features of the metadata.
-        field_weights: u, by `fields`; None without any.
         reranker: the one that is asked; None without.
         reranker_weight: v; None without one.
     """
 
-    fields: tuple[MonotoneField, ...]
     reranker: RerankerIdentity | None
     if TYPE_CHECKING:  # as what they are a stage says
         token_delta: Any
         strength: Any
         feature_weights: Any
-        field_weights: Any
         reranker_weight: Any
 
     @property
@@ -126,17 +121,11 @@ class StageFormulas:
         return Matches((shares * best**POWER).sum(0), (shares * best).sum(0), (shares * lead**POWER).sum(0))
 
     def term(
-        self,
-        matches: Matches,
-        features: Float[Array, "candidates features"],
-        fields: Float[np.ndarray, "candidates fields"] | None = None,
+        self, matches: Matches, features: Float[Array, "candidates features"]
     ) -> Float[Array, " candidates"]:
         """γ M + Σ u x; without v r, see `reranked`."""
         # Row by row: a product with a matrix rounds equal rows apart, and equal documents should tie.
-        term = self.strength * matches.sharp + (features * self.feature_weights).sum(-1)
-        if self.field_weights is None or fields is None:
-            return term
-        return term + as_like(fields, self.field_weights) @ self.field_weights
+        return self.strength * matches.sharp + (features * self.feature_weights).sum(-1)
 
     def reranked(self, scores: Float[np.ndarray, " candidates"]) -> Float[Array, " candidates"]:
         """v r."""
@@ -150,7 +139,6 @@ class FixedStage(StageFormulas):
     Args:
         dims: length of a stored token.
         tensors: of a stage, by name; those that are missing are as at the start.
-        fields: further features.
         reranker: a model whose scores are one more feature.
     """
 
@@ -159,14 +147,12 @@ class FixedStage(StageFormulas):
         dims: int,
         tensors: Mapping[str, np.ndarray] | None = None,
         *,
-        fields: tuple[MonotoneField, ...] = (),
         reranker: RerankerIdentity | None = None,
     ):
         self.token_delta = np.zeros((dims, dims), np.float32)
         self.strength = np.array(START_STRENGTH, np.float32)
         self.feature_weights = np.zeros(len(FEATURES), np.float32)
-        self.field_weights = self.reranker_weight = None
-        self.fields, self.reranker = fields, reranker
+        self.reranker, self.reranker_weight = reranker, None
         numbers: Mapping[str, np.ndarray] = {} if tensors is None else tensors
         for name in TENSORS:
             if name in numbers:

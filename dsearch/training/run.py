@@ -246,7 +246,7 @@ class _TrainingRun:
             )
             return None
         tokens = tokens_of(collection, examples.texts, examples.snapshot)
-        seed, chosen = trained.record["options"]["seed"], stage_features(job, examples.snapshot)
+        seed, chosen = trained.record["options"]["seed"], stage_features(job)
         return train_second_stage(examples, tokens, trained.folds, base, gate=_gate(job), seed=seed, **chosen)
 
     def _calibrated(self, trained: TrainingResult, examples: Examples) -> TrainingResult:

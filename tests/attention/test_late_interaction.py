@@ -18,7 +18,6 @@ from dsearch.attention.late_interaction import (
     Interactions,
     RerankerIdentity,
 )
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 
 DIMS = 3
@@ -27,10 +26,8 @@ TENSORS = {
     "token_delta": np.random.default_rng(1).normal(size=(DIMS, DIMS)).astype(np.float32) / 4,
     "strength": np.array(0.4, np.float32),
     "feature_weights": np.linspace(-1, 1, len(FEATURES)).astype(np.float32),
-    "field_weights": np.array([0.5, -2.0], np.float32),
     "reranker_weight": np.array(3.0, np.float32),
 }
-FIELDS = (MonotoneField("year", 1), MonotoneField("price", -1))
 RERANKER = RerankerIdentity("some/model", "cross-encoder", "0" * 64)
 
 
@@ -48,8 +45,8 @@ def interactions() -> Interactions:
 
 def stages() -> list[tuple[Any, Any]]:
     """The stage of arrays and that of tensors, with what makes their arguments."""
-    fixed = FixedStage(DIMS, TENSORS, fields=FIELDS, reranker=RERANKER)
-    learned = SecondStage(DIMS, fields=FIELDS, reranker=RERANKER)
+    fixed = FixedStage(DIMS, TENSORS, reranker=RERANKER)
+    learned = SecondStage(DIMS, reranker=RERANKER)
     learned.load_state_dict({name: torch.tensor(tensor) for name, tensor in TENSORS.items()})
     return [(fixed, np.asarray), (learned, torch.as_tensor)]
 
@@ -88,16 +85,13 @@ def test_matches_are_the_sums_of_the_best_tokens(kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 1])
-def test_the_term_sums_match_features_and_fields(kind: int) -> None:
+def test_the_term_sums_match_and_features(kind: int) -> None:
     stage, made = stages()[kind]
     matches = stage.matches(Interactions(*map(made, interactions())))
-    features, fields = numbers(4, len(COUNTS), len(FEATURES)), numbers(5, len(COUNTS), 2)
+    features = numbers(4, len(COUNTS), len(FEATURES))
     sharp = numbers_of(matches.sharp).astype(float)
-    without = 0.4 * sharp + features.astype(float) @ TENSORS["feature_weights"]
+    expected = 0.4 * sharp + features.astype(float) @ TENSORS["feature_weights"]
     came = numbers_of(stage.term(matches, made(features)))
-    assert came.tolist() == pytest.approx(without.tolist(), rel=1e-4, abs=1e-5)
-    came = numbers_of(stage.term(matches, made(features), fields))
-    expected = without + fields.astype(float) @ TENSORS["field_weights"]
     assert came.tolist() == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-5)
     assert numbers_of(stage.reranked(np.array([2.0, -1.0]))).tolist() == [6.0, -3.0]
 
@@ -117,7 +111,6 @@ def test_a_stage_that_was_not_trained_is_the_plain_match() -> None:
         assert float(numbers_of(stage.strength)) == START_STRENGTH == 0.75
         assert not stage.has_features
         assert not numbers_of(stage.token_delta).any()
-        assert stage.field_weights is None
         assert stage.reranker_weight is None
     queries = numbers(7, 2, DIMS)
     assert FixedStage(DIMS).queries(queries).tolist() == queries.tolist()

@@ -51,7 +51,7 @@ FATES = {
     ("every", "v7"): KEPT,  # query memory
     ("every", "v8"): KEPT,  # second stage, linear; calibrated for near queries
     ("every", "v9"): KEPT,  # second stage with a token matrix
-    ("every", "v10"): KEPT,  # second stage with monotone fields
+    ("every", "v10"): ANCESTOR,  # second stage with fields of the metadata
     ("clicked", "v0"): KEPT,
     ("clicked", "v1"): KEPT,
     ("clicked", "v2"): KEPT,  # rows of outcomes

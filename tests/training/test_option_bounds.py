@@ -84,7 +84,7 @@ def test_bounds(declaration: Any, name: str, bounds: tuple[list[Any], list[Any]]
         {"scope": "head", "stage_loss": True},
         {"source": "feedback", "reranker": "a"},
         {"scope": "query", "token_matrix": True},
-        {"field": "n", "monotone_fields": "+n"},
+        {"field": "n", "reranker": "a"},
     ],
     ids=str,
 )

@@ -84,14 +84,13 @@ GIVEN: dict[str, Any] = {
     "memory": False,
     "token_matrix": True,
     "stage_loss": True,
-    "monotone_fields": "+n",
     "reranker": "given/reranker",
 }
 """What is given."""
 ONLY_A_DIFFERENCE = {
     *("queries", "judgements", "exclude", "teacher", "trusted_keys", "null_slot"),  # as arrays, or a call
     "memory of clicks, judged",
-    *("left_out", "risk", "field", "source", "self_supervised", "monotone_fields", "stage_loss"),
+    *("left_out", "risk", "field", "source", "self_supervised", "stage_loss"),
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "excitation": {"heads": 2},
@@ -118,7 +117,6 @@ NOT_LEARNED = {
     "margin": "of the gate",
     "null_slot": "fitted when the head is trained, with its options",
     "token_matrix": "of the second stage, which is fitted when the head is trained",
-    "monotone_fields": "of the second stage",
     "reranker": "of the second stage",
     **{
         f"{name} of {way}": "judges what was learned"

@@ -17,7 +17,6 @@ from jaxtyping import Float
 
 from dsearch.attention.arrays import Array, broadcast, exp, gelu, length, softmax, unit
 from dsearch.attention.late_interaction import TENSORS, FixedStage, RerankerIdentity
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.errors import DimensionMismatch
 
 if TYPE_CHECKING:
@@ -186,13 +185,12 @@ class FixedHead(HeadFormulas):
         *,
         heads: int,
         query_side: str,
-        fields: tuple[MonotoneField, ...] = (),
         reranker: RerankerIdentity | None = None,
     ) -> FixedHead | None:
         """Return the head of these tensors; None if NumPy does not compute all of its parts.
 
-        A learned score, and what a later release adds, need a `Head`. `fields` and `reranker` belong to a
-        second stage.
+        A learned score, and what a later release adds, need a `Head`. `reranker` belongs to a second
+        stage.
         """
         if set(tensors) - {*_LEARNED, *_NUMBERS, *_OUTPUT, *_STAGE, *_EXCITATION}:
             return None
@@ -200,7 +198,7 @@ class FixedHead(HeadFormulas):
         of_stage = {name.removeprefix(_OF_STAGE): tensors[name] for name in _STAGE if name in tensors}
         if of_stage:
             dims = len(of_stage["token_delta"])
-            head.second_stage = FixedStage(dims, of_stage, fields=fields, reranker=reranker)
+            head.second_stage = FixedStage(dims, of_stage, reranker=reranker)
         if _EXCITATION[0] in tensors:
             parts: dict[str, Any] = {name.partition(".")[2]: tensors[name] for name in _EXCITATION}
             head.excitation = partial(excited_mixture, **parts)

@@ -36,7 +36,6 @@ from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.fixed_head import START_KEYWORD_WEIGHT, START_TEMPERATURE, HeadFormulas
 from dsearch.attention.retrieval.learned_score import score_of_tensors
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.attention.scores import Score
 from dsearch.errors import InvalidRequest, amount
@@ -272,13 +271,11 @@ class Head(HeadFormulas, nn.Module):
         slot: Tensor | None = state_dict.get(f"{prefix}null_slot")
         self.null_slot = None if slot is None else nn.Parameter(torch.empty_like(slot))
         delta: Tensor | None = state_dict.get(f"{prefix}second_stage.token_delta")
-        of_fields: Tensor | None = state_dict.get(f"{prefix}second_stage.field_weights")
-        fields = tuple(MonotoneField("", 0) for _ in range(0 if of_fields is None else len(of_fields)))
         reranker = None
         if f"{prefix}second_stage.reranker_weight" in state_dict:  # its name is not among the tensors
             present = None if self.second_stage is None else self.second_stage.reranker
             reranker = present or RerankerIdentity("", "", "")
-        stage = None if delta is None else SecondStage(delta.shape[0], fields=fields, reranker=reranker)
+        stage = None if delta is None else SecondStage(delta.shape[0], reranker=reranker)
         self.second_stage = stage
         names = [name for name in state_dict if name.startswith(f"{prefix}score.")]
         tensors = ((name.removeprefix(f"{prefix}score."), state_dict[name]) for name in names)

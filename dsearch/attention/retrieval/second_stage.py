@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from dsearch.attention.late_interaction import FEATURES, START_STRENGTH, RerankerIdentity, StageFormulas
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.errors import InvalidRequest
 
 
@@ -16,7 +15,6 @@ class SecondStage(StageFormulas, nn.Module):
     Args:
         dims: length of a stored token.
         strength: γ at the start.
-        fields: further features.
         reranker: a model whose scores are one more feature.
 
     Raises:
@@ -27,7 +25,6 @@ class SecondStage(StageFormulas, nn.Module):
         self,
         dims: int,
         strength: float = START_STRENGTH,
-        fields: tuple[MonotoneField, ...] = (),
         reranker: RerankerIdentity | None = None,
     ):
         nn.Module.__init__(self)
@@ -36,7 +33,5 @@ class SecondStage(StageFormulas, nn.Module):
         self.token_delta = nn.Parameter(torch.zeros(dims, dims))
         self.strength = nn.Parameter(torch.tensor(float(strength)))
         self.feature_weights = nn.Parameter(torch.zeros(len(FEATURES)))
-        self.fields = fields
-        self.field_weights = nn.Parameter(torch.zeros(len(fields))) if fields else None
         self.reranker = reranker
         self.reranker_weight = None if reranker is None else nn.Parameter(torch.zeros(()))

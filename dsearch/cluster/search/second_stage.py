@@ -119,7 +119,7 @@ class ShardedReranker:
             place[at] = np.arange(len(at))
             matches, counts = np.zeros((len(at), 3), np.float32), np.zeros(len(at), np.int64)
             present = np.zeros(len(at), bool)
-            embeddings = fields = None
+            embeddings = None
             for shard, answer in answers.items():
                 mine = place[columns[shard][row]] if len(columns[shard][row]) else empty
                 width = len(mine)
@@ -129,16 +129,11 @@ class ShardedReranker:
                     if embeddings is None:
                         embeddings = np.zeros((len(at), answer.embeddings.shape[2]), np.float32)
                     embeddings[mine] = answer.embeddings[row, :width]
-                if answer.fields is not None:
-                    if fields is None:
-                        fields = np.zeros((len(at), answer.fields.shape[2]))
-                    fields[mine] = answer.fields[row, :width]
             columnwise = (torch.as_tensor(column) for column in matches.T.copy())
             return CandidateEvidence(
                 neutral(Matches(*columnwise), present),
                 torch.as_tensor(counts),
                 None if embeddings is None else torch.as_tensor(embeddings),
-                fields,
             )
 
         return terms(self._stage, first, best, evidence)
@@ -157,6 +152,5 @@ class ShardedReranker:
                 positions,
                 delta_of(self._stage),
                 self._stage.has_features,
-                tuple((field.name, field.sign, field.low, field.high) for field in self._stage.fields),
             )
         return cast("dict[int, RescoreResult]", self._ask("rerank", requests) if requests else {})

@@ -13,10 +13,9 @@ from jaxtyping import Float32
 
 from dsearch.attention.arrays import inference, numbers_of
 from dsearch.attention.late_interaction import FixedStage, Interactions
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.cluster.wire.messages import MeaningRequest, QueryText, RescoreRequest, RescoreResult
 from dsearch.encoder import TextTokens
-from dsearch.engine.ranking.second_stage import Reranker, monotone_features, require_tokens
+from dsearch.engine.ranking.second_stage import Reranker, require_tokens
 from dsearch.engine.search.highlights.meaning import meaning_highlighter
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
@@ -35,22 +34,15 @@ def rerank(state: Snapshot, offset: int, request: RescoreRequest) -> RescoreResu
         here = np.where(request.positions == NONE, NONE, request.positions - offset)
         matches = np.zeros((*here.shape, 3), np.float32)
         counts, present = np.zeros(here.shape, np.int64), np.zeros(here.shape, bool)
-        named = [MonotoneField(*field) for field in request.fields]
-        fields = np.zeros((*here.shape, len(named))) if named else None
         for row, query in enumerate(queries):
             of, is_known = reranker.interactions(query, here[row], reranker.stage.token_delta)
-            if fields is not None:
-                here_now = here[row] != NONE
-                features = monotone_features(state, named, here[row][here_now])
-                assert features is not None
-                fields[row, here_now] = features
             # Rounded from float64, so documents of equal tokens tie in any shard; see `_dense` of shard.py.
             states, weights, tokens, steps = (numbers_of(part).astype(np.float64) for part in of[:4])
             exact = Interactions(states, weights, tokens, steps, of.counts)
             matches[row] = np.stack(reranker.stage.matches(exact), axis=1)
             counts[row], present[row] = numbers_of(of.counts), is_known
         embeddings = state.embeddings(here) if request.embeddings else None
-        return RescoreResult(matches, counts, present, embeddings, fields)
+        return RescoreResult(matches, counts, present, embeddings)
 
 
 def shown_meaning(

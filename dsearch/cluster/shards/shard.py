@@ -46,7 +46,6 @@ from dsearch.engine.search.hits import highlighter
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.fresh import Fresh
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.engine.state.fields import KeptFields
 from dsearch.errors import CorruptData
 from dsearch.index import CorpusStatistics, Generation, ParsedQuery
 from dsearch.store import Store
@@ -119,7 +118,7 @@ class Shard:
         state = Snapshot.of(generation, fresh, nothing, manifest.sequence)
         rows = np.load(folder / ROWS_NAME, allow_pickle=False) if (folder / ROWS_NAME).exists() else None
         store = Store.open(folder, readonly=True)
-        return cls(manifest, store, replace(state, fields=KeptFields(store).of), rows, lease)
+        return cls(manifest, store, state, rows, lease)
 
     def close(self) -> None:
         """Close its files, which may be removed then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Int64
 
 from dsearch.store.filters.parse import Filter
 from dsearch.types import Document, Highlight, Mode, Passage
@@ -50,14 +50,12 @@ class RescoreRequest:
         positions: candidates of each, in the whole generation, −1 for none.
         token_delta: W − I; None for I.
         embeddings: whether to return the embeddings.
-        fields: (name, sign, low, high) of monotone features to return.
     """
 
     queries: list[QueryText]
     positions: Int64[np.ndarray, "batch reranked"]
     token_delta: Float32[np.ndarray, "dims dims"] | None
     embeddings: bool
-    fields: tuple[tuple[str, int, float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +67,12 @@ class RescoreResult:
         counts: tokens of each.
         present: False where tokens are not known.
         embeddings: of each document; None if they were not requested.
-        fields: monotone features; None likewise.
     """
 
     matches: Float32[np.ndarray, "batch reranked 3"]
     counts: Int64[np.ndarray, "batch reranked"]
     present: Bool[np.ndarray, "batch reranked"]
     embeddings: Float32[np.ndarray, "batch reranked encoder_dim"] | None
-    fields: Float64[np.ndarray, "batch reranked fields"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def encoded_state(
     embeddings = np.zeros((0, store.dimension), np.float32)
     fresh = Fresh.of(nothing, embeddings, [], keyword_of(generation))
     view = Snapshot.of(generation, fresh, nothing, documents.state.sequence)
-    return replace(view, fields=documents.state.fields, reranked=documents.state.reranked)
+    return replace(view, reranked=documents.state.reranked)
 
 
 class ModelDocuments:
@@ -234,7 +234,7 @@ class ModelDocuments:
         removed = np.setdiff1d(generation.rows, rows, assume_unique=True)
         fresh = self._fresh(version, state, added, keyword_of(generation))
         view = Snapshot.of(generation, fresh, removed, base.sequence)
-        return replace(view, fields=base.fields, reranked=base.reranked)
+        return replace(view, reranked=base.reranked)
 
     def _fresh(
         self, version: str, state: _State, rows: Int64[np.ndarray, " fresh"], keyword: KeywordIndex

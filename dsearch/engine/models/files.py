@@ -6,14 +6,15 @@ and does not serve the head without it. Format 2: a trained query encoder, in `e
 score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
 Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision; 16:
 with a share of lending. Format 11: a second stage. Format 12: a learned score or an output projection. Format
-13: shares of the heads that follow the query. These are among the head's tensors. Format 14: fields of the
-metadata in its second stage. Format 15: a reranker in it, which lies elsewhere. Formats 6 and 8 are retired.
+13: shares of the heads that follow the query. These are among the head's tensors. Format 15: a reranker in
+its second stage, which lies elsewhere. Formats 6, 8 and 14 are retired.
 
 The module also finds the version that was live before, and deletes versions.
 
 A version with a part that earlier releases trained and this release does not serve is retired. It stays
 registered and keeps its files. Its head alone would rank differently from the trained model, so the version
-cannot be queried. If it was promoted, its nearest ancestor without such a part answers instead.
+cannot be queried. If it was promoted, its nearest ancestor without such a part answers instead. A second
+stage of an earlier release may have such a part with all weights 0, which changes no order: it is left out.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from safetensors.numpy import load as load_arrays
 
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.fixed_head import FixedHead
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.encoder import EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
 from dsearch.engine.models.memory import MEMORY_NAME, fixed_memory, memory_bytes, memory_record
 from dsearch.engine.models.training_record import LEARNED_NAME, LearnedQueries
-from dsearch.errors import Command, Conflict, Gone, InvalidRequest, UnsupportedFormat
+from dsearch.errors import Command, Conflict, CorruptData, Gone, InvalidRequest, UnsupportedFormat
 from dsearch.index import Manifest
 from dsearch.index.durable import file_digest, publish_folder, sync_folder
 from dsearch.store import ModelRecord, Store
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
     from dsearch.encoder import EncoderChange
 
+
+Tensors = TypeVar("Tensors")
 
 UNTRAINED = "v0"
 FORMAT = 1
@@ -57,11 +60,9 @@ FORMAT_WITH_MEMORY = 10
 FORMAT_WITH_SECOND_STAGE = 11
 FORMAT_WITH_SCORE = 12
 FORMAT_WITH_EXCITATION = 13
-FORMAT_WITH_FIELDS = 14
 FORMAT_WITH_RERANKER = 15
 FORMAT_WITH_LENDING = 16
-FIELDS = "monotone_fields"  # members of a record: of the second stage
-RERANKER = "reranker"
+RERANKER = "reranker"  # member of a record: of the second stage
 NEWEST_FORMAT = 16
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
@@ -134,8 +135,6 @@ def save_model(
         format = FORMAT_WITH_SCORE
     if head.excitation is not None:
         format = FORMAT_WITH_EXCITATION
-    if head.second_stage is not None and head.second_stage.fields:
-        record, format = {**record, FIELDS: [*map(list, head.second_stage.fields)]}, FORMAT_WITH_FIELDS
     if head.second_stage is not None and head.second_stage.reranker is not None:
         record, format = {**record, RERANKER: [*head.second_stage.reranker]}, FORMAT_WITH_RERANKER
     if head.memory is not None and head.memory.lending != 1.0:
@@ -183,9 +182,9 @@ def load_head(store: Store, version: str, memory: FixedMemory | None = None) -> 
         return Head(store.dimension).eval()
     record, content = _stored(store, version)
     head = Head(**record["head"])
-    head.load_state_dict(load(content))
+    head.load_state_dict(_served_tensors(load(content)))
     if head.second_stage is not None:
-        head.second_stage.fields, head.second_stage.reranker = _named_parts(record)
+        head.second_stage.reranker = _reranker_of(record)
     if memory is None:
         memory = _memory(store, version, record)
     if memory is not None:
@@ -205,19 +204,21 @@ def load_fixed_head(store: Store, version: str) -> FixedHead | None:
     shape = record["head"]
     heads = int(shape.get("heads", 1))
     side = shape.get("query_side") or ("linear" if heads == 1 else "low-rank")
-    fields, reranker = _named_parts(record)
-    head = FixedHead.of_tensors(
-        load_arrays(content), heads=heads, query_side=side, fields=fields, reranker=reranker
-    )
+    tensors = _served_tensors(load_arrays(content))
+    head = FixedHead.of_tensors(tensors, heads=heads, query_side=side, reranker=_reranker_of(record))
     if head is not None:
         head.memory = _memory(store, version, record)
     return head
 
 
-def _named_parts(record: dict[str, Any]) -> tuple[tuple[MonotoneField, ...], RerankerIdentity | None]:
-    """Fields and reranker of a version's second stage, which are no tensors."""
-    fields = tuple(MonotoneField(*field) for field in record.get(FIELDS, ()))
-    return fields, RerankerIdentity(*record[RERANKER]) if RERANKER in record else None
+def _served_tensors(tensors: dict[str, Tensors]) -> dict[str, Tensors]:
+    """The tensors of a served head without those of parts that no release serves, which are all 0."""
+    return {name: tensor for name, tensor in tensors.items() if name not in RETIRED_TENSORS}
+
+
+def _reranker_of(record: dict[str, Any]) -> RerankerIdentity | None:
+    """The reranker of a version's second stage, which is not among its tensors."""
+    return RerankerIdentity(*record[RERANKER]) if RERANKER in record else None
 
 
 def _memory(store: Store, version: str, record: dict[str, Any]) -> FixedMemory | None:
@@ -321,6 +322,11 @@ def delete_version(store: Store, version: str) -> None:
 
 OVERLAY_NAME = "overlay.safetensors"
 CONSTANT = "constant"
+RETIRED_TENSORS = {
+    "second_stage.field_weights": "fields of the metadata in its second stage (--monotone-fields)",
+}
+_NOTHING = np.zeros(0)
+FORMATS_WITH_RETIRED_TENSORS = range(14, 17)
 
 
 def retired_part(store: Store, model: ModelRecord) -> str | None:
@@ -332,6 +338,19 @@ def retired_part(store: Store, model: ModelRecord) -> str | None:
         return "a keyword weight of the query (--fusion gate)"
     if store.predicts_only(model.version):
         return "an attention that was trained for predictions apart from searches"
+    if record.get("format") in FORMATS_WITH_RETIRED_TENSORS:
+        return _retired_tensor(store, model)
+    return None
+
+
+def _retired_tensor(store: Store, model: ModelRecord) -> str | None:
+    """Name the part of a head, among its tensors, that changes the order of hits and is not served."""
+    sha256 = model.record["files"][HEAD_NAME]["sha256"]
+    with suppress(CorruptData):  # which loading the head reports
+        tensors = load_arrays(verified(store, model.version, HEAD_NAME, sha256))
+        return next(
+            (part for name, part in RETIRED_TENSORS.items() if tensors.get(name, _NOTHING).any()), None
+        )
     return None
 
 

@@ -44,7 +44,6 @@ from dsearch.attention.late_interaction import (
     StageFormulas,
 )
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.engine.ranking.scores import WITHOUT_TOKENS
 from dsearch.engine.snapshot.fresh import SnapshotTokens
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
@@ -93,14 +92,12 @@ class CandidateEvidence(NamedTuple):
         matches: with the query; neutral where tokens are not known.
         counts: tokens of each.
         embeddings: of each document; None where no feature counts.
-        fields: monotone features of the metadata; None without any.
         reranked: scores of a reranker, less their mean; None without one.
     """
 
     matches: Matches
     counts: Int64[Array, " reranked"]
     embeddings: Float[Array, "reranked encoder_dim"] | None
-    fields: Float[np.ndarray, "reranked fields"] | None = None
     reranked: Float[np.ndarray, " reranked"] | None = None
 
 
@@ -146,9 +143,8 @@ class Reranker:
             matches = neutral(self.stage.matches(of), present)
             matched.append(matches)
             embeddings = self.embeddings(positions, first.raw) if with_features else None
-            fields = monotone_features(self.snapshot, self.stage.fields, positions)
             reranked = reranker_scores(self.snapshot, self.stage, queries[row], positions)
-            return CandidateEvidence(matches, of.counts, embeddings, fields, reranked)
+            return CandidateEvidence(matches, of.counts, embeddings, reranked)
 
         best = self.best(first)
         result = terms(self.stage, first, best, evidence)
@@ -216,7 +212,7 @@ def terms(
             features = zeros((len(at), len(FEATURES)), raw)
         else:
             features = features_of(first, row, at, of)
-        term = as_like(stage.term(of.matches, features, of.fields), raw)
+        term = as_like(stage.term(of.matches, features), raw)
         if of.reranked is not None:
             part = as_like(stage.reranked(of.reranked), raw)
             by_reranker[row] = put(nothing, on_device_of(at, raw), part)
@@ -226,16 +222,6 @@ def terms(
         none = zeros(first.positions.shape, first.scores)
         return StageTerms(none, inside, None, None if stage.reranker is None else none)
     return StageTerms(stack(rows, 0), inside, None, None if stage.reranker is None else stack(by_reranker, 0))
-
-
-def monotone_features(
-    snapshot: Snapshot, fields: Sequence[MonotoneField], positions: Int64[np.ndarray, " reranked"]
-) -> Float[np.ndarray, "reranked fields"] | None:
-    """x of each document and field; None without fields."""
-    if not fields or snapshot.fields is None:
-        return None
-    rows = snapshot.rows(positions)
-    return np.stack([field.of(snapshot.fields(rows, field.name)) for field in fields], axis=1)
 
 
 def reranker_scores(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NONE", "Snapshot"]  # NONE: position and row of a missing document
 
-ReadField = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
 ScoreRows = Callable[["RerankerIdentity", str, Int64[np.ndarray, " rows"]], Float32[np.ndarray, " rows"]]
 
 
@@ -44,8 +43,8 @@ class Snapshot:
         sequence: last operation of the store that this state contains.
         passages: further embeddings of long documents; None if no document is long.
         tokens: tokens of the documents, for the second stage; None without one.
-        fields: reads a field of rows, None where it is absent; None where documents are not at hand.
-        reranked: scores a query with the documents of rows by a reranker; None likewise.
+        reranked: scores a query with the documents of rows by a reranker; None where documents are not at
+            hand.
         built: number of documents in the generation, deleted ones included.
         positions: number of all positions, deleted ones included.
         documents: number of visible documents.
@@ -59,7 +58,6 @@ class Snapshot:
     sequence: int
     passages: SnapshotPassages | None = None
     tokens: SnapshotTokens | None = None
-    fields: ReadField | None = field(default=None, repr=False, compare=False)
     reranked: ScoreRows | None = field(default=None, repr=False, compare=False)
     # Counted once: a search reads them some thirty times.
     built: int = field(init=False, repr=False, compare=False)

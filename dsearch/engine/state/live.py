@@ -25,7 +25,6 @@ from dsearch.engine.options import keyword_texts
 from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix, keyword_of
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.caches import KeptRerankings
-from dsearch.engine.state.fields import KeptFields
 from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
@@ -49,7 +48,6 @@ class LiveState:
     def __init__(self, store: Store, tokens: TokenKeeper | None = None):
         self._store = store
         self._tokens = TokenKeeper(store) if tokens is None else tokens
-        self._fields = KeptFields(store)  # of a model's monotone features
         self._rerankings = KeptRerankings(store)
         self._snapshot: Snapshot | None = None
         self._recent: tuple[Snapshot, ...] = ()
@@ -191,7 +189,7 @@ class LiveState:
         changes = self._store.changes_since(generation.manifest.sequence)
         fresh = self._fresh(changes.added, keyword_of(generation))
         state = Snapshot.of(generation, fresh, changes.removed, changes.sequence)
-        return replace(state, fields=self._fields.of, reranked=self._rerankings.of)
+        return replace(state, reranked=self._rerankings.of)
 
     def _after(self, present: Snapshot) -> Snapshot:
         """Build the state after `present` from later writes and deletions.

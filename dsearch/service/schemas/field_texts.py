@@ -160,7 +160,6 @@ EXAMPLES: dict[str, Any] = {
     "relevance_score": 0.87,
     "request_id": "6c0f3f1e2d4b4a1f",
     "return_documents": False,
-    "monotone_fields": "+year,-price",
     "reranker": "cross-encoder/ms-marco-MiniLM-L6-v2",
     "score": 0.87,
     "score_threshold": 0.5,

@@ -24,7 +24,6 @@ from safetensors.torch import load, save
 from safetensors.torch import load_file as torch_file  # pyright: ignore
 
 from dsearch.attention.late_interaction import RerankerIdentity
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
@@ -188,10 +187,9 @@ def register_made(
     if result.head.second_stage is not None:  # of scope full: part of the version
         return registered
     tensors = load((folder / _STAGE).read_bytes())
-    fields = tuple(MonotoneField(*field) for field in record["second_stage"].get("scales", ()))
     named = record["second_stage"].get("reranker")
     reranker = None if named is None else RerankerIdentity(*named)
-    stage = SecondStage(len(tensors["token_delta"]), fields=fields, reranker=reranker)
+    stage = SecondStage(len(tensors["token_delta"]), reranker=reranker)
     stage.load_state_dict(tensors)
     return register_second_stage(collection, stage.eval(), {**record, "task": task}, registered)
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dsearch.attention.late_interaction import FEATURES, START_STRENGTH, RerankerIdentity
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.second_stage import (
@@ -21,7 +20,6 @@ from dsearch.engine.ranking.second_stage import (
     FirstStage,
     Reranker,
     features_of,
-    monotone_features,
     neutral,
     reranker_scores,
 )
@@ -42,12 +40,11 @@ class CandidateLists:
     Attributes:
         positions: the best of the first stage, best first; −1 behind.
         scores: t · l of the first stage.
-        features: M, then `FEATURES`, monotone fields and, with a reranker, its score.
+        features: M, then `FEATURES` and, with a reranker, its score.
         grades: of each candidate.
         ideal: grades of all relevant documents of each query; 0 behind.
         temperature: t of each query's head.
         queries: indices among all examples.
-        signs: of the weights of monotone fields and reranker, the last features.
         reranked: whether the last feature is the score of a reranker.
     """
 
@@ -57,7 +54,6 @@ class CandidateLists:
     grades: Float[np.ndarray, "queries candidates"]
     temperature: Float[Tensor, " queries"]
     queries: Int64[np.ndarray, " queries"]
-    signs: tuple[int, ...] = ()
     reranked: bool = False
 
     def __len__(self) -> int:
@@ -74,7 +70,6 @@ class CandidateLists:
             self.grades[at],
             self.temperature[rows],
             self.queries[at],
-            self.signs,
             self.reranked,
         )
 
@@ -95,7 +90,6 @@ class CandidateLists:
             np.concatenate([part.grades for part in wide]),
             torch.cat([part.temperature for part in wide]),
             np.concatenate([part.queries for part in wide]),
-            wide[0].signs,
             wide[0].reranked,
         )
 
@@ -109,7 +103,6 @@ class CandidateLists:
             np.pad(self.grades, ((0, 0), (0, more))),
             self.temperature,
             self.queries,
-            self.signs,
             self.reranked,
         )
 
@@ -120,7 +113,6 @@ def lists_of(
     tokens: Sequence[QueryTokens],
     head: Head,
     queries: Sequence[int],
-    fields: Sequence[MonotoneField] = (),
     model: RerankerIdentity | None = None,
 ) -> CandidateLists:
     """The candidates of some queries by a head that did not learn from them.
@@ -130,13 +122,12 @@ def lists_of(
         tokens: of each.
         head: ranks the candidates.
         queries: numbers of the queries.
-        fields: further features.
         model: a reranker whose score is a feature.
     """
     at = np.asarray(queries, np.int64)
     layer = SearchLayer(examples.snapshot, head.reranking(None))
     parts = [
-        _block(examples, tokens, layer, at[start : start + _AT_A_TIME], fields, model)
+        _block(examples, tokens, layer, at[start : start + _AT_A_TIME], model)
         for start in range(0, len(at), _AT_A_TIME)
     ]
     return CandidateLists.joined(parts)
@@ -147,7 +138,6 @@ def _block(
     tokens: Sequence[QueryTokens],
     layer: SearchLayer,
     at: Int64[np.ndarray, " some"],
-    fields: Sequence[MonotoneField],
     model: RerankerIdentity | None,
 ) -> CandidateLists:
     snapshot = layer.snapshot
@@ -165,7 +155,7 @@ def _block(
     width = min(RERANK_CANDIDATES, positions.shape[1])
     of_positions = np.full((len(at), width), NONE, np.int64)
     of_scores = torch.full((len(at), width), -torch.inf)
-    features = torch.zeros(len(at), width, 1 + len(FEATURES) + len(fields) + (model is not None))
+    features = torch.zeros(len(at), width, 1 + len(FEATURES) + (model is not None))
     for row, columns in enumerate(reranker.best(first)):
         count = len(columns)
         of, present = reranker.interactions(tokens[at[row]], positions[row, columns], scores)
@@ -176,10 +166,6 @@ def _block(
         embeddings = reranker.embeddings(positions[row, columns], scores)
         evidence = CandidateEvidence(matches, of.counts, embeddings)
         features[row, :count, 1 : 1 + len(FEATURES)] = features_of(first, row, columns, evidence)
-        of_fields = monotone_features(snapshot, fields, positions[row, columns])
-        if of_fields is not None:
-            of_metadata = slice(1 + len(FEATURES), 1 + len(FEATURES) + len(fields))
-            features[row, :count, of_metadata] = torch.as_tensor(of_fields)
         scored = reranker_scores(snapshot, reranker.stage, tokens[at[row]], positions[row, columns])
         if scored is not None:
             features[row, :count, -1] = torch.as_tensor(scored)
@@ -191,7 +177,6 @@ def _block(
         gains,
         layer.head.temperature.expand(len(at)).clone(),
         at,
-        (*(field.sign for field in fields), *([] if model is None else [1])),
         model is not None,
     )
 

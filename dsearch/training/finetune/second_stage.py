@@ -26,7 +26,6 @@ from torch import Tensor
 
 from dsearch.attention.late_interaction import FEATURES, START_STRENGTH, RerankerIdentity
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import TextTokens
 from dsearch.engine import Snapshot
@@ -108,20 +107,18 @@ class FoldHeads:
 
 
 def fitted(lists: CandidateLists, way: FitMethod) -> Float[Tensor, " terms"]:
-    """(γ, u) by these queries.
+    """(γ, u, v) by these queries.
 
-    A monotone field whose weight would have the other sign has none, and the others are fitted without it.
+    A reranker whose weight would be below 0 has none, and the others are fitted without it.
     """
     open_to = torch.ones(lists.features.shape[2])
     if lists.reranked and not way.reranked:
         open_to[-1] = 0.0
-    while True:
+    weights = _fitted(lists, way, open_to)
+    if lists.reranked and weights[-1] < 0:
+        open_to[-1] = 0.0
         weights = _fitted(lists, way, open_to)
-        signs = torch.tensor([*([0] * (len(weights) - len(lists.signs))), *lists.signs])
-        wrong = weights * signs < 0
-        if not wrong.any():
-            return weights
-        open_to = open_to.masked_fill(wrong, 0.0)
+    return weights
 
 
 def _fitted(
@@ -219,7 +216,6 @@ def train_second_stage(
     gate: Gate | None = None,
     seed: int = 0,
     matrix: bool = False,
-    fields: Sequence[MonotoneField] = (),
     reranker: RerankerIdentity | None = None,
     learned: Sequence[int] = (),
 ) -> TrainedStage | None:
@@ -233,13 +229,12 @@ def train_second_stage(
         gate: requirements.
         seed: random seed of the folds.
         matrix: fit W as well (token_matrix.py), and keep it where held-out queries gain by it.
-        fields: further features, scaled.
         reranker: a model whose score is a feature, where held-out queries gain by it.
         learned: further examples, which all heads have learned: documents relevant to them are seen.
     """
     started = time.monotonic()
     of_folds = [
-        lists_of(*fold.seen_by(base, examples, tokens), fold.heads[base], fold.queries, fields, reranker)
+        lists_of(*fold.seen_by(base, examples, tokens), fold.heads[base], fold.queries, reranker)
         for fold in folds
         if base in fold.heads
     ]
@@ -256,7 +251,7 @@ def train_second_stage(
         delta, weights = fitted_with_matrix(lists, candidates, way, seed)
     else:
         delta, weights = None, fitted(lists, way)
-    stage = stage_with(examples.snapshot, weights, delta, fields, reranker if way.reranked else None)
+    stage = stage_with(examples.snapshot, weights, delta, reranker if way.reranked else None)
     record = stage_record(examples, lists, tokens, base, way, stage, report, seed, started)
     return TrainedStage(base, stage, way, report, record)
 
@@ -286,8 +281,6 @@ def stage_record(
             "strength": stage.strength.item(),
             "token_matrix": stage.token_delta.norm().item(),
             "features": dict(zip(FEATURES, stage.feature_weights.tolist(), strict=True)),
-            "fields": weights_of_fields(stage),
-            "scales": [list(field) for field in stage.fields],
             "reranker": None if stage.reranker is None else list(stage.reranker),
             "reranker_weight": None if stage.reranker_weight is None else stage.reranker_weight.item(),
         },
@@ -298,19 +291,11 @@ def stage_record(
     }
 
 
-def weights_of_fields(stage: SecondStage) -> dict[str, float]:
-    """Weight of each monotone field."""
-    weights = [] if stage.field_weights is None else stage.field_weights.tolist()
-    return {field.name: weight for field, weight in zip(stage.fields, weights, strict=True)}
-
-
 def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a training's second stage: its fit, its verdict and the reason, and both in `text`."""
     about, gate = record["second_stage"], record["gate"]
     way = FitMethod(**about["way"])
     how = "no second stage" if way == WAYS[0] else _described(way)
-    if raised := [f"{name} {weight:+.4g}" for name, weight in about.get("fields", {}).items() if weight]:
-        how += ", " + ", ".join(raised)
     if about.get("reranker"):
         how += f", reranker {about['reranker'][0]} {about['reranker_weight']:+.4g}"
     if about.get("token_matrix"):
@@ -322,7 +307,6 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
         "after": about["base"],
         "strength": about["strength"],
         "features": about["features"],
-        "fields": about.get("fields", {}),
         "reranker": None if not about.get("reranker") else about["reranker"][0],
         "gate": gate,
     }
@@ -340,17 +324,14 @@ def stage_with(
     snapshot: Snapshot,
     weights: Float[Tensor, " terms"],
     delta: Float[Tensor, "dims dims"] | None = None,
-    fields: Sequence[MonotoneField] = (),
     reranker: RerankerIdentity | None = None,
 ) -> SecondStage:
     """A second stage with these weights and W − I, for the tokens of a state."""
     assert snapshot.tokens is not None
     dims = snapshot.tokens.codec.dims
-    stage = SecondStage(dims, strength=weights[0].item(), fields=tuple(fields), reranker=reranker)
+    stage = SecondStage(dims, strength=weights[0].item(), reranker=reranker)
     with torch.no_grad():
         stage.feature_weights.copy_(weights[1 : 1 + len(FEATURES)])
-        if stage.field_weights is not None:
-            stage.field_weights.copy_(weights[1 + len(FEATURES) : 1 + len(FEATURES) + len(fields)])
         if stage.reranker_weight is not None:
             stage.reranker_weight.copy_(weights[-1])
         if delta is not None:

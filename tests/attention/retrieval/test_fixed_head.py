@@ -11,7 +11,6 @@ import torch
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.fixed_head import FixedHead, excited_mixture
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.errors import DimensionMismatch
 
@@ -108,10 +107,10 @@ def test_shares_of_an_excitation_are_the_modules() -> None:
     assert math.isclose(float(expected[0].sum()), 1.0, rel_tol=1e-5)
 
 
-def test_a_stage_keeps_its_fields_and_its_reranker() -> None:
-    fields, reranker = (MonotoneField("year", 1),), RerankerIdentity("some/model", "cross-encoder", "0" * 64)
-    head = Head(8).reranking(SecondStage(4, fields=fields, reranker=reranker))
+def test_a_stage_keeps_its_reranker() -> None:
+    reranker = RerankerIdentity("some/model", "cross-encoder", "0" * 64)
+    head = Head(8).reranking(SecondStage(4, reranker=reranker))
     tensors = {name: tensor.numpy() for name, tensor in head.own_tensors().items()}
-    fixed = FixedHead.of_tensors(tensors, heads=1, query_side="linear", fields=fields, reranker=reranker)
+    fixed = FixedHead.of_tensors(tensors, heads=1, query_side="linear", reranker=reranker)
     assert fixed is not None
-    assert (fixed.second_stage.fields, fixed.second_stage.reranker) == (fields, reranker)
+    assert fixed.second_stage.reranker == reranker

@@ -13,7 +13,6 @@ from support.cluster_checks import WORDS, require_same, sharded
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.cluster.search.second_stage import RerankQuery, stage_over
@@ -35,10 +34,7 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         texts = [f"{WORDS[n % 16]} {WORDS[(n * 3 + 1) % 16]} number{n}" for n in range(60)]
         texts[33] = texts[50] = texts[0]
         food.ingest(
-            [
-                Document(f"d{n}", text, metadata={"even": n % 2 == 0, **({"size": n % 9} if n % 5 else {})})
-                for n, text in enumerate(texts)
-            ],
+            [Document(f"d{n}", text, metadata={"even": n % 2 == 0}) for n, text in enumerate(texts)],
             second_stage=True,
         )
         generator = torch.Generator().manual_seed(3)
@@ -48,11 +44,6 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
             stage.feature_weights.copy_(torch.randn(stage.feature_weights.shape, generator=generator) * 0.2)
         for head in (copy.deepcopy(food.head("v0")), Head(32, heads=2, rank=4, seed=1)):
             save_model(food.store, head.reranking(stage).eval(), parent="v0", record={})
-        by_size = SecondStage(stage.dims, fields=(MonotoneField("size", 1, 1.0, 7.0),))
-        assert by_size.field_weights is not None
-        with torch.no_grad():
-            by_size.field_weights.fill_(0.6)
-        save_model(food.store, food.head("v0").reranking(by_size).eval(), parent="v0", record={})
         yield food
 
 
@@ -73,13 +64,12 @@ def shards(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         {"model": "v1", "explain": True, "limit": 30},
         {"model": "v2", "rerank_candidates": 9, "limit": 20, "explain": True},
         {"model": "v1", "collapse": True, "explain": True, "limit": 30},
-        {"model": "v3", "explain": True, "limit": 30},
         {"model": "v1", "stages": 1},
         {"model": "v1", "mode": "keyword"},
     ],
 )
 def test_shards_equal_one_machine(food: Collection, shards: ShardedSearch, options: dict[str, Any]) -> None:
-    """The untrained stage, a learned one with W and features, one with a field, several heads, a batch."""
+    """The untrained stage, a learned one with W and features, several heads, a batch."""
     results = shards.search(QUERIES, "v0", SearchOptions(**options))
     for query, result in zip(QUERIES, results, strict=True):
         expected = food.search(query, **options)

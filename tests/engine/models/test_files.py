@@ -15,7 +15,6 @@ from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.models import files
 from dsearch.engine.models.files import load_fixed_head, load_head, load_learned_queries, save_model
@@ -23,7 +22,6 @@ from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, ModelNotFound, UnsupportedFormat
 from dsearch.store import Store
 
-FIELDS = (MonotoneField("price", -1, 2.0, 9.0), MonotoneField("year", 1))
 RERANKER = RerankerIdentity("some/model", "cross-encoder", "ab" * 32)
 LEARNED = LearnedQueries(["a query", "another"])
 QUERIES = torch.nn.functional.normalize(
@@ -60,8 +58,7 @@ PARTS: dict[str, tuple[int, Callable[[Head], object]]] = {
     "score": (12, lambda head: setattr(head, "score", new_score("general", head.encoder_dim))),
     "output": (12, lambda head: head.open_output(2)),
     "excitation": (13, lambda head: head.open_excitation(3)),
-    "fields": (14, lambda head: setattr(head, "second_stage", stage(fields=FIELDS))),
-    "reranker": (15, lambda head: setattr(head, "second_stage", stage(fields=FIELDS, reranker=RERANKER))),
+    "reranker": (15, lambda head: setattr(head, "second_stage", stage(reranker=RERANKER))),
     "lending": (16, lambda head: setattr(head, "memory", memory(0.5))),
 }
 
@@ -88,7 +85,7 @@ def test_each_part_by_itself_has_its_format(store: Store, name: str) -> None:
 
 
 def test_of_several_parts_the_newest_counts(store: Store) -> None:
-    order = ["weighting", "null slot", "memory", "second stage", "output", "excitation", "fields", "reranker"]
+    order = ["weighting", "null slot", "memory", "second stage", "output", "excitation", "reranker"]
     for count in range(2, len(order) + 1):
         assert format_of(store, opened(order[:count])) == PARTS[order[count - 1]][0]
     assert format_of(store, opened([*order, "lending"])) == 16
@@ -125,7 +122,6 @@ def test_both_forms_have_every_part(store: Store, name: str) -> None:
             assert loaded.memory.setting == pytest.approx(head.memory.setting)
         assert (loaded.second_stage is None) == (head.second_stage is None)
         if head.second_stage is not None:
-            assert loaded.second_stage.fields == head.second_stage.fields
             assert loaded.second_stage.reranker == head.second_stage.reranker
             assert loaded.second_stage.has_features
         assert (loaded.excitation is None) == (head.excitation is None)

@@ -16,7 +16,6 @@ from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models import memory as models_memory
@@ -233,7 +232,7 @@ def test_a_second_stage(
     dims = collection.snapshot.token_dims
     assert dims is not None
     head = random_head(seed, slot=seed == 1, weighting=False, heads=1 + seed)
-    head.second_stage = SecondStage(dims, fields=(MonotoneField("number", 1, 1.0, 9.0),) if seed else ())
+    head.second_stage = SecondStage(dims)
     if seed < 2:  # else with the weights of the start: no feature counts
         moved_from_the_start(head.second_stage)
     if seed == 1:

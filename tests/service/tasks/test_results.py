@@ -14,7 +14,6 @@ from support.service.service_fakes import DIMENSION
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.attention.retrieval.monotone import MonotoneField
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments
 from dsearch.engine.models.training_record import LearnedQueries
@@ -163,9 +162,8 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
     from dsearch.attention.retrieval.second_stage import SecondStage
     from dsearch.training import registry
 
-    fields = (MonotoneField("year", 1, 1990.0, 2020.0),)
-    record = {"second_stage": {"base": "head", "scales": [[*fields[0]]]}, "gate": {"verdict": verdict}}
-    stage = SecondStage(8, strength=0.5, fields=fields)
+    record = {"second_stage": {"base": "head"}, "gate": {"verdict": verdict}}
+    stage = SecondStage(8, strength=0.5)
     trained: Any = SimpleNamespace(passed=True, stage=stage, record=record)
     assert write_stage(tmp_path, trained) == record
     added: list[Any] = []
@@ -178,7 +176,7 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
     assert papers.store.model(registered.version).record["task"] == "t1"
     assert len(added) == (verdict == "passed" and promote)
     for of, about in added:
-        assert (of.strength.item(), of.fields) == (0.5, fields)
+        assert of.strength.item() == 0.5
         assert about["task"] == "t1"
 
 

@@ -26,7 +26,6 @@ def lists(positions: list[list[int]], grades: list[list[float]], first: int = 0)
         np.array(grades, np.float64),
         torch.ones(len(positions)),
         np.arange(first, first + len(positions)),
-        (1, -1),
         True,
     )
 
@@ -72,7 +71,7 @@ def test_lists_of_different_lengths_are_joined_with_nothing_behind() -> None:
     assert joined.features[0, 1].tolist() == [0.0] * TERMS
     assert joined.grades.tolist() == [[1, 0], [0, 2]]
     assert joined.queries.tolist() == [0, 1]
-    assert (joined.signs, joined.reranked) == ((1, -1), True)
+    assert joined.reranked
 
 
 def test_a_subset_keeps_each_part_of_its_queries() -> None:
@@ -82,7 +81,7 @@ def test_a_subset_keeps_each_part_of_its_queries() -> None:
     assert part.grades.tolist() == [[2, 2], [1, 0]]
     assert part.scores.tolist() == [whole.scores[2].tolist(), whole.scores[0].tolist()]
     assert part.queries.tolist() == [2, 0]
-    assert (part.signs, part.reranked) == ((1, -1), True)
+    assert part.reranked
 
 
 def test_the_second_stage_orders_by_both_and_equal_ones_stay() -> None:

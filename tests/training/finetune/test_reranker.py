@@ -180,7 +180,6 @@ def test_a_lower_score_is_never_better() -> None:
         grades,
         torch.full((60,), 0.05),
         np.arange(60),
-        (1,),
         True,
     )
     assert fitted(of, FitMethod(pull=0.1, reranked=True))[-1] == 0

@@ -178,7 +178,7 @@ def test_a_model_is_asked_only_by_a_stage_that_weighs_it(
     def with_scores(*given: Any) -> CandidateLists:
         lists = lists_of(*given[:4])
         scores = torch.as_tensor(lists.grades).float()[..., None]
-        return replace(lists, features=torch.cat([lists.features, scores], 2), signs=(1,), reranked=True)
+        return replace(lists, features=torch.cat([lists.features, scores], 2), reranked=True)
 
     way = FitMethod(pull=0.1, reranked=True) if reranked else WAYS[2]
     monkeypatch.setattr(stages, "lists_of", with_scores)

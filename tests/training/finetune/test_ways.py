@@ -100,28 +100,27 @@ def test_a_reranker_has_to_gain_over_the_best_way_without_it(choose: Any) -> Non
     assert choose({other: gain(0.2)}) == WAYS[0]  # lists without its score
 
 
-def test_a_weight_of_the_wrong_sign_is_left_out_and_the_others_are_fitted_without_it(
+def test_a_reranker_with_a_weight_below_0_is_left_out_and_the_others_are_fitted_without_it(
     monkeypatch: pytest.MonkeyPatch, unchecked: None
 ) -> None:
-    """The last two features are monotone, one up and one down; −.5 becomes +.2 once the other is out."""
     rounds: list[list[float]] = []
 
     def made_up(_: Any, way: FitMethod, open_to: torch.Tensor) -> torch.Tensor:
         rounds.append(open_to.tolist())
-        first = len(rounds) == 1
-        return torch.tensor([1.0, -2.0, -0.5 if first else 0.0, -0.3 if first else -0.1]) * open_to
+        return torch.tensor([1.0, -2.0, -0.5]) * open_to
 
     monkeypatch.setattr(second_stage, "_fitted", made_up)
-    lists: Any = SimpleNamespace(features=torch.zeros(1, 1, 4), signs=(1, -1), reranked=False)
-    torch.testing.assert_close(fitted(lists, WAYS[1]), torch.tensor([1.0, -2.0, 0.0, -0.1]))
-    assert rounds == [[1, 1, 1, 1], [1, 1, 0, 1]]
+    lists: Any = SimpleNamespace(features=torch.zeros(1, 1, 3), reranked=True)
+    weights = fitted(lists, FitMethod(pull=0.1, reranked=True))
+    torch.testing.assert_close(weights, torch.tensor([1.0, -2.0, 0.0]))
+    assert rounds == [[1, 1, 1], [1, 1, 0]]
     rounds.clear()
-    lists.reranked, lists.signs = True, (1, 1)
     fitted(lists, FitMethod(pull=0.1))  # the score of a reranker has no part in a way without it
-    assert rounds[0] == [1, 1, 1, 0]
+    assert rounds == [[1, 1, 0]]
     rounds.clear()
-    fitted(lists, FitMethod(pull=0.1, reranked=True))
-    assert rounds[0] == [1, 1, 1, 1]
+    lists.reranked = False
+    fitted(lists, WAYS[1])  # any other feature may have a weight below 0
+    assert rounds == [[1, 1, 1]]
 
 
 def test_only_the_queries_of_a_fold_are_seen_by_its_own_encoder(
