@@ -81,7 +81,6 @@ class TrainOptions(LearningOptions, total=False):
     encoder_learning_rate: float | None
     objective: str | None
     field: str | None
-    null_slot: bool
     heads: int
     excitation: bool
     query_side: Literal["linear", "low-rank", "mlp"] | None
@@ -231,9 +230,6 @@ class TrainingJob(LearningJob):
         "stay as they are",
         longest=200,
     )
-    null_slot: bool = option(
-        False, 'learn a weight for "nothing fits" from queries whose grades are all 0, in scope head'
-    )
     heads: int = option(1, "number of query heads", low=1, high=64)
     excitation: bool = option(False, "let each query move the shares of several heads")
     query_side: str | None = option(
@@ -281,7 +277,7 @@ class TrainingJob(LearningJob):
             )
         names = [
             "source", "trusted_keys", "self_supervised", "judgements", "teacher", "exclude", "scope",
-            "encoder_training", "encoder_learning_rate", "negatives", "precision", "compiled", "null_slot",
+            "encoder_training", "encoder_learning_rate", "negatives", "precision", "compiled",
             "heads", "query_side", "excitation",
         ]  # fmt: skip
         if refused := self._chosen(names, spell):
@@ -317,12 +313,6 @@ class TrainingJob(LearningJob):
             )
         if self.self_supervised and self.teacher is not None:
             raise InvalidRequest(f"{other}: the corpus has no scores of a teacher; leave one of them out")
-        judged_head = self.judgements is not None and self.source is None and self.scope == "head"
-        if self.null_slot and not judged_head:
-            raise InvalidRequest(
-                f"{spell('null_slot', None)} learns from judged queries, in scope head; give "
-                f"{spell('judgements', None)} (grades that are all 0 mark a query without an answer)"
-            )
 
     def _check_scope(self, spell: Spell) -> None:
         """Each scope has options of its own."""

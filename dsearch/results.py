@@ -166,7 +166,6 @@ class Attention:
             several heads may take different passages of long documents.
         dense, keyword, head_weights: by head, with include "parts".
         slopes: ∂ dense / ∂ query state, with include "slopes" and one round of search.
-        null_weight: that of "nothing fits", where the model has a slot for it.
         memory: part of the scores from past queries, with include "parts" and a model with a query memory.
         candidates: number of documents that share each query's attention; with over "all" more than are
             listed.
@@ -191,7 +190,6 @@ class Attention:
     keyword: Float[np.ndarray, "batch heads candidates"] | None = None
     head_weights: Float[np.ndarray, "batch heads candidates"] | None = None
     slopes: Float[np.ndarray, "batch heads candidates encoder_dim"] | None = None
-    null_weight: Float[np.ndarray, " batch"] | None = None
     memory: Float[np.ndarray, "batch candidates"] | None = None
     candidates: list[int] | None = None
     covered_mass: Float[np.ndarray, " batch"] | None = None

@@ -101,7 +101,6 @@ class Explanation:
             terms' parts of a head add up to that head's keyword part.
         shares: share of the document's weight by each head; they sum to 1.
         mixing: term of the score from the comparison of several heads.
-        null_weight: weight of the null slot, not given to any document; null: the model has no slot.
         memory: part from judged queries that are like this one; 0 without a query memory.
         past_queries: the queries behind it, the largest part first.
         second_stage: part from the tokens of query and document; 0 without a second stage. Of a document
@@ -115,7 +114,6 @@ class Explanation:
     terms: dict[str, list[float]] = field(default_factory=dict)
     shares: list[float] = field(default_factory=lambda: [1.0])
     mixing: float = 0.0
-    null_weight: float | None = None
     memory: float = 0.0
     past_queries: list[PastQuery] = field(default_factory=list["PastQuery"])
     second_stage: float = 0.0
@@ -207,13 +205,11 @@ class AttentionSummary:
         entropy: entropy of the weights in nats; its exponential is an effective number of documents.
         covered_mass: share of the exact softmax over all documents that the candidates hold; null: not
             computed.
-        null_weight: weight of the null slot, not given to any document; null: the model has no slot.
     """
 
     candidates: int
     entropy: float
     covered_mass: float | None = None
-    null_weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,7 @@ def test_lists_are_those_of_the_registries() -> None:
         ({"source": "feedback", "scope": "full"}, "leave out scope='full'"),
         ({"objective": "context"}, "belong together"),
         ({"objective": "context", "field": "x" * 201}, "use a text of 1 to 200 characters"),
-        ({"objective": "context", "field": "price", "null_slot": True}, "leave out null_slot=True"),
         ({"objective": "context", "field": "price", **JUDGED, "heads": 2}, "leave out judgements, heads=2"),
-        ({"self_supervised": True, "null_slot": True}, "null_slot learns from judged queries"),
         ({"self_supervised": True, "teacher": {}}, "self_supervised=True, teacher: the corpus has no scores"),
         (
             {**JUDGED, "scope": "full", "teacher": {"q": {"d": 1.0}}},
@@ -110,7 +108,6 @@ def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], me
         {"objective": "context", "field": "price"},
         {**JUDGED, "scope": "full", "negatives": 2, "precision": "bfloat16"},
         {**JUDGED, "scope": "query", "encoder_training": "lora"},
-        {**JUDGED, "null_slot": True},
         {**JUDGED, "precision": "bfloat16"},
         {"self_supervised": True, "scope": "query", "precision": "bfloat16"},
     ],
@@ -156,7 +153,6 @@ REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
             "excitation",
             "exclude",
             "heads",
-            "null_slot",
             "precision",
             "query_side",
             "scope",
@@ -170,21 +166,21 @@ REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "clicks": (
         {"source": "feedback"},
-        ALWAYS | OF_ENCODERS | OF_FULL | {"null_slot", "scope", "self_supervised", "teacher"},
+        ALWAYS | OF_ENCODERS | OF_FULL | {"scope", "self_supervised", "teacher"},
     ),
     "the corpus": (
         {"self_supervised": True},
-        ALWAYS | OF_ENCODERS | OF_FULL | {"null_slot", "source", "teacher", "trusted_keys"},
+        ALWAYS | OF_ENCODERS | OF_FULL | {"source", "teacher", "trusted_keys"},
     ),
     "judgements": (JUDGED, ALWAYS | OF_ENCODERS | OF_FULL | {"self_supervised", "trusted_keys"}),
     "scope query": (
         {**JUDGED, "scope": "query"},
-        ALWAYS | OF_FULL | {"null_slot", "self_supervised", "source", "trusted_keys"},
+        ALWAYS | OF_FULL | {"self_supervised", "source", "trusted_keys"},
     ),
     "scope full": (
         {**JUDGED, "scope": "full"},
         ALWAYS
-        | {"heads", "null_slot", "objective", "query_side", "self_supervised", "source", "teacher"}
+        | {"heads", "objective", "query_side", "self_supervised", "source", "teacher"}
         | {"trusted_keys"},
     ),
 }

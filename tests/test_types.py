@@ -63,7 +63,7 @@ def test_parts_of_an_explanation_that_a_model_has_not_are_neutral() -> None:
         0,
         0,
     )
-    assert (explain.terms, explain.null_weight, explain.past_queries) == ({}, None, [])
+    assert (explain.terms, explain.past_queries) == ({}, [])
 
 
 @pytest.mark.parametrize(

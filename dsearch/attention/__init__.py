@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from dsearch.attention.retrieval.coverage import covered_mass
     from dsearch.attention.retrieval.hops import attend_in_hops, refine
     from dsearch.attention.retrieval.mixture import mix
-    from dsearch.attention.retrieval.null_slot import fit_null_slot, null_weights, slot_evidence
     from dsearch.attention.retrieval.topk import TopK, TopKAttention, top_k, top_k_attention
     from dsearch.attention.scores import (
         SCORES,
@@ -90,7 +89,6 @@ _NAMES = {
     "kernels": ("boxcar", "epanechnikov", "gaussian"),
     "arrays": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
     "blockwise.exact": ("exact_attention", "log_partition"),
-    "retrieval.null_slot": ("fit_null_slot", "null_weights", "slot_evidence"),
     "retrieval.mixture": ("mix",),
 }
 _HOMES = {name: f"dsearch.attention.{module}" for module, names in _NAMES.items() for name in names}
@@ -128,7 +126,6 @@ __all__ = [
     "epanechnikov",
     "exact_attention",
     "exact_match",
-    "fit_null_slot",
     "gaussian",
     "general",
     "hard",
@@ -138,7 +135,6 @@ __all__ = [
     "merge",
     "mix",
     "normalise",
-    "null_weights",
     "pool",
     "predict",
     "refine",
@@ -147,7 +143,6 @@ __all__ = [
     "scaled_dot_product",
     "score_named",
     "similarity",
-    "slot_evidence",
     "soft",
     "temper",
     "top_k",

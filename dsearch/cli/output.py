@@ -66,8 +66,6 @@ def show(result: SearchResult, empty: str | None = None, request: Mapping[str, A
         typer.echo(_lines(hit, bold=bold, metadata=_named_metadata(hit, request or {})))
     spread, stamp = result.attention, result.stamp
     covered = "" if spread.covered_mass is None else f", {spread.covered_mass:.1%} of the exact attention"
-    if spread.null_weight is not None:
-        covered += f", {spread.null_weight:.1%} for nothing fits"
     say(
         f"{len(result.hits)} of {amount(spread.candidates, 'candidate')}{covered}; entropy "
         f"{spread.entropy:.2f} nats; "

@@ -228,7 +228,6 @@ class RemoteSearch(nn.Module):
             attention.stamp,
             attention.positions,
             attention.texts,
-            None if attention.null_weight is None else tensor_like(attention.null_weight, states),
             None if attention.candidates is None else np.array(attention.candidates),
             None if attention.covered_mass is None else tensor_like(attention.covered_mass, states),
             None if attention.memory is None else tensor_like(attention.memory, states),

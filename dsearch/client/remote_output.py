@@ -35,7 +35,6 @@ class RemoteOutput(NamedTuple):
         stamp: identity of the state that answered.
         positions: of the candidates in that state; -1 behind a query's last candidate.
         texts: of each query's candidates, if they were asked for.
-        null_weight: the weight of "nothing fits"; None without a slot. Without gradient.
         documents: number of documents that share each query's attention.
         covered_mass: share of the attention over all documents that is theirs. Without gradient.
         memory: part of the scores from past queries; None without a query memory. Without gradient.
@@ -52,7 +51,6 @@ class RemoteOutput(NamedTuple):
     stamp: Stamp
     positions: Int64[np.ndarray, "batch candidates"]
     texts: list[list[str]] | None = None
-    null_weight: Float[Tensor, " batch"] | None = None
     documents: Int64[np.ndarray, " batch"] | None = None
     covered_mass: Float[Tensor, " batch"] | None = None
     memory: Float[Tensor, "batch candidates"] | None = None

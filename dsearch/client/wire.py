@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 QUERIES_AT_ONCE = 64
 _TOO_LARGE = ("answer_too_large", "body_too_large")  # codes of errors that fewer queries avoid
 _OF_ALL = ("mixture",)  # arrays that have no row a query
-_NO_CANDIDATES = ("context", "output", "null_weight", "covered_mass", "mixtures")
+_NO_CANDIDATES = ("context", "output", "covered_mass", "mixtures")
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
 
 

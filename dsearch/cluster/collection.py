@@ -145,7 +145,6 @@ class ShardedCollection:
         head = self.head(version)
         parts = {
             "documents of its own": self._local.has_documents_of(version),
-            'a slot for "nothing fits"': head.null_slot is not None,
             "a learned score": head.learned_score is not None,
             "a second stage behind an encoder of its own": head.second_stage is not None
             and self._local.encoder_identity_of(version) != self._local.encoder_identity_of(UNTRAINED),

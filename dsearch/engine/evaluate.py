@@ -185,7 +185,7 @@ def judged_answerability(
     *,
     model: str | None = None,
 ) -> Answerability | None:
-    """Compute both measures of a model's null slot, or of its first hits' scores without one.
+    """Measure how well a model's first hits' scores tell queries that nothing answers.
 
     Args:
         collection: collection to search.
@@ -203,23 +203,16 @@ def judged_answerability(
             wrong.append(max(grades.values()) <= 0)
     if not any(wrong) or all(wrong):
         return None
-    weights, scores = _answer_signals(collection, texts, model)
-    unanswerable = np.array(wrong)
-    if weights is None:
-        return answerability(-scores, unanswerable, slot=False)
-    return answerability(weights, unanswerable)
+    scores = _first_scores(collection, texts, model)
+    return answerability(scores, np.array(wrong))
 
 
-def _answer_signals(
-    collection: Collection, texts: Sequence[str], model: str | None
-) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return the slot's weight for each query (None without a slot), and the first hit's score."""
-    weights, scores = list[float | None](), list[float]()
+def _first_scores(collection: Collection, texts: Sequence[str], model: str | None) -> np.ndarray:
+    """Return the score of each query's first hit."""
+    scores = list[float]()
     for start in range(0, len(texts), _AT_A_TIME):
         for result in collection.search_batch(
             texts[start : start + _AT_A_TIME], limit=1, model=model, operators=False, coverage=False
         ):
-            weights.append(result.attention.null_weight)
             scores.append(result.hits[0].score if result.hits else NOTHING)
-    present = [weight for weight in weights if weight is not None]
-    return (np.array(present) if len(present) == len(weights) else None), np.array(scores)
+    return np.array(scores)

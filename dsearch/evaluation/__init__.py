@@ -8,7 +8,6 @@ from dsearch.evaluation.calibration import (
     auroc,
     brier_score,
     debiased_calibration_error,
-    expected_calibration_error,
 )
 from dsearch.evaluation.folds import Fold, cross_validation, read_folds
 from dsearch.evaluation.metrics import DEFAULT_MEASURES, Values, evaluate, mean_values
@@ -52,7 +51,6 @@ __all__ = [
     "cross_validation",
     "debiased_calibration_error",
     "evaluate",
-    "expected_calibration_error",
     "mean_values",
     "merged_pairs",
     "paired_bootstrap",

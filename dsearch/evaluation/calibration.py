@@ -1,14 +1,12 @@
-"""Calibration of "no document fits": is its weight a calibrated probability, and does it rank queries?
+"""Are probabilities calibrated, and do scores tell queries that a document answers from others?
 
-    expected calibration error   Σ_b |b| / N · |share of unanswerable in b − mean weight in b|     over bins b
-    AUROC                        P(weight of an unanswerable query > weight of an answerable one), ties half
+    AUROC                        P(score of a positive query > score of a negative one), ties half
     bias-corrected error         √ max(0, Σ_b |b| / N · ((ȳ_b − p̄_b)² − ȳ_b (1 − ȳ_b) / (|b| − 1)))
     Brier score                  mean of (p − y)²
 
-(Guo et al. 2017, "On Calibration of Modern Neural Networks", eq. 3, with bins of equal numbers of queries,
-since most weights are near 0 or 1; Hanley and McNeil 1982: the area is the Mann–Whitney statistic.
-The chance scatter of a bin's share makes even perfect probabilities look wrong; the third measure takes it
-out: Kumar, Liang and Ma 2019, "Verified Uncertainty Calibration", section 5. Brier 1950.)
+(Hanley and McNeil 1982: the area is the Mann–Whitney statistic. Bins b have equal numbers of queries. The
+chance scatter of a bin's share makes even perfect probabilities look wrong; the second measure takes it out:
+Kumar, Liang and Ma 2019, "Verified Uncertainty Calibration", section 5. Brier 1950.)
 """
 
 from __future__ import annotations
@@ -31,16 +29,12 @@ class Answerability:
     Attributes:
         answerable: number of queries that a document answers.
         unanswerable: number of judged queries that no document answers.
-        auroc: AUROC of the slot's weight, or, without a slot, of the first hit's negated score.
-        calibration_error: expected calibration error; None without a slot, since a score is no probability.
-        mean_weight: mean weight of the slot over all these queries; None without one.
+        auroc: AUROC of the first hit's negated score.
     """
 
     answerable: int
     unanswerable: int
     auroc: float
-    calibration_error: float | None = None
-    mean_weight: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -52,29 +46,18 @@ class Answerability:
             f"{self.unanswerable} unanswerable of "
             f"{amount(self.unanswerable + self.answerable, 'judged query')}"
         )
-        if self.calibration_error is None:
-            return f"{what}: AUROC {self.auroc:.4f} by the first score; this model has no null slot"
-        share = self.unanswerable / (self.unanswerable + self.answerable)
-        return (
-            f"{what}: AUROC {self.auroc:.4f}, expected calibration error {self.calibration_error:.4f} "
-            f"(mean weight of nothing fits {self.mean_weight:.4f}, share {share:.4f})"
-        )
+        return f"{what}: AUROC {self.auroc:.4f} by the first score"
 
 
 def answerability(
-    weights: Float[np.ndarray, " queries"], unanswerable: Bool[np.ndarray, " queries"], *, slot: bool = True
+    scores: Float[np.ndarray, " queries"], unanswerable: Bool[np.ndarray, " queries"]
 ) -> Answerability:
-    """Compute both measures of the weights, or of any number that grows as less fits.
+    """Measure how well the scores of first hits tell queries that nothing answers: theirs are lower.
 
     Raises:
         InvalidRequest: no query of one of the two kinds.
     """
-    counts = int((~unanswerable).sum()), int(unanswerable.sum())
-    area = auroc(weights, unanswerable)
-    if not slot:
-        return Answerability(*counts, area)
-    error = expected_calibration_error(weights, unanswerable)
-    return Answerability(*counts, area, error, float(weights.mean()))
+    return Answerability(int((~unanswerable).sum()), int(unanswerable.sum()), auroc(-scores, unanswerable))
 
 
 def auroc(scores: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"]) -> float:
@@ -91,18 +74,6 @@ def auroc(scores: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " qu
     ranks = (last - (counts - 1) / 2)[inverse]  # middle rank of ties
     area = ranks[positive].sum() - positives * (positives + 1) / 2
     return float(area / (positives * negatives))
-
-
-def expected_calibration_error(
-    weights: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"], bins: int = BINS
-) -> float:
-    """Compute the mean distance of probabilities from the share of positives in their bin."""
-    if len(weights) == 0:
-        return 0.0
-    order = np.argsort(weights, kind="stable")
-    parts = np.array_split(order, min(bins, len(order)))
-    distances = [len(part) * abs(positive[part].mean() - weights[part].mean()) for part in parts]
-    return float(sum(distances) / len(order))
 
 
 def debiased_calibration_error(

@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float
 
 from dsearch.errors import CorruptData
 from dsearch.evaluation.logistic import Logistic, Rows, fit_logistic
-from dsearch.evaluation.near import NearCalibration, NearRows
 
 Source = Literal["judgements", "documents"]
 
@@ -35,7 +34,7 @@ EVIDENCE = (
     "keyword",  # part of the first hit
     "keyword_behind",  # of the first hit, behind the largest keyword part
     "agreement",  # share of the ten best by similarity that are among the ten best by keywords
-    "null",  # weight of the null slot
+    "null",  # always 0: the place of a weight for "nothing fits" that earlier releases learned
     "unmatched",  # 1 where no candidate has a word of the query
     "similarity",  # mean of the candidates
     "similarity_gap",  # of the two nearest
@@ -58,7 +57,6 @@ def evidence_rows(
     keyword: Float[np.ndarray, "queries candidates"],
     weights: Float[np.ndarray, "queries candidates"],
     present: Bool[np.ndarray, "queries candidates"],
-    null_weight: Float[np.ndarray, " queries"] | None = None,
 ) -> Rows:
     """Compute the `EVIDENCE` of each query from its candidates, best first; zeros without a candidate."""
     queries, width = scores.shape
@@ -87,8 +85,6 @@ def evidence_rows(
     matching = np.take_along_axis(keyword, by_keyword, axis=1) > 0
     same = (by_dense[:, :, None] == by_keyword[:, None, :]) & matching[:, None, :]
     rows[:, 8] = same.any(2).sum(1) / top
-    if null_weight is not None:
-        rows[:, 9] = null_weight
     nearest = -np.partition(-np.where(present, dense, 0.0), range(top), axis=1)[:, :top]
     rows[:, 10] = keyword.max(1) <= 0
     rows[:, 11] = np.where(present, dense, 0.0).sum(1) / np.maximum(count, 1)
@@ -116,7 +112,6 @@ class Calibration:
         source: what the probability was fitted on: judgements, or queries made from the documents.
         queries: number of queries with an answer that it was fitted on.
         documents: number of documents at that time.
-        near: whether there is an answer, by a second stage; None without one.
     """
 
     right: Logistic
@@ -126,13 +121,10 @@ class Calibration:
     source: Source
     queries: int
     documents: int
-    near: NearCalibration | None = None
 
-    def estimates(self, rows: Rows, near_rows: NearRows | None = None) -> list[Estimate]:
-        """Estimate each query; `near_rows`: evidence of its second stage."""
+    def estimates(self, rows: Rows) -> list[Estimate]:
+        """Estimate each query."""
         fits, right = self.fits(rows) >= self.threshold, self.right(rows)
-        if self.near is not None and near_rows is not None:
-            fits &= ~self.near.refused(near_rows)
         return [Estimate(bool(fit), float(share)) for fit, share in zip(fits, right, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,12 +139,11 @@ class Calibration:
             "source": self.source,
             "queries": self.queries,
             "documents": self.documents,
-            **({} if self.near is None else {"near": self.near.to_dict()}),
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Calibration:
-        """Read the output of `to_dict`.
+        """Read the output of `to_dict`; what else earlier releases stored there is left out.
 
         Raises:
             CorruptData: it is none, or one of another release.
@@ -171,7 +162,6 @@ class Calibration:
                 content["source"],
                 int(content["queries"]),
                 int(content["documents"]),
-                NearCalibration.from_dict(content["near"]) if content.get("near") else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(f"no calibration: {error}") from error

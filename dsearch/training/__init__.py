@@ -16,12 +16,6 @@ from dsearch.training.evaluation import run_evaluation
 from dsearch.training.finetune.feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
-from dsearch.training.finetune.null_slot import (
-    NullSlot,
-    learn_null_slot,
-    unanswerable_queries,
-    with_null_slot,
-)
 from dsearch.training.gate.compare import Comparison, compare_values
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Headroom, headroom
@@ -82,7 +76,6 @@ __all__ = [
     "Headroom",
     "JobResult",
     "JudgedLayer",
-    "NullSlot",
     "Observer",
     "Propensities",
     "Registration",
@@ -115,7 +108,6 @@ __all__ = [
     "judge_regression",
     "judge_scores",
     "judge_version",
-    "learn_null_slot",
     "propensities_from_pages",
     "query_options",
     "register",
@@ -135,8 +127,6 @@ __all__ = [
     "train_head",
     "train_student",
     "tune",
-    "unanswerable_queries",
     "value_examples",
     "verdict_of",
-    "with_null_slot",
 ]

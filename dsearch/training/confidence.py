@@ -16,7 +16,6 @@ from dsearch.encoder import EncoderChange
 from dsearch.engine import Collection, Snapshot
 from dsearch.engine.models.confidence import RECORDED, evidence_of_rankings
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.trained_queries import trained_on
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.confidence import (
@@ -28,7 +27,6 @@ from dsearch.evaluation.confidence import (
     enough_judged,
 )
 from dsearch.training.data.examples import Examples, examples_from_judgements
-from dsearch.training.finetune.lists import lists_of, near_calibration
 from dsearch.types import Query
 
 MADE = 160  # queries from documents
@@ -170,13 +168,6 @@ def with_calibration(
     return dict(record) if calibration is None else {**record, RECORDED: calibration.to_dict()}
 
 
-def with_near(record: Mapping[str, Any], near: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a record whose calibration has this fit of a second stage; as it is without either."""
-    if near is None or RECORDED not in record:
-        return dict(record)
-    return {**record, RECORDED: {**record[RECORDED], "near": dict(near)}}
-
-
 def calibrate_by_documents(collection: Collection) -> Calibration | None:
     """Calibrate the live version by made queries, unless it is calibrated and few documents changed since.
 
@@ -231,10 +222,6 @@ def calibrate_by_judgements(
         return None
     head = collection.head(version)
     calibration = calibration_of(collection, head, judged, version=version)
-    if calibration is not None and examples.snapshot.tokens is not None:
-        tokens = tokens_of(collection, examples.texts, examples.snapshot)
-        lists = lists_of(replace(examples, states=states), tokens, head, range(len(examples)))
-        calibration = replace(calibration, near=near_calibration(lists, tokens))
     if calibration is not None:
         collection.calibrations.keep(version, calibration)
     return calibration

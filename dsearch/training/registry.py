@@ -16,7 +16,6 @@ from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.engine.models.values import SCOPE as VALUES
 from dsearch.errors import Command, Conflict
 from dsearch.store import MemoryRow
-from dsearch.training.confidence import with_near
 from dsearch.training.finetune.outcomes import remember_rows
 from dsearch.training.finetune.second_stage import SCOPE as SECOND_STAGE
 from dsearch.training.gate.decision import Outcome, sentence_of
@@ -374,7 +373,6 @@ def register_second_stage(
     calibration = collection.calibrations.of(base)
     if calibration is not None:
         record[RECORDED] = calibration.to_dict()
-    record = with_near(record, record.pop("near", None))
     version = collection.add_model(head, record, parent=base, encoder=collection.encoder_change_of(base))
     reason = f"{registered.reason}; with a second stage: {gate['reason']}"
     outdated = _promoted(collection, version, record)

@@ -24,14 +24,13 @@ from dsearch.training.finetune.as_served import ServedQueries, logged_queries
 from dsearch.training.finetune.feedback import TrustedSlice, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
-from dsearch.training.finetune.null_slot import enough_unanswerable, with_null_slot
 from dsearch.training.finetune.outcomes import (
     judged_together,
     remember_outcomes,
     rows_of_feedback,
 )
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
-from dsearch.training.finetune.strength import with_strength
+from dsearch.training.finetune.strength import strength_behind
 from dsearch.training.gate.gate import Gate
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
@@ -141,7 +140,7 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
     tuned = replace(tuned, record=with_calibration(tuned.record, collection, tuned.head, judged))
     stage = None
     if not job.accept:
-        tuned, stage = with_strength(collection, tuned, examples, gate=_gate(job), seed=job.seed)
+        stage = strength_behind(collection, tuned, examples, gate=_gate(job), seed=job.seed)
     learned = JobResult(tuned, UNTRAINED, len(examples), examples.left_out, second_stage=stage)
     return learned.in_place_of(live)
 
@@ -179,9 +178,6 @@ class _TrainingRun:
         """Train a head, and perhaps the query encoder, on judgements or on sentences of the documents."""
         job, collection = self.job, self.collection
         examples, options, judging = self._examples_of_head()
-        unanswerable: list[str] = []
-        if job.null_slot:
-            unanswerable = enough_unanswerable(job.queries, job.judgements, len(examples))
         trained = finetune(
             examples,
             options,
@@ -196,23 +192,10 @@ class _TrainingRun:
         if job.self_supervised and self.make_task is None and trained.encoder is None:
             judges = ServedQueries(judging, logged_queries(collection, job.seed))
             trained = judges.judged(collection, trained, _gate(job), seed=job.seed, observer=self.observer)
-        slot = None
-        if job.null_slot:
-            trained, slot = with_null_slot(
-                trained,
-                examples,
-                options,
-                unanswerable,
-                collection.encoder,
-                device=self.device,
-                observer=self.observer,
-            )
         if self.make_task is None:
             trained = self._calibrated(trained, examples)
         stage = self._second_stage(trained, examples)
-        if stage is not None:
-            trained = trained.with_near(stage.record["near"])
-        return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
+        return JobResult(trained, self.parent, len(examples), examples.left_out, stage)
 
     def _examples_of_head(self) -> tuple[Examples, TrainingOptions, Examples | None]:
         """Examples and options; of the corpus alone also queries of documents held back, to judge by."""

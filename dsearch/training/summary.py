@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dsearch.engine import Collection
     from dsearch.jobs import LearningJob
     from dsearch.training.finetune.head import TrainingResult
-    from dsearch.training.finetune.null_slot import NullSlot
     from dsearch.training.finetune.outcomes import OutcomeMemory
     from dsearch.training.finetune.second_stage import TrainedStage
     from dsearch.training.loop.run_folder import RunFolder
@@ -55,7 +54,6 @@ class JobResult:
         parent: the version that it started from.
         examples: the number of queries, or documents, that it learned from.
         left_out: the number of lines that could not be used, by kind.
-        null_slot: the report of the null slot, where one was learned.
         second_stage: trained to follow what goes live; None where the collection keeps no tokens.
         outcomes: rows of the query memory that feedback is worth; None without any.
         run: folder of the run, which can be gone on with until the result is stored; None without one.
@@ -65,7 +63,6 @@ class JobResult:
     parent: str
     examples: int
     left_out: Mapping[str, int]
-    null_slot: NullSlot | None = None
     second_stage: TrainedStage | None = None
     outcomes: OutcomeMemory | None = None
     run: RunFolder | None = None

@@ -79,7 +79,7 @@ def measured(backend: str, documents: int, queries: int) -> dict[str, dict[str, 
 
         def attended(_: str) -> None:
             with torch.inference_mode():
-                weighed = Weighing(head, head.temperature).weighed(scores, None)
+                weighed = Weighing(head, head.mixture, head.temperature).weighed(scores, None)
                 pool(weighed.mixed.unsqueeze(1), embeddings)
 
         def encoded(query: str) -> None:

@@ -9,11 +9,10 @@ untrained second stage behind it; and of one that is fitted as `dsearch train` d
 `qrels/test.tsv` (with --on dev on `qrels/dev.tsv`). "unseen": queries none of whose relevant documents was
 judged in training. With --on train nothing is scored on test judgements: the training queries are split into
 five folds. "python": the documentation of Python, as the demo reads it (its home, or a collection of
-that name); its summary lines are queries, nothing is fitted on it. "missing answers": AUROC of the evidence
-that a query has no answer, of the scored queries and of the same ones with their right documents taken out,
-by a fit to the others. Intervals are bootstrapped over queries, 95 %. Costs: bytes of a document's tokens;
-CPU time of encoding with tokens through that without, alternating on the same documents; CPU milliseconds of
-a query with 50 candidates and of one without a second stage, the queries encoded anew, one thread.
+that name); its summary lines are queries, nothing is fitted on it. Intervals are bootstrapped over queries,
+95 %. Costs: bytes of a document's tokens; CPU time of encoding with tokens through that without, alternating
+on the same documents; CPU milliseconds of a query with 50 candidates and of one without a second stage, the
+queries encoded anew, one thread.
 
     python scripts/bench/second_stage.py DATA/cranfield --costs --most 100 --record second-stage-costs
 
@@ -31,7 +30,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dsearch.threads import set_threads
@@ -48,10 +47,8 @@ from dsearch.encoder import AutomaticEncoder, encoder_in_use
 from dsearch.engine import Collection, SearchEngine, make_run
 from dsearch.engine.indexing.chunking import PassageLengths, encode
 from dsearch.engine.search.queries import tokens_of
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.evaluation import (
     Qrels,
-    auroc,
     bootstrap_columns,
     cross_validation,
     evaluate,
@@ -59,10 +56,9 @@ from dsearch.evaluation import (
     split_seen,
     without_pairs,
 )
-from dsearch.evaluation.near import NearCalibration
 from dsearch.jobs import TrainingJob
 from dsearch.training import Examples, TrainingResult, examples_from_judgements, run_training
-from dsearch.training.finetune.lists import CandidateLists, lists_of, near_calibration, near_rows
+from dsearch.training.finetune.lists import CandidateLists, lists_of
 from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, chosen_way, fitted
 from dsearch.training.relevant import ndcg_at_10
 from dsearch.types import Query
@@ -115,16 +111,14 @@ def row_of(folder: Path, collection: Collection, arguments: argparse.Namespace) 
     unseen: list[np.ndarray] = []
     ways: list[str] = []
     texts: list[str] = []
-    missing: list[np.ndarray] = []
     for training, scored in turns(folder, collection, on, most):
-        judged, tokens = of_examples(collection, scored)
+        judged = of_examples(collection, scored)
         weights = {"hybrid": torch.zeros(judged.features.shape[2]), "untrained": TERMS_OF_UNTRAINED}
         if training is not None:
-            learned, others = of_examples(collection, training)
+            learned = of_examples(collection, training)
             way = chosen_way(learned, training, 0)
             ways.append(f"γ {way.strength:g}" if way.pull is None else f"linear, λ {way.pull:g}")
             weights["trained"] = fitted(learned, way)
-            missing.append(missing_answers(near_calibration(learned, others), judged, tokens))
             taught = np.unique(np.concatenate([at for at, _ in training.relevant]))
             unseen.append(np.array([not np.isin(at, taught).any() for at, _ in scored.relevant]))
         for name, of in weights.items():
@@ -143,7 +137,6 @@ def row_of(folder: Path, collection: Collection, arguments: argparse.Namespace) 
         "trained": difference(joined["trained"], joined["hybrid"]) if ways else "",
         "unseen": difference(joined["trained"][new], joined["hybrid"][new]) if new.any() else "",
         "chosen": "; ".join(dict.fromkeys(ways)),
-        "missing answers": auroc_of(missing),
         "KB a document": f"{kilobytes(collection):.1f}",
         "indexing CPU": f"{indexing_ratio(collection, encoded):.2f} ×",
         "CPU ms a query": f"{once:.1f} → {twice:.1f}",
@@ -202,33 +195,14 @@ def recorded(arguments: argparse.Namespace, names: list[str], rows: list[dict[st
     )
 
 
-def missing_answers(
-    near: NearCalibration | None, judged: CandidateLists, tokens: Sequence[QueryTokens]
-) -> np.ndarray:
-    """Probabilities of an answer of queries that have one, and of the same ones without it."""
-    answered = judged.subset(np.flatnonzero(judged.grades.sum(1) > 0))
-    if near is None or not len(answered):
-        return np.zeros((2, 0))
-    return np.stack(
-        [near.fits(near_rows(answered, tokens, "as many")), near.fits(near_rows(answered, tokens, "hidden"))]
-    )
-
-
-def auroc_of(missing: Sequence[np.ndarray]) -> str:
-    joined = np.concatenate([*missing, np.zeros((2, 0))], axis=1)
-    if not joined.shape[1]:
-        return ""
-    return f"{auroc(joined.ravel(), np.arange(joined.size) < joined.shape[1]):.3f}"
-
-
 def difference(after: np.ndarray, before: np.ndarray) -> str:
     of = bootstrap_columns((after - before)[:, None])[0]
     return f"{after.mean():.4f} ({of.mean:+.4f} [{of.low:+.4f}, {of.high:+.4f}])"
 
 
-def of_examples(collection: Collection, examples: Examples) -> tuple[CandidateLists, Sequence[QueryTokens]]:
+def of_examples(collection: Collection, examples: Examples) -> CandidateLists:
     tokens = tokens_of(collection, examples.texts, examples.snapshot)
-    return lists_of(examples, tokens, collection.head("v0"), range(len(examples))), tokens
+    return lists_of(examples, tokens, collection.head("v0"), range(len(examples)))
 
 
 def live_row(folder: Path, collection: Collection, on: str, most: int) -> dict[str, object]:

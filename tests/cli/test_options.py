@@ -95,7 +95,6 @@ def test_a_command_of_a_group_has_its_own_options_or_the_groups() -> None:
     [
         ("scope", "full", "--scope full"),
         ("source", "feedback", "--from feedback"),
-        ("null_slot", True, "--null-slot"),
         ("judgements", {}, "--data"),
         ("trusted_keys", ["a"], "--trusted-keys"),
         ("learning_rate", None, "--learning-rate"),

@@ -51,24 +51,21 @@ def test_what_is_known_of_the_whole_is_said(capsys: pytest.CaptureFixture[str]) 
     waiting = PendingDocuments(5, Command("index", ("-c", "papers")))
     result = replace(
         RESULT,
-        attention=AttentionSummary(20, 1.5, 0.987, 0.25),
+        attention=AttentionSummary(20, 1.5, 0.987),
         next_cursor="next",
         waiting=waiting,
     )
     _, err = shown(capsys, result)
     assert err.splitlines() == [
-        (
-            "1 of 20 candidates, 98.7% of the exact attention, 25.0% for nothing fits; entropy 1.50 nats; "
-            "generation 3, model v2; 8 ms"
-        ),
+        ("1 of 20 candidates, 98.7% of the exact attention; entropy 1.50 nats; generation 3, model v2; 8 ms"),
         "more: --cursor next",
         "5 documents cannot be found yet; go on with: dsearch index -c papers",
     ]
 
 
 def test_a_share_of_0_is_said_where_it_was_computed(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = shown(capsys, replace(RESULT, attention=AttentionSummary(20, 1.5, 0.0, 0.0)))
-    assert err.startswith("1 of 20 candidates, 0.0% of the exact attention, 0.0% for nothing fits; entropy ")
+    _, err = shown(capsys, replace(RESULT, attention=AttentionSummary(20, 1.5, 0.0)))
+    assert err.startswith("1 of 20 candidates, 0.0% of the exact attention; entropy ")
     unlikely = Confidence("unlikely", 0.0, "judgements", 50, floor=0.0)
     assert in_words(unlikely) == "the first hit is right with a probability of 0%, by 50 judged queries"
 

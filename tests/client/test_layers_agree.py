@@ -41,7 +41,7 @@ SCORES = [
     *("gaussian", "epanechnikov", "boxcar", "exact_match", *MATCHES),
 ]
 VERSIONS = [
-    *("untrained", "two heads", "excitation and output", "null slot", "hops", "hidden layer", "memory"),
+    *("untrained", "two heads", "excitation and output", "hops", "hidden layer", "memory"),
     *("learned additive", "learned general", "learned gaussian", "passages", "passages of two heads"),
 ]
 FACTORS: dict[str, list[Any]] = {
@@ -66,7 +66,7 @@ FACTORS: dict[str, list[Any]] = {
     "gradients": [True, False],
 }
 OUTPUTS = [
-    *("context", "weights", "scores", "dense", "keyword", "head_weights", "null_weight", "memory", "output"),
+    *("context", "weights", "scores", "dense", "keyword", "head_weights", "memory", "output"),
     *("covered_mass", "documents", "positions", "ids", "texts"),
 ]
 

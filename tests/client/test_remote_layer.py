@@ -267,10 +267,7 @@ def test_what_a_head_has_beside_its_projections_comes_and_goes_with_it(
     client.create_collection(name)
     client.upsert(name, documents(40))
     tensors = client.head(name, "v0")
-    tensors |= {
-        "bm25": np.array([0.9, 0.4], np.float32),
-        "null_slot": np.array([1.0, 0.5], np.float32),
-    }
+    tensors["bm25"] = np.array([0.9, 0.4], np.float32)
     version = client.add_model(name, tensors).model
     layer = RemoteSearch(client, name, model=version, train_head=True)
     published = client.head(name, layer.publish())

@@ -196,7 +196,7 @@ def test_parts_are_joined_as_wide_as_the_widest() -> None:
 def everything() -> Attention:
     """An answer to three queries with each of its parts, all of them different."""
     shapes = {
-        **dict.fromkeys(("null_weight", "covered_mass"), (3,)),
+        "covered_mass": (3,),
         **dict.fromkeys(("context", "output"), (3, 4)),
         **dict.fromkeys(("weights", "scores", "memory", "mixtures"), (3, 2)),
         **dict.fromkeys(("dense", "keyword", "head_weights"), (3, 2, 2)),

@@ -39,11 +39,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
                 [Document(f"d{i}", text, metadata={"n": i % 3}) for i, text in enumerate(texts)]
             )
         food = writer.collection("food")
-        unsure, scored = Head(32), Head(32)
-        unsure.open_null_slot(0.5)
+        scored = Head(32)
         scored.score = new_score("additive", 32, 5)
-        for head in (unsure, scored):
-            food.add_model(head.eval(), {})
+        food.add_model(scored.eval(), {})
         writer.set_alias("today", "food")
         generation = food.snapshot.generation
         split(food.store, generation, folder / "release", 2)
@@ -161,14 +159,9 @@ def test_both_are_searchable_and_shards_have_nothing_more(engine: ClusterEngine)
     assert engine.searchable("food") is engine.searchable("today") is sharded
 
 
-@pytest.mark.parametrize(
-    ("model", "part"), [("v1", 'a slot for "nothing fits"'), ("v2", "a learned score")], ids=["slot", "score"]
-)
-def test_a_model_of_parts_that_shards_do_not_know_is_refused(
-    engine: ClusterEngine, model: str, part: str
-) -> None:
-    with pytest.raises(NotInCluster, match=f"model {model} has {part}, which shards do not know"):
-        engine.searchable("food").search("apple", model=model)
+def test_a_model_of_parts_that_shards_do_not_know_is_refused(engine: ClusterEngine) -> None:
+    with pytest.raises(NotInCluster, match="model v1 has a learned score"):
+        engine.searchable("food").search("apple", model="v1")
 
 
 @pytest.mark.parametrize(
@@ -177,16 +170,16 @@ def test_a_model_of_parts_that_shards_do_not_know_is_refused(
         ("v1", None),
         ("v2", "a second stage behind an encoder of its own"),
         ("v3", "documents of its own"),
-        ("v4", 'documents of its own and a slot for "nothing fits"'),
+        ("v4", "documents of its own and a learned score"),
     ],
 )
 def test_a_second_stage_needs_the_encoder_of_the_release(version: str, parts: str | None) -> None:
-    staged, slot = object(), object()
-    heads = {"v1": (staged, None), "v2": (staged, None), "v3": (None, None), "v4": (None, slot)}
+    staged, score = object(), object()
+    heads = {"v1": (staged, None), "v2": (staged, None), "v3": (None, None), "v4": (None, score)}
 
     def head(name: str) -> Any:
-        second_stage, null_slot = heads[name]
-        return SimpleNamespace(second_stage=second_stage, null_slot=null_slot, learned_score=None)
+        second_stage, learned_score = heads[name]
+        return SimpleNamespace(second_stage=second_stage, learned_score=learned_score)
 
     local: Any = MagicMock()
     local.name, local.head = "food", head

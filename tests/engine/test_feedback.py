@@ -12,7 +12,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.store.feedback.records import SHOWN
 from dsearch.types import AttentionSummary, Hit, SearchResult, Stamp
 
-SUMMARY = AttentionSummary(candidates=3, entropy=0.0, covered_mass=None, null_weight=None)
+SUMMARY = AttentionSummary(candidates=3, entropy=0.0, covered_mass=None)
 
 
 def page(count: int, first: int = 1) -> list[Hit]:

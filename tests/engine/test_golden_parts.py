@@ -169,6 +169,15 @@ def test_queries_that_a_version_learned_from_are_recognised(home: Path) -> None:
             assert trained_on(collection, version, queries, states) == ["q0", "q1", "q2"]
 
 
+@pytest.mark.parametrize("version", ["v2", "v8"])
+def test_weights_and_confidence_need_no_lost_part(home: Path, version: str) -> None:
+    """Of a version that had a weight for "nothing fits", and of one with a calibration for near queries."""
+    with opened(home, readonly=True) as engine:
+        answer = engine.collection("every").search("honey", model=version, limit=100)
+        assert sum(hit.weight for hit in answer.hits) == pytest.approx(1, abs=1e-5)
+        assert answer.confidence is not None or version == "v2"
+
+
 def test_feedback_and_rows_of_the_query_memory_are_read(home: Path) -> None:
     with opened(home) as engine:
         collection, before = engine.collection("clicked"), EXPECTED["clicked"]

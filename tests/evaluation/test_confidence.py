@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from dsearch.evaluation import (
     brier_score,
     confidence,
     debiased_calibration_error,
-    expected_calibration_error,
 )
 from dsearch.evaluation.confidence import (
     EVIDENCE,
@@ -27,7 +25,6 @@ from dsearch.evaluation.confidence import (
     fit_logistic,
 )
 from dsearch.evaluation.logistic import Logistic
-from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
 
 
 def test_the_evidence_by_hand() -> None:
@@ -35,7 +32,7 @@ def test_the_evidence_by_hand() -> None:
     keyword = np.array([[0.3, 0.4, 0.0], [0.2, 0.0, 0.0], [0.0, 0.0, 0.0]])
     weights = np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     present = np.array([[True, True, True], [True, False, False], [False, False, False]])
-    rows = evidence_rows(scores, scores - keyword, keyword, weights, present, np.array([0.1, 0.0, 0.9]))
+    rows = evidence_rows(scores, scores - keyword, keyword, weights, present)
     first = dict(zip(EVIDENCE, rows[0], strict=True))
     assert first["score"] == pytest.approx(0.9)
     assert first["gap"] == pytest.approx(0.4)
@@ -45,7 +42,7 @@ def test_the_evidence_by_hand() -> None:
     assert first["dense_behind"] == pytest.approx(0.0)
     assert first["keyword_behind"] == pytest.approx(0.1)
     assert first["agreement"] == pytest.approx(2 / 3)  # the third has no word of the query
-    assert first["null"] == 0.1
+    assert first["null"] == 0  # its place stays: calibrations count evidence by position
     assert first["unmatched"] == 0
     assert first["similarity"] == pytest.approx((0.6 + 0.1 + 0.4) / 3)
     assert first["similarity_gap"] == pytest.approx(0.2)
@@ -77,9 +74,10 @@ def test_chance_is_taken_out_of_the_calibration_error() -> None:
     draw = np.random.default_rng(1)
     plain, corrected = [], []
     for _ in range(200):
-        likely = draw.uniform(size=100)
+        likely = np.sort(draw.uniform(size=100))
         right = draw.uniform(size=100) < likely
-        plain.append(expected_calibration_error(likely, right))
+        bins = zip(likely.reshape(10, 10).mean(1), right.reshape(10, 10).mean(1), strict=True)
+        plain.append(np.mean([abs(share - probability) for probability, share in bins]))
         corrected.append(debiased_calibration_error(likely, right))
     assert np.mean(plain) > 0.09  # ten queries a bin: perfect probabilities look wrong
     assert np.mean(corrected) < 0.06
@@ -198,14 +196,18 @@ def test_the_lead_is_over_the_next_nine_and_words_are_missed_where_no_candidate_
     assert evidence["agreement"] == 0.0
 
 
-def test_a_second_stage_counts_where_it_was_fitted() -> None:
-    flat = Logistic([0.0], [1.0], [0.0], 0.0)  # one half for all
-    calibration = Calibration(
-        flat, flat, threshold=0.5, floor=0.0, source="judgements", queries=50, documents=9
-    )
-    near_rows = np.zeros((2, len(NEAR_EVIDENCE)))
-    assert calibration.estimates(np.zeros((2, 1)), near_rows) == [Estimate(True, 0.5)] * 2  # on the threshold
-    none = Logistic([0.0] * len(NEAR_EVIDENCE), [1.0] * len(NEAR_EVIDENCE), [0.0] * len(NEAR_EVIDENCE), 0.0)
-    refusing = replace(calibration, near=NearCalibration(none, threshold=0.6, queries=50))
-    assert refusing.estimates(np.zeros((2, 1)), near_rows) == [Estimate(False, 0.5)] * 2
-    assert refusing.estimates(np.zeros((2, 1))) == [Estimate(True, 0.5)] * 2
+@pytest.mark.parametrize("places", [len(EVIDENCE), EVIDENCE.index("unmatched")])
+def test_calibrations_of_earlier_releases_are_read(places: int) -> None:
+    """Of fewer kinds of evidence, with a weight for the null slot, and with a fit of a second stage."""
+    at = EVIDENCE.index("null")
+    weights = [0.0] * places
+    weights[at] = 4.0
+    one = Logistic([0.0] * places, [1.0] * places, weights, 0.0)
+    plain = Calibration(one, one, 0.4, 0.1, "judgements", 60, 20).to_dict()
+    assert plain["evidence"][at] == "null"
+    stored = {**plain, "near": {"evidence": ["score"], "fits": {}, "threshold": 0.5, "queries": 60}}
+    read = Calibration.from_dict(stored)
+    assert read.to_dict() == plain
+    scores = np.array([[0.9, 0.5]])
+    rows = evidence_rows(scores, scores, scores * 0, scores / 1.4, scores > 0)
+    assert read.estimates(rows) == [Estimate(True, 0.5)]  # what the slot weighed counts 0 now

@@ -268,7 +268,7 @@ def test_words_are_marked_that_counted_and_no_others(page: Any) -> None:
         lambda route: route.fulfill(
             content_type="application/json",
             body="""{"query_id": "q", "generation": 1, "model": "v0", "sequence": 1, "took_ms": 1,
-                "attention": {"candidates": 1, "entropy": 0, "covered_mass": 0.91, "null_weight": null},
+                "attention": {"candidates": 1, "entropy": 0, "covered_mass": 0.91},
                 "hits": [{"rank": 1, "id": "a", "weight": 1, "score": 1, "title": "the river", "metadata": {},
                   "text": "the boats on the rivers", "highlights": [{"field": "text", "start": 0,
                   "text": "the boats on the rivers", "spans": [[17, 23]], "by": "words"}],

@@ -70,7 +70,6 @@ GIVEN: dict[str, Any] = {
     "encoder_learning_rate": 0.0625,
     "objective": "marginal",
     "field": "m",
-    "null_slot": True,
     "heads": 7,
     "excitation": True,
     "query_side": "mlp",
@@ -88,7 +87,7 @@ GIVEN: dict[str, Any] = {
 }
 """What is given."""
 ONLY_A_DIFFERENCE = {
-    *("queries", "judgements", "exclude", "teacher", "trusted_keys", "null_slot"),  # as arrays, or a call
+    *("queries", "judgements", "exclude", "teacher", "trusted_keys"),  # as arrays, or a call
     "memory of clicks, judged",
     *("left_out", "risk", "field", "source", "self_supervised", "stage_loss"),
 }
@@ -115,7 +114,6 @@ NOT_LEARNED = {
     "risk": "of the gate",
     "alpha": "of the gate",
     "margin": "of the gate",
-    "null_slot": "fitted when the head is trained, with its options",
     "token_matrix": "of the second stage, which is fitted when the head is trained",
     "reranker": "of the second stage",
     **{
@@ -163,11 +161,9 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
 TRAINERS = ("finetune", "finetune_full", "finetune_values", "finetune_from_feedback")
 LATER = (
     "tune",
-    "with_strength",
-    "with_null_slot",
+    "strength_behind",
     "train_second_stage",
     "remember_outcomes",
-    "enough_unanswerable",
 )
 REAL = {
     name: function
@@ -237,11 +233,10 @@ def trainers(opened: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(run_module, name, observed)
     monkeypatch.setattr(run_module, "ServedQueries", outside.ServedQueries)
     outside.ServedQueries.return_value.judged.return_value = result
-    outside.with_null_slot.return_value = (result, None)
     outside.train_second_stage.return_value = None
     outside.remember_outcomes.return_value = OutcomeMemory([], head, report, {})
     tuned = TunedSearch(head, DEFAULT, {}, report, 0.0, {})
-    outside.tune.return_value, outside.with_strength.return_value = tuned, (tuned, None)
+    outside.tune.return_value, outside.strength_behind.return_value = tuned, None
     monkeypatch.setattr(options_module, "reranker_of", lambda name: name)
     outside.with_calibration.side_effect = lambda record, *_, **__: record
     monkeypatch.setattr(run_module, "tokens_of", lambda *_: [])
@@ -356,10 +351,9 @@ NOT_GIVEN = {
 """Arguments of what trains that a job alone does not determine; the others are given."""
 
 
-@pytest.mark.parametrize("way", [*WAYS, "null slot", "trusted clicks"])
+@pytest.mark.parametrize("way", [*WAYS, "trusted clicks"])
 def test_each_trainer_is_given_all_that_it_takes(trainers: Trainers, way: str) -> None:
     options = {
-        "null slot": {**JUDGED, "null_slot": True},
         "trusted clicks": {"source": "feedback", "trusted_keys": ["trusted"]},
         **WAYS,
     }[way]

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+import torch
 from support.training.observers import Recorder, StopWhen
 
 from dsearch.attention.retrieval.head import Head
@@ -108,32 +110,23 @@ def test_an_observer_receives_everything_and_stops_the_job(pairs: Any) -> None:
     assert pairs.store.models() == []  # nothing is registered by running
 
 
-class StopAt(Recorder):
-    """Stops a job in a stage."""
-
-    def __init__(self, stage: str):
-        super().__init__()
-        self.stage = stage
-
-    def cancelled(self) -> bool:
-        return bool(self.steps) and self.steps[-1].stage == self.stage
-
-
-def test_a_run_goes_on_until_its_result_is_registered(pairs: Any, tmp_path: Path) -> None:
-    """Stopped in the null slot, which is fitted when the head is trained."""
-    nothing = {f"n{i}": f"nothing{i} at all" for i in range(12)}
-    judged = {**JUDGEMENTS, **{id: {"d0": 0.0} for id in nothing}}
-    job = TrainingJob(queries={**QUERIES, **nothing}, judgements=judged, epochs=1, tune=False, null_slot=True)
+def test_a_run_goes_on_until_its_result_is_registered(
+    pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the calibration, when the head is trained."""
+    job = TrainingJob(queries=QUERIES, judgements=JUDGEMENTS, epochs=1, tune=False)
     runs: list[RunFolder] = []
 
     def open_run(identity: Mapping[str, Any], join: bool) -> RunFolder:
         runs.append(RunFolder(tmp_path / "run", dict(identity), resume=bool(runs)))
         return runs[-1]
 
-    with pytest.raises(Cancelled):
-        run_training(pairs, job, StopAt("null slot"), open_run=open_run)
-    whole, learned = run_training(pairs, job), run_training(pairs, job, open_run=open_run)
-    assert learned.null_slot == whole.null_slot
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "with_calibration", MagicMock(side_effect=Cancelled("stopped")))
+        with pytest.raises(Cancelled):
+            run_training(pairs, job, open_run=open_run)
+    learned = run_training(pairs, job, open_run=open_run)
+    assert torch.equal(learned.result.head.query_delta, run_training(pairs, job).result.head.query_delta)
     run_training(pairs, job, open_run=open_run)  # as after a version that could not be written
     learned.register(pairs, job)
     with pytest.raises(InvalidRequest, match="is finished; give another folder"):

@@ -30,7 +30,7 @@ _ZERO_AT_START = {  # parameters of each query side; while they are zeros, q_h =
     "mlp": ("query_in", "query_bias"),
 }
 _LEARNED = ("query_delta", "query_out", "query_in", "query_bias", "key_delta", "value_delta")
-_NUMBERS = ("keyword_weight", "log_temperature", "mixture_logits", "hop_strength", "bm25", "null_slot")
+_NUMBERS = ("keyword_weight", "log_temperature", "mixture_logits", "hop_strength", "bm25")
 _OF_STAGE = "second_stage."
 _STAGE = tuple(_OF_STAGE + name for name in TENSORS)
 _EXCITATION = ("excitation.squeeze", "excitation.excite")
@@ -60,7 +60,6 @@ class HeadFormulas:
         mixture_logits: Any
         hop_strength: Any
         bm25: Any
-        null_slot: Any
 
     def settle(self) -> Self:
         """Prepare for search only, and return itself."""
@@ -171,7 +170,7 @@ class FixedHead(HeadFormulas):
         self.log_temperature = np.array(math.log(START_TEMPERATURE), np.float32)
         self.mixture_logits = np.zeros(heads, np.float32)
         self.hop_strength = np.zeros((), np.float32)
-        self.bm25 = self.null_slot = None
+        self.bm25 = None
         self.memory = self.second_stage = self.excitation = self.output = None
         for name in (*_LEARNED, *_NUMBERS):
             if name in tensors:

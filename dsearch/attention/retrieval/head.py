@@ -52,7 +52,6 @@ class Head(HeadFormulas, nn.Module):
     Attributes:
         bm25: (k1, b) of the keyword score, chosen by `dsearch tune` rather than by gradient; None for those
             of the index.
-        null_slot: (n, s) of the null slot, see null_slot.py; None if the head has none.
         memory: judged queries and their answers, see memory.py; None if the head has none.
         second_stage: learned late interaction, see second_stage.py; None if the head has none.
         score: score with learned parameters in place of the inner product, under its name; see
@@ -105,8 +104,6 @@ class Head(HeadFormulas, nn.Module):
         self.hop_strength = nn.Parameter(torch.zeros(()))
         self.bm25: Tensor | None
         self.register_buffer("bm25", None)
-        self.null_slot: nn.Parameter | None
-        self.register_parameter("null_slot", None)
         self.memory: QueryMemory | None
         self.register_module("memory", None)
         self.second_stage: SecondStage | None
@@ -151,10 +148,6 @@ class Head(HeadFormulas, nn.Module):
     def weigh_keywords(self, k1: float, b: float) -> None:
         """Choose k1 and b of the keyword score."""
         self.bm25 = torch.tensor([k1, b], device=self.keyword_weight.device)
-
-    def open_null_slot(self, level: float, slope: float = 1.0) -> None:
-        """Let "nothing fits" have a part in the attention."""
-        self.null_slot = nn.Parameter(torch.tensor([level, slope]).to(self.keyword_weight))
 
     def open_output(self, output_dim: int) -> nn.Linear:
         """Project the pooled context to `output_dim` numbers; return the projection, at its start."""
@@ -268,8 +261,6 @@ class Head(HeadFormulas, nn.Module):
         # of older releases, and heads without a part, have none of its tensors.
         chosen: Tensor | None = state_dict.get(f"{prefix}bm25")
         self.bm25 = None if chosen is None else torch.empty_like(chosen)
-        slot: Tensor | None = state_dict.get(f"{prefix}null_slot")
-        self.null_slot = None if slot is None else nn.Parameter(torch.empty_like(slot))
         delta: Tensor | None = state_dict.get(f"{prefix}second_stage.token_delta")
         reranker = None
         if f"{prefix}second_stage.reranker_weight" in state_dict:  # its name is not among the tensors

@@ -159,7 +159,6 @@ def _require_trainable_over_shards(job: TrainingJob) -> None:
         "source": job.source,
         "objective": job.objective if job.field is not None else None,
         "scope": None if job.scope == "head" else job.scope,
-        "null_slot": job.null_slot or None,
         "precision": job.precision if job.precision == "bfloat16" else None,
     }
     if names := ", ".join(as_flag(name, value) for name, value in chosen.items() if value is not None):

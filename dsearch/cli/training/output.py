@@ -119,8 +119,6 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registrat
         ),
         trained.gate.to_text(),
     ]
-    if learned.null_slot is not None:
-        lines.append(learned.null_slot.to_text())
     if trained.tuned is not None:
         report = trained.tuned.gate
         lines.append(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")

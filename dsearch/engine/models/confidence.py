@@ -128,14 +128,12 @@ def evidence_of_rankings(output: SearchOutput, layer: Ranker) -> Rows:
     with inference():
         mixture = layer.head.mixture_of(output.folded)[..., None]
         dense, keyword = (output.dense * mixture).sum(1), (output.keyword * mixture).sum(1)
-    null = output.null_weight
     return evidence_rows(
         _numbers(output.scores)[:, :CANDIDATES],
         _numbers(dense)[:, :CANDIDATES],
         _numbers(keyword)[:, :CANDIDATES],
         _numbers(output.weights)[:, :CANDIDATES],
         (output.positions != NONE)[:, :CANDIDATES],
-        None if null is None else _numbers(null),
     )
 
 
@@ -163,7 +161,7 @@ def _numbers(numbers: Array) -> np.ndarray:
 
 def confidences(output: SearchOutput, layer: Ranker, calibration: Calibration) -> list[Confidence]:
     """Estimate, for each query, whether its first hit is right."""
-    estimates = calibration.estimates(evidence_of_rankings(output, layer), output.near_evidence)
+    estimates = calibration.estimates(evidence_of_rankings(output, layer))
     judged = calibration.source == "judgements"
     return [
         Confidence(

@@ -3,11 +3,12 @@
 The format of a model says which parts it has, so that a release that does not know a part refuses the model
 and does not serve the head without it. Format 2: a trained query encoder, in `encoder/` (encoders.py). Format
 3: a trained document encoder, in `documents/` (documents.py). Format 4: its own k1 and b of the keyword
-score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
+score. Format 7: another kind of query projection than the default (`Head.query_side`).
 Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision; 16:
 with a share of lending. Format 11: a second stage. Format 12: a learned score or an output projection. Format
 13: shares of the heads that follow the query. These are among the head's tensors. Format 15: a reranker in
-its second stage, which lies elsewhere. Formats 6, 8 and 14 are retired.
+its second stage, which lies elsewhere. Formats 6, 8 and 14 are retired; of format 5 the weight for "nothing
+fits" is left out: it changed no order of hits.
 
 The module also finds the version that was live before, and deletes versions.
 
@@ -54,7 +55,6 @@ FORMAT = 1
 FORMAT_WITH_ENCODER = 2
 FORMAT_WITH_DOCUMENTS = 3
 FORMAT_WITH_WEIGHTING = 4
-FORMAT_WITH_NULL_SLOT = 5
 FORMAT_WITH_QUERY_SIDE = 7
 FORMAT_WITH_MEMORY = 10
 FORMAT_WITH_SECOND_STAGE = 11
@@ -66,6 +66,7 @@ RERANKER = "reranker"  # member of a record: of the second stage
 NEWEST_FORMAT = 16
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
+NULL_SLOT = "null_slot"  # tensor of earlier releases' heads: a weight for "nothing fits"
 
 
 def save_model(
@@ -123,8 +124,6 @@ def save_model(
         record, format = {**record, "documents": {"manifest_digest": digest}}, FORMAT_WITH_DOCUMENTS
     if head.bm25 is not None:
         format = FORMAT_WITH_WEIGHTING
-    if head.null_slot is not None:
-        format = FORMAT_WITH_NULL_SLOT
     if "query_side" in head.config():
         format = FORMAT_WITH_QUERY_SIDE
     if head.memory is not None:
@@ -212,8 +211,9 @@ def load_fixed_head(store: Store, version: str) -> FixedHead | None:
 
 
 def _served_tensors(tensors: dict[str, Tensors]) -> dict[str, Tensors]:
-    """The tensors of a served head without those of parts that no release serves, which are all 0."""
-    return {name: tensor for name, tensor in tensors.items() if name not in RETIRED_TENSORS}
+    """The tensors of a served head, without those of retired parts, which are all 0, and of the null slot."""
+    left_out = (*RETIRED_TENSORS, NULL_SLOT)
+    return {name: tensor for name, tensor in tensors.items() if name not in left_out}
 
 
 def _reranker_of(record: dict[str, Any]) -> RerankerIdentity | None:

@@ -133,8 +133,6 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     head = _empty_head(tensors, encoder_dim)
     if "bm25" in tensors:
         head.weigh_keywords(K1, B)
-    if "null_slot" in tensors:
-        head.open_null_slot(0.0)
     delta = tensors.get("second_stage.token_delta")
     if delta is not None and delta.ndim == 2 and 1 <= len(delta) <= encoder_dim:
         head.second_stage = SecondStage(len(delta))

@@ -82,7 +82,6 @@ def explained(
             terms={term: (of_words * share).tolist() for term, share in terms.items()},
             shares=of_heads[query, :, column].tolist(),
             mixing=float(rest[query, column]),
-            null_weight=None if output.null_weight is None else float(output.null_weight[query]),
             memory=0.0 if output.memory is None else float(output.memory[query, column]),
             second_stage=second,
             reranker=by_reranker,

@@ -36,12 +36,10 @@ class SearchOutput(NamedTuple):
             `Snapshot.key_embeddings`; None if every candidate has only one key, or `embed` gave it.
         memory: γ M(q, d), the same for all heads; None without a memory.
         recalled: the past queries of the memory that each query attends to.
-        null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
         output: output projection of the context; None if the head has none, or other values are pooled.
         documents: number of documents that share the attention: candidates, or all in reach.
         second: term of the second stage, the same for all heads; None without one.
         reranked: of `second` the part by a reranker; None without one.
-        near_evidence: of the second stage, of whether the collection has an answer (evaluation/near.py).
         covered_mass: share of the attention over all documents that is theirs; 1 over all. In a collection of
             more than 20,000 documents an estimate. It is that of the first stage. Of `SearchLayer.forward`
             alone, and None with `embed`.
@@ -64,7 +62,6 @@ class SearchOutput(NamedTuple):
     memory: Float[Array, "batch candidates"] | None = None
     recalled: Recalled | None = None
     keys: Int64[np.ndarray, "batch heads candidates"] | None = None
-    null_weight: Float[Array, " batch"] | None = None
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
     output: Float[Array, "batch output_dim"] | None = None
@@ -72,7 +69,6 @@ class SearchOutput(NamedTuple):
     covered_mass: Float[Array, " batch"] | None = None
     second: Float[Array, "batch candidates"] | None = None
     reranked: Float[Array, "batch candidates"] | None = None
-    near_evidence: Float[np.ndarray, "batch evidence"] | None = None
     ids_of: Callable[[Int64[np.ndarray, "batch candidates"]], list[list[str]]] | None = None
     texts: list[list[str]] | None = None
     beyond: Bool[np.ndarray, "batch candidates"] | None = None
@@ -120,8 +116,7 @@ def context_of(
         whole: attention over all documents; None where candidates alone share it.
     """
     if whole is not None and whole.context is not None:
-        context = whole.context if values is not None else head.values(whole.context)
-        return context if weighed.nothing is None else context * (1 - weighed.nothing)[:, None]
+        return whole.context if values is not None else head.values(whole.context)
     if values is not None:
         rows = rows_at(values, positions).to(weighed.mixed)
         return (weighed.mixed[:, None] @ rows)[:, 0]

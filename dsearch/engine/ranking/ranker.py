@@ -219,13 +219,8 @@ class Ranker:
         return Reranker(self._snapshot, stage_of(self._snapshot, self.head), self.rerank_candidates)
 
     def weighing_of(self, folded: Float[Array, "batch heads encoder_dim"]) -> Weighing:
-        """Weighting of the candidates of these queries.
-
-        The null slot has a weight only where it was trained: soft hybrid search, at the head's temperature.
-        """
-        soft = (self.mode, self.pooling, self._temperature) == ("hybrid", "soft", None)
-        slot = soft and ranks_by_inner_product(self.score)
-        return Weighing(self.head, self.head.mixture_of(folded), self.temperature, self.pooling, slot)
+        """Weighting of the candidates of these queries."""
+        return Weighing(self.head, self.head.mixture_of(folded), self.temperature, self.pooling)
 
     def _search(
         self,
@@ -360,7 +355,7 @@ class Ranker:
             weighing = weighing._replace(beyond=outside)
         second = whole_output = None
         if whole is None:
-            scores, first = weighing.scores(raw, mask), raw
+            scores = weighing.scores(raw, mask)
             if tokens is not None and self.stages == 2:
                 from dsearch.engine.ranking.second_stage import FirstStage
 
@@ -371,7 +366,7 @@ class Ranker:
                     second = held_below(second, raw, outside)
                 raw = raw + second.values[:, None]
                 scores = weighing.scores(raw, mask)
-            weighed = weighing.weighed(raw, mask, first)
+            weighed = weighing.weighed(raw, mask)
         else:
             whole_output = whole.attended(values)
             weighed = whole.weighed(raw, mask, whole_output)
@@ -395,14 +390,12 @@ class Ranker:
             memory=None if remembered is None else gather(remembered, order, 1),
             recalled=recalled,
             keys=None if keys is None else np.take_along_axis(keys, numbers_of(along), 2),
-            null_weight=weighed.nothing,
             output=None if not pooled or values is not None or head.output is None else head.output(context),
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
             documents=sharing.sum(1) if whole_output is None else whole_output.documents,
             covered_mass=None if whole is None else zeros((len(scores),), scores) + 1,
             second=None if second is None else gather(second.values, order, 1),
-            near_evidence=None if second is None else second.evidence,
             reranked=None if second is None or second.reranked is None else gather(second.reranked, order, 1),
             beyond=None if beyond is None else np.take_along_axis(beyond, numbers_of(order), 1),
         )

@@ -42,7 +42,6 @@ from dsearch.attention.arrays import (
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.attention.retrieval.mixture import mix
-from dsearch.attention.retrieval.null_slot import null_weights
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.scores import ranks_by_inner_product
@@ -286,13 +285,11 @@ class CandidateWeights(NamedTuple):
     Attributes:
         by_head: weights of each head; zeros where there is no candidate.
         mixed: mixture of the heads' weights.
-        nothing: weight of "nothing fits"; None without a slot for it.
         mixture: share of each head.
     """
 
     by_head: Float[Array, "batch heads candidates"]
     mixed: Float[Array, "batch candidates"]
-    nothing: Float[Array, " batch"] | None
     mixture: Float[Array, "*#batch heads"]
 
 
@@ -303,11 +300,10 @@ class Weighing(NamedTuple):
     a finite score.
 
     Attributes:
-        head: head whose null slot is used.
+        head: head that gave the scores.
         mixture: share of each head, for all queries or for each.
         temperature: divisor of the scores.
         pooling: "soft", "hard" or "uniform".
-        slot: whether the head's slot for "nothing fits" counts, if it has one.
         beyond: True for documents beyond the candidates: they share no attention, but their weights have the
             candidates' denominators, a_h(d) = exp(l_h(d) − Z_h), at most 1; None: there are none.
     """
@@ -316,19 +312,14 @@ class Weighing(NamedTuple):
     mixture: Float[Array, "*#batch heads"]
     temperature: Float[Array, ""] | float
     pooling: str = "soft"
-    slot: bool = False
     beyond: Bool[Array, "batch candidates"] | None = None
 
     def weighed(
         self,
         raw: Float[Array, "batch heads candidates"],
         mask: Bool[Array, "batch candidates"] | None,
-        first: Float[Array, "batch heads candidates"] | None = None,
     ) -> CandidateWeights:
-        """The weights of candidates by their scores.
-
-        `first`: their scores before a second stage, by which the null slot decides; it was fitted to those.
-        """
+        """The weights of candidates by their scores."""
         listed = mask
         if self.beyond is not None:
             mask = self._sharing(raw, mask)
@@ -339,20 +330,9 @@ class Weighing(NamedTuple):
             by_head = _pooling(self.pooling)(temper(raw, self.temperature), open_)
         if self.beyond is not None and mask is not None:
             by_head = by_head + self._continued(raw, mask, listed)
-        nothing = None
-        if self.slot and self.head.null_slot is not None:
-            present = all_true(raw[:, 0]) if mask is None else mask
-            nothing = null_weights(
-                self.head.null_slot,
-                raw if first is None else first,
-                present,
-                self.temperature,
-                self.mixture,
-            )
-            by_head = by_head * (1 - nothing)[:, None, None]
         alone = self.head.heads == 1 and not gradients_enabled()  # its share is 1
         mixed = by_head[:, 0] if alone else mix(by_head, self.mixture)
-        return CandidateWeights(by_head, mixed, nothing, self.mixture)
+        return CandidateWeights(by_head, mixed, self.mixture)
 
     def scores(
         self, raw: Float[Array, "batch heads candidates"], mask: Bool[Array, "batch candidates"] | None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Bool, Float, Int64
 
 from dsearch.attention.arrays import (
     Array,
@@ -37,7 +37,6 @@ from dsearch.attention.arrays import (
 )
 from dsearch.attention.late_interaction import (
     FEATURES,
-    START_STRENGTH,
     FixedStage,
     Interactions,
     Matches,
@@ -49,7 +48,6 @@ from dsearch.engine.snapshot.fresh import SnapshotTokens
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
 from dsearch.errors import InvalidRequest, NotInCluster
-from dsearch.evaluation.near import NearRows, StageScores, near_evidence
 from dsearch.search_options import RERANK_CANDIDATES
 
 _ROUNDING = 1e-6  # of a score that is computed in two ways
@@ -107,13 +105,11 @@ class StageTerms(NamedTuple):
     Attributes:
         values: to be added to t · l of every head.
         inside: True for those that the second stage looked at.
-        evidence: `NEAR_EVIDENCE` of each query; None with gradients, and over shards.
         reranked: the reranker's part of the values; None without one.
     """
 
     values: Float[Array, "batch candidates"]
     inside: Bool[np.ndarray, "batch candidates"]
-    evidence: NearRows | None = None
     reranked: Float[Array, "batch candidates"] | None = None
 
 
@@ -135,23 +131,16 @@ class Reranker:
         """The term of each candidate."""
         learns = not is_array(first.raw) and gradients_enabled()
         with_features = self.stage.has_features or learns
-        matched: list[Matches] = []
 
         def evidence(row: int, at: Int64[np.ndarray, " reranked"]) -> CandidateEvidence:
             positions = first.positions[row, at]
             of, present = self.interactions(queries[row], positions, first.raw)
             matches = neutral(self.stage.matches(of), present)
-            matched.append(matches)
             embeddings = self.embeddings(positions, first.raw) if with_features else None
             reranked = reranker_scores(self.snapshot, self.stage, queries[row], positions)
             return CandidateEvidence(matches, of.counts, embeddings, reranked)
 
-        best = self.best(first)
-        result = terms(self.stage, first, best, evidence)
-        if learns:
-            return result
-        scores = stage_scores(first, best, matched, [query.weights for query in queries])
-        return result._replace(evidence=near_evidence(scores, START_STRENGTH))
+        return terms(self.stage, first, self.best(first), evidence)
 
     def best(self, first: FirstStage) -> list[Int64[np.ndarray, " _"]]:
         """The columns of the best candidates of each query, ascending."""
@@ -220,8 +209,8 @@ def terms(
         rows.append(spread(term, at, raw, first.positions[row] != NONE))
     if not rows:
         none = zeros(first.positions.shape, first.scores)
-        return StageTerms(none, inside, None, None if stage.reranker is None else none)
-    return StageTerms(stack(rows, 0), inside, None, None if stage.reranker is None else stack(by_reranker, 0))
+        return StageTerms(none, inside, None if stage.reranker is None else none)
+    return StageTerms(stack(rows, 0), inside, None if stage.reranker is None else stack(by_reranker, 0))
 
 
 def reranker_scores(
@@ -238,30 +227,6 @@ def reranker_scores(
         raise NotInCluster(_WITHOUT_TEXTS)
     scores = snapshot.reranked(stage.reranker, query.text, snapshot.rows(positions))
     return scores - scores.mean()
-
-
-def stage_scores(
-    first: FirstStage,
-    best: Sequence[Int64[np.ndarray, " _"]],
-    matched: Sequence[Matches],
-    weights: Sequence[Float32[np.ndarray, " _"]],
-) -> StageScores:
-    """Scores of both stages for the reranked candidates; `matched`: of each query that has any."""
-    shape = (len(best), max(map(len, best), default=0) or 1)
-    values = np.zeros((6, *shape))
-    present = np.zeros(shape, bool)
-    dense, of_first = numbers_of(first.dense.mean(1)), numbers_of(first.scores)
-    keyword = np.zeros_like(dense) if first.keyword is None else numbers_of(first.keyword)
-    following = iter(matched)
-    for row, at in enumerate(best):
-        if not len(at):
-            continue
-        parts = (of_first[row, at], dense[row, at], keyword[row, at], *map(numbers_of, next(following)))
-        for part, of in enumerate(parts):
-            values[part, row, : len(at)] = of
-        present[row, : len(at)] = True
-    scores, of_dense, of_keyword, match, coverage, start = values
-    return StageScores(scores, of_dense, of_keyword, match, coverage, start, present, list(weights))
 
 
 def best_columns(first: FirstStage, most: int) -> list[Int64[np.ndarray, " _"]]:

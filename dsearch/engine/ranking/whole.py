@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
-from dsearch.attention import POOLINGS, mix, null_weights, temper
+from dsearch.attention import POOLINGS, mix, temper
 from dsearch.attention.blockwise.blocks import PartialAttention, merge
 from dsearch.attention.retrieval.ranking import ranking_score
 from dsearch.engine.ranking.candidates import SearchLegs, distinct
@@ -131,13 +131,8 @@ class Whole:
         else:
             logits = self._logits(raw).masked_fill(~allowed[:, None], -math.inf)
             by_head = _shares(logits, everything.log_partition)
-        head, nothing = self._weighing.head, None
-        if self._weighing.slot and head.null_slot is not None:
-            temperature = self._weighing.temperature
-            nothing = null_weights(head.null_slot, raw, allowed, temperature, self._weighing.mixture)
-            by_head = by_head * (1 - nothing)[:, None, None]
         mixture = self._weighing.mixture
-        return CandidateWeights(by_head, mix(by_head, mixture), nothing, mixture)
+        return CandidateWeights(by_head, mix(by_head, mixture), mixture)
 
     def scores(
         self,

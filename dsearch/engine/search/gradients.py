@@ -95,8 +95,8 @@ def attention_parts(
         collection: what is attended to.
         asked: the queries.
         include: "keys" and "values" of the candidates; their "positions" and "texts"; "parts" (dense,
-            keyword, head_weights); "slopes", which are left out over all documents, and with several hops, a
-            null slot or a memory (use `vjp`).
+            keyword, head_weights); "slopes", which are left out over all documents, and with several hops
+            or a memory (use `vjp`).
         largest_bytes: more than this of keys, values and slopes are refused.
 
     Raises:
@@ -111,8 +111,6 @@ def attention_parts(
             arrays["output"] = output.output
         if output.covered_mass is not None:
             arrays["covered_mass"] = output.covered_mass
-        if output.null_weight is not None:
-            arrays["null_weight"] = output.null_weight
         if "parts" in include:
             arrays |= {"dense": output.dense, "keyword": output.keyword, "head_weights": output.head_weights}
             if output.memory is not None:
@@ -137,11 +135,10 @@ def attention_parts(
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
         if layer.head.excitation is not None:
             arrays["mixtures"] = layer.head.mixture_of(output.folded)
-    # A slot competes with all candidates of a query, and a memory moves them all with the query: clients
-    # need `vjp` for the gradient.
+    # A memory moves all candidates with the query: clients need `vjp` for the gradient.
     # And over all documents the weights depend on scores that no answer lists; an excitation on the query.
     alone = layer.hops == 1 and layer.over == "candidates" and layer.head.excitation is None
-    if "slopes" in include and alone and output.null_weight is None and output.recalled is None:
+    if "slopes" in include and alone and output.recalled is None:
         arrays["slopes"] = slopes_of(layer, states, output)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, output.positions)]
     numbers: Any = {name: array.contiguous().numpy() for name, array in arrays.items()}

@@ -341,7 +341,6 @@ def summaries_of(output: SearchOutput, mass: Float[Array, " batch"] | None) -> l
             candidates=int(counts[query]),
             entropy=abs(float(spread[query])),  # of a one-hot distribution it comes as −0
             covered_mass=None if covered is None else float(covered[query]),
-            null_weight=None if output.null_weight is None else float(output.null_weight[query]),
         )
         for query in range(len(counts))
     ]

@@ -21,7 +21,6 @@ from dsearch.service.wire.json import stamped
 MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
 MAX_TENSOR_BYTES = 128 * 1024 * 1024
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
-_NUMBERS = ("null_weight", "covered_mass")  # one a query
 _BY_QUERY = (
     "mixtures",
     "context",
@@ -31,7 +30,7 @@ _BY_QUERY = (
     "keys",
     "values",
     *_BY_HEAD,
-    *_NUMBERS,
+    "covered_mass",
     "memory",
     "positions",
 )
@@ -115,7 +114,7 @@ def _result(attention: Attention, query: int) -> dict[str, Any]:
         if array is None:
             continue
         row = array[query]
-        if name in _NUMBERS:
+        if name == "covered_mass":
             result[name] = float(row)
             continue
         if name in _BY_HEAD or row.ndim == 3:  # keys and values, too, where heads took different passages

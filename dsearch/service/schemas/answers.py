@@ -109,7 +109,6 @@ class AttendedQuery:
         keyword: times its learned weight; with `parts`.
         head_weights: each head's softmax; with `parts`.
         slopes: ∂ dense / ∂ query state of each head and candidate, if included; null with hops.
-        null_weight: weight of "nothing fits", if the model has a slot for it.
         memory: part from past queries, if the model has a query memory; with `parts`.
         candidates: number of documents that share the attention; over all documents more than are listed.
         covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
@@ -128,7 +127,6 @@ class AttendedQuery:
     keyword: list[list[float]] | None = None
     head_weights: list[list[float]] | None = None
     slopes: list[list[list[float]]] | None = None
-    null_weight: float | None = None
     memory: list[float] | None = None
     candidates: int | None = None
     covered_mass: float | None = None

@@ -158,7 +158,7 @@ _SEARCH = {
     "hits": [_HIT],
     "next_cursor": "WzEsMywidjEiLDEyMCwxMCwxMDAsIjFmYTQ5ZWQ1MDNmYTJkYzEiXQ",
     "explored": None,
-    "attention": {"candidates": 182, "entropy": 1.35, "covered_mass": 0.998, "null_weight": None},
+    "attention": {"candidates": 182, "entropy": 1.35, "covered_mass": 0.998},
 }
 _PREDICTION = {
     "kind": "number",

@@ -140,7 +140,6 @@ EXAMPLES: dict[str, Any] = {
     "name": "papers",
     "none": True,
     "note": "the candidates hold .82 of the attention; raise candidates",
-    "null_weight": 0.02,
     "object_id": "q-mc2",
     "ordinal": 2,
     "output": [0.3, 0.7],

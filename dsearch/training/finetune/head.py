@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,6 @@ from dsearch.engine import EncodedDocuments
 from dsearch.engine.models.training_record import LearnedQueries, query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.confidence import AnsweredQueries
-from dsearch.training.confidence import with_near
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.second_stage import FoldHeads, TrainedStage
 from dsearch.training.finetune.training import Trainings, as_served, checkpoints_of
@@ -89,14 +88,6 @@ class TrainingResult:
     def verdict(self) -> tuple[bool, str]:
         """Verdict: True if it should go live, and the reason in words."""
         return self.gate.passed, self.gate.reason
-
-    def with_near(self, near: Mapping[str, Any] | None) -> TrainingResult:
-        """Record with what goes live how a search of two stages sees that nothing fits."""
-        if self.goes_live == "head":
-            return replace(self, record=with_near(self.record, near))
-        if self.goes_live == "tuned" and self.tuned is not None:
-            return replace(self, tuned=replace(self.tuned, record=with_near(self.tuned.record, near)))
-        return self
 
 
 def finetune(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.attention.late_interaction import FEATURES, START_STRENGTH, RerankerIdentity
+from dsearch.attention.late_interaction import FEATURES, RerankerIdentity
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.ranking.layer import SearchLayer
@@ -25,7 +24,6 @@ from dsearch.engine.ranking.second_stage import (
 )
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
-from dsearch.evaluation.near import NearCalibration, NearRows, StageScores, calibrate_near, near_evidence
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
 from dsearch.training.relevant import Relevant
@@ -179,44 +177,3 @@ def _block(
         at,
         model is not None,
     )
-
-
-def near_rows(
-    lists: CandidateLists, tokens: Sequence[QueryTokens], answers: Literal["all", "as many", "hidden"] = "all"
-) -> NearRows:
-    """Evidence of each query of whether it has an answer.
-
-    Args:
-        lists: candidates.
-        tokens: of each query of the examples.
-        answers: "hidden": right documents are taken out; "as many": as many candidates as then remain, the
-            best of all. A fit to these two cannot tell them apart by their number.
-    """
-    present = lists.positions != NONE
-    right = present & (lists.grades > 0)
-    if answers == "hidden":
-        present = present & ~right
-    elif answers == "as many":
-        fewer = (present.sum(1) - right.sum(1))[:, None]
-        present = present & (np.cumsum(present, axis=1) <= fewer)
-    parts = lists.features.double().numpy()
-    column = {name: parts[..., 1 + at] for at, name in enumerate(FEATURES)}
-    scores = StageScores(
-        lists.scores.nan_to_num(neginf=0.0).double().numpy(),
-        column["dense"],
-        column["keyword"],
-        parts[..., 0],
-        column["sum"],
-        column["lead"],
-        present,
-        [tokens[at].weights for at in lists.queries],
-    )
-    return near_evidence(scores, START_STRENGTH)
-
-
-def near_calibration(lists: CandidateLists, tokens: Sequence[QueryTokens]) -> NearCalibration | None:
-    """Fit "nothing fits" to these queries, with their right documents and without them."""
-    answered = lists.subset(np.flatnonzero(lists.grades.sum(1) > 0))
-    if not len(answered):
-        return None
-    return calibrate_near(near_rows(answered, tokens, "as many"), near_rows(answered, tokens, "hidden"))

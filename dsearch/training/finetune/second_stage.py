@@ -34,7 +34,7 @@ from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.choice_model import fit_choice
-from dsearch.training.finetune.lists import CandidateLists, lists_of, near_calibration
+from dsearch.training.finetune.lists import CandidateLists, lists_of
 from dsearch.training.finetune.token_matrix import TokenLists, fit_matrix, with_matrix
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, HeldOut, joined, split_folds
@@ -252,14 +252,13 @@ def train_second_stage(
     else:
         delta, weights = None, fitted(lists, way)
     stage = stage_with(examples.snapshot, weights, delta, reranker if way.reranked else None)
-    record = stage_record(examples, lists, tokens, base, way, stage, report, seed, started)
+    record = stage_record(examples, lists, base, way, stage, report, seed, started)
     return TrainedStage(base, stage, way, report, record)
 
 
 def stage_record(
     examples: Examples,
     lists: CandidateLists,
-    tokens: Sequence[QueryTokens],
     base: str,
     way: FitMethod,
     stage: SecondStage,
@@ -268,7 +267,6 @@ def stage_record(
     started: float,
 ) -> dict[str, Any]:
     """The record of a second stage; `started`: `time.monotonic()` of then."""
-    near = near_calibration(lists, tokens)
     return {
         "scope": SCOPE,
         "examples": len(lists),
@@ -284,7 +282,6 @@ def stage_record(
             "reranker": None if stage.reranker is None else list(stage.reranker),
             "reranker_weight": None if stage.reranker_weight is None else stage.reranker_weight.item(),
         },
-        "near": None if near is None else near.to_dict(),
         "gate": report.to_dict(),
         "seed": seed,
         "seconds": round(time.monotonic() - started, 2),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
-from dsearch.training.confidence import with_near
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.lists import lists_of
 from dsearch.training.finetune.second_stage import (
@@ -51,26 +50,19 @@ class StrengthChoice:
     left_out: list[int]
 
 
-def with_strength(
+def strength_behind(
     collection: Collection, tuned: TunedSearch, examples: Examples, *, gate: Gate, seed: int
-) -> tuple[TunedSearch, TrainedStage | None]:
-    """Fit γ behind what answers after a tuning, if the collection keeps tokens.
-
-    Returns:
-        The tuned search, whose record then says how two stages see that nothing fits; and the second stage.
-    """
+) -> TrainedStage | None:
+    """Fit γ behind what answers after a tuning; None without tokens, and with too few queries."""
     base = "tuned" if tuned.gate.passed else "start" if collection.live_model == UNTRAINED else None
     if base is None or examples.snapshot.tokens is None:
-        return tuned, None
+        return None
     if len(examples) > MOST_QUERIES:
         drawn = np.random.default_rng(seed).permutation(len(examples))[:MOST_QUERIES]
         examples = examples.subset(np.sort(drawn).tolist())
     tokens = tokens_of(collection, examples.texts, examples.snapshot)
     head = tuned.head if base == "tuned" else collection.head(UNTRAINED)
-    stage = fit_strength(examples, tokens, head, base, gate=gate, seed=seed)
-    if stage is not None and base == "tuned":
-        tuned = replace(tuned, record=with_near(tuned.record, stage.record["near"]))
-    return tuned, stage
+    return fit_strength(examples, tokens, head, base, gate=gate, seed=seed)
 
 
 def fit_strength(
@@ -104,7 +96,7 @@ def fit_strength(
     before, after = held_out.answers_to(ranked[0]), held_out.answers_to(crossed)
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
     stage = stage_with(examples.snapshot, terms_of(choice.way))
-    record = stage_record(examples, lists, tokens, base, choice.way, stage, report, seed, started)
+    record = stage_record(examples, lists, base, choice.way, stage, report, seed, started)
     return TrainedStage(base, stage, choice.way, report, record)
 
 

@@ -52,7 +52,7 @@ def test_at_the_start_it_changes_nothing() -> None:
     assert head.keyword_weight.tolist() == [1.0, 1.0]
     assert float(head.temperature) == pytest.approx(0.05)
     assert head.mixture.tolist() == [0.5, 0.5]
-    assert (head.bm25, head.null_slot, head.memory, head.second_stage) == (None, None, None, None)
+    assert (head.bm25, head.memory, head.second_stage) == (None, None, None)
     assert head.keyword_weighting is None
     assert head.learned_score is None
     assert head.settle() is head

@@ -190,9 +190,8 @@ def test_training_starts_from_the_mean_of_a_tuned_search() -> None:
 def test_what_is_loaded_replaces_all_parts_and_decay_pulls_values_too() -> None:
     head, plain = Head(8), Head(8)
     head.weigh_keywords(0.9, 0.4)
-    head.open_null_slot(1.0)
     head.load_state_dict(plain.state_dict())
-    assert (head.bm25, head.null_slot) == (None, None)
+    assert head.bm25 is None
     with torch.no_grad():
         head.value_delta[0, 0] = 3.0
     assert head.distance_from_identity().item() == 9.0

@@ -20,10 +20,9 @@ from dsearch.jobs import TrainingJob
     [
         ({"source": "clicks"}, "--from clicks"),
         ({"scope": "full"}, "--scope full"),
-        ({"null_slot": True}, "--null-slot"),
         ({"precision": "bfloat16"}, "--precision bfloat16"),
         ({"field": "year", "objective": "context"}, "--objective context"),
-        ({"scope": "query", "null_slot": True}, "--scope query, --null-slot"),
+        ({"scope": "query", "precision": "bfloat16"}, "--scope query, --precision bfloat16"),
     ],
 )
 def test_what_cannot_be_learned_is_named_by_its_flags(chosen: dict[str, Any], flags: str) -> None:

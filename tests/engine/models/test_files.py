@@ -52,7 +52,6 @@ def stage(**parts: Any) -> SecondStage:
 PARTS: dict[str, tuple[int, Callable[[Head], object]]] = {
     "nothing": (1, lambda head: None),
     "weighting": (4, lambda head: head.weigh_keywords(0.9, 0.4)),
-    "null slot": (5, lambda head: head.open_null_slot(0.3, 2.0)),
     "memory": (10, lambda head: setattr(head, "memory", memory())),
     "second stage": (11, lambda head: setattr(head, "second_stage", stage())),
     "score": (12, lambda head: setattr(head, "score", new_score("general", head.encoder_dim))),
@@ -85,7 +84,7 @@ def test_each_part_by_itself_has_its_format(store: Store, name: str) -> None:
 
 
 def test_of_several_parts_the_newest_counts(store: Store) -> None:
-    order = ["weighting", "null slot", "memory", "second stage", "output", "excitation", "reranker"]
+    order = ["weighting", "memory", "second stage", "output", "excitation", "reranker"]
     for count in range(2, len(order) + 1):
         assert format_of(store, opened(order[:count])) == PARTS[order[count - 1]][0]
     assert format_of(store, opened([*order, "lending"])) == 16
@@ -111,7 +110,7 @@ def test_both_forms_have_every_part(store: Store, name: str) -> None:
     assert fixed is not None
     assert not module.training
     for loaded in (module, fixed):
-        for number in ("keyword_weight", "log_temperature", "mixture_logits", "bm25", "null_slot"):
+        for number in ("keyword_weight", "log_temperature", "mixture_logits", "bm25"):
             expected, found = getattr(head, number), getattr(loaded, number)
             assert (found is None) == (expected is None), number
             if expected is not None:

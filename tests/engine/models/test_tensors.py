@@ -75,7 +75,6 @@ def test_more_dimensions_than_a_weight_has_are_refused(dimensions: int, name: st
 def test_every_part_of_a_head_comes_back() -> None:
     head = Head(DIM, heads=2, rank=2)
     head.weigh_keywords(0.7, 0.3)
-    head.open_null_slot(0.25)
     head.open_output(3)
     head.open_excitation(5)
     with torch.no_grad():

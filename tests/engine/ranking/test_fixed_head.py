@@ -22,7 +22,6 @@ from dsearch.engine.models import memory as models_memory
 from dsearch.engine.snapshot.fresh import SnapshotTokens
 from dsearch.evaluation.confidence import EVIDENCE, Calibration
 from dsearch.evaluation.logistic import Logistic
-from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
 from dsearch.index.tokens.table import GatheredTokens
 from dsearch.search_options import SearchOptions
 from dsearch.store import MemoryRow
@@ -50,14 +49,12 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 
-def random_head(seed: int, *, slot: bool, weighting: bool, **shape: Any) -> Head:
+def random_head(seed: int, *, weighting: bool = False, **shape: Any) -> Head:
     torch.manual_seed(seed)
     head = Head(32, **shape)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter += 0.25 * torch.randn_like(parameter)
-    if slot:
-        head.open_null_slot(2.0, 0.8)
     if weighting:
         head.weigh_keywords(0.9, 0.3)
     return head
@@ -105,7 +102,7 @@ def test_random_heads_answer_as_in_torch(
     collection: Collection, shape: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collection.upsert([Document("fresh", "cheese and bread and numbers", title="honey bread")])
-    head = random_head(seed, slot=seed == 1, weighting=seed == 2, **HEADS[shape])
+    head = random_head(seed, weighting=seed == 2, **HEADS[shape])
     version = collection.add_model(head, {})
     for options in SEARCHES.values():
         compare(collection, version, monkeypatch, explain=True, **options)
@@ -115,7 +112,7 @@ def test_random_heads_answer_as_in_torch(
 def test_documents_of_several_passages_too(
     long: Collection, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = long.add_model(random_head(5, slot=True, weighting=False, **HEADS[shape]), {})
+    version = long.add_model(random_head(5, **HEADS[shape]), {})
     for options in (
         {},
         {"mode": "dense", "candidates": 3, "coverage": True},
@@ -130,7 +127,7 @@ def test_the_untrained_version(collection: Collection, monkeypatch: pytest.Monke
 
 
 def test_vectors_in_place_of_texts(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = collection.add_model(random_head(7, slot=False, weighting=False, heads=2), {})
+    version = collection.add_model(random_head(7, heads=2), {})
     vectors = np.random.default_rng(0).normal(size=(2, 32))
     answers = [
         collection.answer(["", "bread"], SearchOptions(model=version), given)
@@ -141,11 +138,8 @@ def test_vectors_in_place_of_texts(collection: Collection, monkeypatch: pytest.M
             close(asdict(one), asdict(same))
 
 
-@pytest.mark.parametrize("slot", [False, True])
-def test_shares_of_heads_by_the_query(
-    collection: Collection, slot: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head = random_head(int(slot), slot=slot, weighting=False, heads=3)
+def test_shares_of_heads_by_the_query(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = random_head(0, heads=3)
     moved_from_the_start(head.open_excitation(4))
     version = collection.add_model(head, {})
     for options in SEARCHES.values():
@@ -186,7 +180,7 @@ def test_a_query_memory(
 ) -> None:
     monkeypatch.setattr(models_memory, "INDEXED_FROM", 8 if indexed else 10_000)
     monkeypatch.setattr(models_memory, "LENDERS_FROM", 4 if indexed else 10_000)
-    head = random_head(seed, slot=seed == 1, weighting=False, heads=1 + seed)
+    head = random_head(seed, heads=1 + seed)
     head.memory = memory_over(collection, seed, lending=1 - seed / 2, contributors=seed == 1)
     version = collection.add_model(head, {})
     fixed = collection.ranking_head(version)
@@ -207,7 +201,7 @@ def test_a_query_memory(
 def test_rows_that_were_added_later_are_in_both(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = random_head(0, slot=False, weighting=False)
+    head = random_head(0)
     head.memory = memory_over(collection, 0, lending=1.0, contributors=False)
     version = collection.add_model(head, {})
     collection.promote(version)
@@ -231,7 +225,7 @@ def test_a_second_stage(
     collection.ingest(documents, second_stage=True)
     dims = collection.snapshot.token_dims
     assert dims is not None
-    head = random_head(seed, slot=seed == 1, weighting=False, heads=1 + seed)
+    head = random_head(seed, heads=1 + seed)
     head.second_stage = SecondStage(dims)
     if seed < 2:  # else with the weights of the start: no feature counts
         moved_from_the_start(head.second_stage)
@@ -270,12 +264,11 @@ def calibration(seed: int) -> Calibration:
     def logistic(width: int) -> Logistic:
         return Logistic([0.0] * width, [1.0] * width, random.normal(size=width).tolist(), 0.1)
 
-    right, fits, near = map(logistic, (len(EVIDENCE), len(EVIDENCE), len(NEAR_EVIDENCE)))
-    return Calibration(right, fits, 0.01, 0.2, "judgements", 60, 20, NearCalibration(near, 0.3, 60))
+    return Calibration(logistic(len(EVIDENCE)), logistic(len(EVIDENCE)), 0.01, 0.2, "judgements", 60, 20)
 
 
 def test_a_learned_score_is_left_to_torch(collection: Collection) -> None:
-    head = random_head(0, slot=False, weighting=False, heads=2)
+    head = random_head(0, heads=2)
     head.score = new_score("general", head.encoder_dim)
     version = collection.add_model(head, {})
     assert isinstance(collection.ranking_head(version), Head)

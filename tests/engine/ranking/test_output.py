@@ -39,13 +39,13 @@ def test_sequences_have_each_array_text_and_id_by_step() -> None:
     def ids_of(positions: np.ndarray) -> list[list[str]]:
         return [[f"d{at}" for at in row if at >= 0] for row in positions.tolist()]
 
-    flat = output(texts=texts, ids_of=ids_of, null_weight=numbers(FLAT), documents=np.arange(FLAT))
+    flat = output(texts=texts, ids_of=ids_of, covered_mass=numbers(FLAT), documents=np.arange(FLAT))
     found = in_sequences(flat, (BATCH, STEPS))
     assert found.context.shape == (BATCH, STEPS, 5)
     assert found.dense.shape == (BATCH, STEPS, HEADS, CANDIDATES)
     assert found.positions.shape == (BATCH, STEPS, CANDIDATES)
-    assert found.null_weight is not None
-    assert found.null_weight.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found.covered_mass is not None
+    assert found.covered_mass.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert found.documents is not None
     assert found.documents.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert found.texts == [texts[:STEPS], texts[STEPS:]]

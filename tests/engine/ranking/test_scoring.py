@@ -1,4 +1,4 @@
-"""Weights that follow from scores: heads, null slot, and documents beyond the candidates."""
+"""Weights that follow from scores: of heads, and of documents beyond the candidates."""
 
 from __future__ import annotations
 
@@ -7,28 +7,19 @@ import pytest
 import torch
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.null_slot import null_weights
 from dsearch.engine.ranking.scoring import Weighing, by_score_then_position, held_below, rows_at
 from dsearch.engine.ranking.second_stage import StageTerms
 
 RAW = torch.tensor(
     [[[0.3, 0.9, 0.5, 0.1], [0.2, 0.4, 0.8, 0.3]], [[0.1, 0.2, 0.3, 0.0], [0.7, 0.1, 0.2, 0.0]]]
 )
-FIRST = RAW.flip(-1) * 2
 MASK = torch.tensor([[True, True, True, True], [True, True, True, False]])
 SHARES = torch.tensor([0.25, 0.75])
 T = 0.2
 
 
-def head_of(slot: bool = True) -> Head:
-    head = Head(4, heads=2)
-    if slot:
-        head.open_null_slot(0.5, 2.0)
-    return head
-
-
 def weighing(**changes: object) -> Weighing:
-    return Weighing(**{"head": head_of(), "mixture": SHARES, "temperature": T, "slot": True, **changes})  # type: ignore[arg-type]
+    return Weighing(**{"head": Head(4, heads=2), "mixture": SHARES, "temperature": T, **changes})  # type: ignore[arg-type]
 
 
 def softmaxes(mask: torch.Tensor | None = MASK) -> torch.Tensor:
@@ -37,41 +28,25 @@ def softmaxes(mask: torch.Tensor | None = MASK) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("mask", [None, MASK], ids=["all", "padded"])
-def test_the_null_slot_decides_by_the_first_stage(mask: torch.Tensor | None) -> None:
-    """It was fitted to those scores, not to what a second stage made of them."""
-    present = torch.ones_like(MASK) if mask is None else mask
+def test_weights_are_the_mixed_softmaxes(mask: torch.Tensor | None) -> None:
     with torch.no_grad():
-        for first in (None, FIRST):
-            found = weighing().weighed(RAW, mask, first)
-            slot = head_of().null_slot
-            assert slot is not None
-            nothing = null_weights(slot, RAW if first is None else first, present, T, SHARES)
-            assert found.nothing is not None
-            torch.testing.assert_close(found.nothing, nothing)
-            torch.testing.assert_close(found.by_head, softmaxes(mask) * (1 - nothing)[:, None, None])
-            torch.testing.assert_close(found.mixed, (found.by_head * SHARES[:, None]).sum(1))
-
-
-def test_without_a_slot_weights_are_the_mixed_softmaxes() -> None:
-    with torch.no_grad():
-        for one in (weighing(slot=False), weighing(head=head_of(slot=False))):
-            found = one.weighed(RAW, MASK)
-            assert found.nothing is None
-            torch.testing.assert_close(found.by_head, softmaxes())
-            torch.testing.assert_close(found.mixed.sum(1), torch.ones(2))
+        found = weighing().weighed(RAW, mask)
+        torch.testing.assert_close(found.by_head, softmaxes(mask))
+        torch.testing.assert_close(found.mixed, (found.by_head * SHARES[:, None]).sum(1))
+        torch.testing.assert_close(found.mixed.sum(1), torch.ones(2))
 
 
 @pytest.mark.parametrize(
     ("pooling", "expected"), [("hard", [[0, 1, 0, 0], [0, 0, 1, 0]]), ("uniform", [[0.25] * 4] * 2)]
 )
 def test_other_poolings(pooling: str, expected: list[list[float]]) -> None:
-    found = weighing(slot=False, pooling=pooling).weighed(RAW, MASK)
+    found = weighing(pooling=pooling).weighed(RAW, MASK)
     torch.testing.assert_close(found.by_head[0], torch.tensor(expected, dtype=torch.float32))
 
 
 def test_documents_beyond_have_the_candidates_denominator_and_share_nothing() -> None:
     beyond = torch.tensor([[False, False, True, True], [False, True, False, False]])
-    found = weighing(slot=False, beyond=beyond).weighed(RAW, MASK)
+    found = weighing(beyond=beyond).weighed(RAW, MASK)
     sharing = MASK & ~beyond
     logits = RAW / T
     inside = logits.masked_fill(~sharing[:, None], -torch.inf)
@@ -81,8 +56,8 @@ def test_documents_beyond_have_the_candidates_denominator_and_share_nothing() ->
 
 
 def test_scores_order_as_weights_do_and_are_raw_with_one_head() -> None:
-    scores = weighing(slot=False).scores(RAW, MASK)
-    weights = weighing(slot=False).weighed(RAW, MASK).mixed
+    scores = weighing().scores(RAW, MASK)
+    weights = weighing().weighed(RAW, MASK).mixed
     assert torch.equal(scores.argsort(descending=True), weights.argsort(descending=True))
     assert scores[1, 3] == -torch.inf
     alone = Weighing(Head(4), torch.ones(1), T)
@@ -99,7 +74,7 @@ def test_documents_beyond_are_ordered_by_the_scale_of_the_candidates(mask: torch
     partition = inside.logsumexp(-1, keepdim=True)
     weights = (SHARES[:, None] * (RAW / T - partition).exp()).sum(1)
     expected = T * (weights.log() + (SHARES[:, None] * partition).sum(1))
-    found = weighing(slot=False, beyond=beyond).scores(RAW, mask)
+    found = weighing(beyond=beyond).scores(RAW, mask)
     torch.testing.assert_close(found, expected.masked_fill(~present, -torch.inf))
 
 

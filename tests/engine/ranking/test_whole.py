@@ -90,27 +90,20 @@ def test_it_is_attention_over_candidates_that_are_all(
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("part", ["past queries", "null slot"])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_parts_of_a_head_have_their_place_over_all(
-    many: Collection, encoder: HashingEncoder, heads: int, part: str
-) -> None:
+def test_past_queries_have_their_part_over_all(many: Collection, encoder: HashingEncoder, heads: int) -> None:
     states = torch.as_tensor(encoder.encode_queries(TEXTS))
     outputs: list[SearchOutput] = []
     over: Any
     for over, candidates in (("all", 20), ("candidates", 1000)):
         head = opened_head(heads)
-        if part == "null slot":
-            head.open_null_slot(20.0, 1.0)
-        else:
-            head.memory = memory_of_judged(many, ["word1 word2"], [{"m50": 1.0, "m60": 2.0}], strength=0.4)
+        head.memory = memory_of_judged(many, ["word1 word2"], [{"m50": 1.0, "m60": 2.0}], strength=0.4)
         with torch.no_grad():
             layer = SearchLayer(many.snapshot, head, over=over, candidates=candidates, hops=1)
             outputs.append(layer(states, TEXTS))
     every, listed = outputs
-    for share in (every.memory, every.null_weight):
-        assert share is None or share.max() > 0.05
-    assert (every.null_weight is None) == (every.memory is not None)
+    assert every.memory is not None
+    assert every.memory.max() > 0.05
     torch.testing.assert_close(every.context, listed.context, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(every.weights[:, :20], listed.weights[:, :20], atol=1e-5, rtol=1e-4)
 

@@ -42,13 +42,11 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         yield made
 
 
-def head_of(heads: int, slot: bool) -> Head:
+def head_of(heads: int) -> Head:
     head = Head(32, heads=heads, rank=4)
     with torch.no_grad():
         for parameter in [*head.query_parameters(), head.mixture_logits]:
             parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(heads))
-    if slot:
-        head.open_null_slot(0.4, 2.0)
     head.second_stage = SecondStage(4, strength=2.0)
     with torch.no_grad():
         head.second_stage.feature_weights += torch.linspace(-1.0, 1.0, len(head.second_stage.feature_weights))
@@ -70,22 +68,20 @@ def output_of(staged: Collection, head: Head, stages: int) -> tuple[Any, SearchL
         return layer.ranked(states, QUERIES, asked), layer
 
 
-@pytest.mark.parametrize("slot", [False, True], ids=["plain", "null slot"])
 @pytest.mark.parametrize("heads", [1, 3])
 def test_it_is_that_of_the_first_stage_though_the_second_orders_otherwise(
-    staged: Collection, heads: int, slot: bool
+    staged: Collection, heads: int
 ) -> None:
-    head = head_of(heads, slot)
+    head = head_of(heads)
     (first, plain), (second, layer) = output_of(staged, head, 1), output_of(staged, head, 2)
     assert not np.array_equal(first.positions, second.positions)
     expected, found = evidence_of_rankings(first, plain), evidence_of_rankings(second, layer)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("slot", [False, True], ids=["plain", "null slot"])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_parts_of_heads_are_mixed_by_their_shares(staged: Collection, heads: int, slot: bool) -> None:
-    head = head_of(heads, slot)
+def test_parts_of_heads_are_mixed_by_their_shares(staged: Collection, heads: int) -> None:
+    head = head_of(heads)
     output, layer = output_of(staged, head, 1)
     shares = head.mixture.detach().numpy().astype(np.float64)[:, None]
     dense, keyword = ((part.numpy() * shares).sum(1) for part in (output.dense, output.keyword))
@@ -95,7 +91,6 @@ def test_parts_of_heads_are_mixed_by_their_shares(staged: Collection, heads: int
         keyword,
         output.weights.double().numpy(),
         output.positions >= 0,
-        output.null_weight.double().numpy() if slot else None,
     )
     np.testing.assert_allclose(evidence_of_rankings(output, layer), expected, atol=1e-6)
     assert expected.any(axis=1).all()
@@ -103,7 +98,7 @@ def test_parts_of_heads_are_mixed_by_their_shares(staged: Collection, heads: int
 
 def test_a_hundred_candidates_count(staged: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.CANDIDATES == 100
-    output, layer = output_of(staged, head_of(1, slot=False), 1)
+    output, layer = output_of(staged, head_of(1), 1)
     whole = evidence_of_rankings(output, layer)
     monkeypatch.setattr(module, "CANDIDATES", 5)
     few = evidence_of_rankings(output, layer)
@@ -113,21 +108,20 @@ def test_a_hundred_candidates_count(staged: Collection, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("source", ["judgements", "documents"])
 def test_a_probability_is_said_only_where_judgements_gave_it(staged: Collection, source: str) -> None:
-    output, layer = output_of(staged, head_of(1, slot=False), 1)
+    output, layer = output_of(staged, head_of(1), 1)
     estimates = [
         SimpleNamespace(fits=fits, right=right) for fits, right in ((True, 0.8), (False, 0.9), (True, 0.1))
     ]
     given: list[Any] = []
 
-    def estimated(rows: np.ndarray, near: Any) -> list[Any]:
-        given.append((rows, near))
+    def estimated(rows: np.ndarray) -> list[Any]:
+        given.append(rows)
         return estimates
 
     calibration: Any = SimpleNamespace(estimates=estimated, source=source, queries=70, floor=0.25)
     found = confidences(output, layer, calibration)
-    ((rows, near),) = given
+    (rows,) = given
     np.testing.assert_array_equal(rows, evidence_of_rankings(output, layer))
-    assert near is output.near_evidence
     assert [one.verdict for one in found] == ["likely", "nothing fits", "unlikely"]
     expected = [0.8, 0.9, 0.1] if source == "judgements" else [None] * 3
     assert [one.probability for one in found] == expected

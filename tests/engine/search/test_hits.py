@@ -20,7 +20,7 @@ def output(**more: Any) -> Any:
     positions = np.array([[4, 2, 9, -1], [1, -1, -1, -1], [-1, -1, -1, -1]])
     scores = torch.tensor([[3.0, 2.0, 1.0, -math.inf], [0.5, *[-math.inf] * 3], [-math.inf] * 4])
     weights = torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0, 0, 0], [0.0, 0, 0, 0]])
-    return SimpleNamespace(positions=positions, scores=scores, weights=weights, null_weight=None, **more)
+    return SimpleNamespace(positions=positions, scores=scores, weights=weights, **more)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,7 @@ def test_a_summary_has_the_number_of_candidates_and_their_spread() -> None:
     assert [one.entropy for one in summaries] == pytest.approx([expected, 0.0, 0.0])
     assert [math.copysign(1, one.entropy) for one in summaries] == [1, 1, 1]  # never −0
     assert [one.covered_mass for one in summaries] == [0.5, 1.0, 0.0]
-    with_slot = output()
-    with_slot.null_weight = torch.tensor([0.25, 0.0, 1.0])
-    assert [one.null_weight for one in summaries_of(with_slot, None)] == [0.25, 0.0, 1.0]
-    assert [one.covered_mass for one in summaries_of(with_slot, None)] == [None] * 3
+    assert [one.covered_mass for one in summaries_of(output(), None)] == [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 import torch
 from support.cluster_checks import sharded
 from support.fakes import HashingEncoder
-from torch import nn
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
@@ -29,8 +28,8 @@ Search = Callable[..., SearchResult]
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
-    """700 documents, some of several passages; v1 with three heads and hops, v2 with a null slot and a second
-    stage, v3 with a high temperature."""
+    """700 documents, some of several passages; v1 with three heads and hops, v2 with a second stage, v3
+    with a high temperature."""
     draw = np.random.default_rng(0)
     with SearchEngine(tmp_path_factory.mktemp("weights") / "home", encoder=HashingEncoder) as engine:
         made = engine.create("words", passages=PassageOptions(tokens=16, overlap=4))
@@ -42,12 +41,10 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         stage = SecondStage(made.snapshot.token_dims or 0)
         with torch.no_grad():
             stage.feature_weights.fill_(0.1)
-        nothing = Head(32)
-        nothing.null_slot = nn.Parameter(torch.tensor([3.0, 0.4]))
         warm = Head(32)
         with torch.no_grad():
             warm.log_temperature.fill_(np.log(0.5))
-        for head in (several, nothing.reranking(stage), warm):
+        for head in (several, Head(32).reranking(stage), warm):
             save_model(made.store, head.eval(), parent="v0", record={})
         yield made
 
@@ -105,11 +102,9 @@ def test_weights_are_the_same_for_every_limit(
         assert attention.candidates == first.candidates
         assert attention.entropy == pytest.approx(first.entropy, rel=1e-4)
         assert attention.covered_mass == pytest.approx(first.covered_mass, rel=1e-4)
-        assert attention.null_weight == pytest.approx(first.null_weight)
     everything = [hit for page in by_cursor(search, 30, **options) for hit in page.hits]
-    nothing = first.null_weight or 0.0
     assert len(everything) == first.candidates
-    assert sum(hit.weight for hit in everything) == pytest.approx(1 - nothing, abs=1e-4)
+    assert sum(hit.weight for hit in everything) == pytest.approx(1, abs=1e-4)
 
 
 @pytest.mark.parametrize("place", ["machine", "shards"])

@@ -51,7 +51,6 @@ def test_a_hit_is_written_without_what_was_not_requested() -> None:
             "terms": {},
             "shares": [1.0],
             "mixing": 0.0,
-            "null_weight": None,
             "memory": 0.0,
             "past_queries": [],
             "second_stage": 0.0,

@@ -28,27 +28,6 @@ checked = guarded(manager.Tasks, "_cancelled", lock="_changed", free=("_run", "_
 # ---- what tasks do
 
 
-def test_a_null_slot_is_learned_from_queries_that_nothing_answers(
-    client: TestClient, papers: Collection
-) -> None:
-    """Those of words that no document has are judged 0; later searches say how far nothing fits."""
-    nothing = {f"n{i}": f"zebra{i} quantum{i}" for i in range(12)}
-    body = {
-        "queries": {**JUDGED["queries"], **nothing},
-        "judgements": {**JUDGED["judgements"], **{id: {"a0": 0} for id in nothing}},
-        "epochs": 1,
-        "accept": True,
-        "null_slot": True,
-    }
-    trained = ended(client, ask(client, "train", body))
-    assert trained["state"] == "done", trained
-    weights = [
-        client.get(f"{URL}/search", params={"q": query}).json()["attention"]["null_weight"]
-        for query in ("zebra3 quantum3", next(iter(JUDGED["queries"].values())))
-    ]
-    assert 0 < weights[1] < weights[0] < 1
-
-
 def test_train_evaluate_and_refresh(client: TestClient, papers: Collection) -> None:
     train = ask(client, "train", {**JUDGED, "epochs": 3, "accept": True, "query_side": "mlp"})
     evaluate = ask(client, "evaluate", JUDGED)

@@ -54,8 +54,6 @@ def _heads(papers: Collection) -> dict[str, Head]:
     for score in ("additive", "general", "gaussian"):
         heads[f"learned {score}"] = Head(32)
         heads[f"learned {score}"].score = new_score(score, 32, 5)
-    heads["null slot"] = Head(32)
-    heads["null slot"].open_null_slot(2.0, 0.5)
     heads["hops"] = Head(32)
     heads["hidden layer"] = Head(32, heads=2, rank=3, query_side="mlp")
     heads["memory"] = Head(32)

@@ -26,7 +26,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 PARENTS = (
     *(None, "v0", "", "v1", "v00", "v-1", "v99999999999", "v٣", "0", "v0\0", "../v0", "v0" * 200, "{}"),
 )
-NAMES = ("x", "", "\0", "query_delta", "query_out", "bm25", "null_slot")
+NAMES = ("x", "", "\0", "query_delta", "query_out", "bm25")
 NUMBERS = (b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff\xff\x7f\xff", b"\1\0\0\0")  # NaN, inf, largest, tiny
 
 
@@ -34,7 +34,6 @@ def heads(dimension: int) -> list[bytes]:
     """Bodies that are heads, of each kind."""
     weighted = Head(dimension)
     weighted.weigh_keywords(1.2, 0.75)
-    weighted.open_null_slot(0.0)
     made = (
         Head(dimension),
         Head(dimension, heads=2, rank=2),

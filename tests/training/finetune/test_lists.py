@@ -1,17 +1,12 @@
-"""Candidates of judged queries: padded, chosen, ranked, and as evidence of an answer."""
+"""Candidates of judged queries: padded, chosen, ranked."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
-import pytest
 import torch
 
 from dsearch.attention.late_interaction import FEATURES
-from dsearch.training.finetune import lists as module
-from dsearch.training.finetune.lists import CandidateLists, near_calibration, near_rows
+from dsearch.training.finetune.lists import CandidateLists
 
 TERMS = 1 + len(FEATURES)
 
@@ -28,39 +23,6 @@ def lists(positions: list[list[int]], grades: list[list[float]], first: int = 0)
         np.arange(first, first + len(positions)),
         True,
     )
-
-
-@pytest.fixture
-def presence(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> Any:
-    """Which candidates count as evidence."""
-    monkeypatch.setattr(module, "near_evidence", lambda scores, strength: scores.present.tolist())
-    tokens: Any = [SimpleNamespace(weights=None)] * 9
-    return lambda of, answers="all": near_rows(of, tokens, answers)
-
-
-ONE = lists([[4, 2, 7, 9, -1]], [[0, 1, 0, 2, 0]])
-
-
-def test_evidence_without_the_right_ones_and_as_many_with_them(presence: Any) -> None:
-    """Both have two candidates: a fit to them cannot tell an answer by the number."""
-    assert presence(ONE) == [[True, True, True, True, False]]
-    assert presence(ONE, "hidden") == [[True, False, True, False, False]]
-    assert presence(ONE, "as many") == [[True, True, False, False, False]]
-    none = lists([[1, 2, -1]], [[0, 0, 0]])
-    for answers in ("all", "hidden", "as many"):
-        assert presence(none, answers) == [[True, True, False]]
-
-
-def test_only_queries_with_an_answer_are_fitted(
-    monkeypatch: pytest.MonkeyPatch, presence: Any, unchecked: None
-) -> None:
-    given: list[Any] = []
-    monkeypatch.setattr(module, "calibrate_near", lambda *rows: given.extend(rows))
-    tokens: Any = [SimpleNamespace(weights=None)] * 9
-    both = CandidateLists.joined([ONE, lists([[1, 2]], [[0, 0]], first=1)])
-    near_calibration(both, tokens)
-    assert [np.array(rows).sum(1).tolist() for rows in given] == [[2], [2]]
-    assert near_calibration(lists([[1]], [[0]]), tokens) is None
 
 
 def test_lists_of_different_lengths_are_joined_with_nothing_behind() -> None:

@@ -16,17 +16,13 @@ from support.training.second_stages import judged_collection
 
 from dsearch.attention.late_interaction import FEATURES, RerankerIdentity
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot.tokens_of_query import query_tokens
-from dsearch.evaluation.confidence import Calibration
-from dsearch.evaluation.logistic import Logistic
-from dsearch.evaluation.near import NEAR_EVIDENCE, NearCalibration
 from dsearch.training import TrainingOptions, finetune
 from dsearch.training.confidence import calibrate_by_documents, ranked_examples
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune import second_stage as stages
-from dsearch.training.finetune.lists import CandidateLists, lists_of, near_rows
+from dsearch.training.finetune.lists import CandidateLists, lists_of
 from dsearch.training.finetune.second_stage import (
     MIN_QUERIES,
     PULLS,
@@ -225,7 +221,7 @@ def test_lists_are_of_the_queries_that_they_name(judged: tuple[Collection, Examp
     np.testing.assert_array_equal(part.positions, whole.positions[4:])
     np.testing.assert_array_equal(part.grades, whole.grades[4:])
     torch.testing.assert_close(part.scores, whole.scores[4:])
-    np.testing.assert_allclose(near_rows(part, tokens), near_rows(whole, tokens)[4:], atol=1e-6)
+    torch.testing.assert_close(part.features, whole.features[4:])
     assert whole.grades[4:].any()
 
 
@@ -288,38 +284,3 @@ def test_a_head_of_an_earlier_checkpoint_is_followed_and_calibrated(
         assert sorted(query for fold in trained.folds for query in fold.queries) == [*range(len(examples))]
         changes.append(sum(float(fold.heads["head"].query_delta.detach().norm()) for fold in trained.folds))
     assert 0 < changes[0] < changes[1]
-
-
-def test_evidence_that_nothing_fits_is_that_of_the_search(judged: tuple[Collection, Examples]) -> None:
-    """What is fitted is what a search of two stages sees; without its answer a query looks worse."""
-    collection, examples = judged
-    tokens = tokens_of(collection, examples.texts, examples.snapshot)
-    head = collection.head("v0")
-    lists = lists_of(examples, tokens, head, range(len(examples)))
-    layer = SearchLayer(examples.snapshot, head, stages=2)
-    served = layer.ranked(torch.as_tensor(examples.states), examples.texts, tokens).near_evidence
-    assert served is not None
-    np.testing.assert_allclose(near_rows(lists, tokens), served, atol=1e-4)
-    hidden, as_many = near_rows(lists, tokens, "hidden"), near_rows(lists, tokens, "as many")
-    assert (hidden[:, 0] <= as_many[:, 0] + 1e-6).all()
-    assert not np.allclose(hidden, as_many)
-    untold = lists_of(examples, tokens, head, range(len(examples)))
-    untold.grades[:] = 0  # without right documents nothing is hidden
-    np.testing.assert_allclose(near_rows(untold, tokens, "hidden"), near_rows(untold, tokens, "as many"))
-
-
-def test_two_stages_say_that_nothing_fits(judged: tuple[Collection, Examples]) -> None:
-    """The second stage's own fit refuses a query that the first stage's lets through."""
-    collection, _ = judged
-    even = Logistic([0.0], [1.0], [0.0], 0.0)
-    weights = [0.0] * len(NEAR_EVIDENCE)
-    refusing = NearCalibration(Logistic(weights, [1.0] * len(weights), weights, 0.0), 0.9, 60)
-    calibration = Calibration(even, even, 0.1, 0.0, "judgements", 60, 60, refusing)
-    collection.calibrations.keep("v0", calibration)
-    assert collection.calibrations.of("v0").near == refusing  # type: ignore[union-attr]
-    text = "a1 b1 c1"
-    one, two = collection.search(text), collection.search(text, stages=2)
-    assert one.confidence is not None
-    assert two.confidence is not None
-    assert one.confidence.verdict != "nothing fits"
-    assert two.confidence.verdict == "nothing fits"

@@ -24,8 +24,8 @@ from dsearch.training.finetune.strength import (
     OF_STRENGTH,
     chosen_strength,
     fit_strength,
+    strength_behind,
     terms_of,
-    with_strength,
 )
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.registry import register_second_stage, starting_version
@@ -109,7 +109,7 @@ class Fitted:
     def fit(self, examples: Examples, tokens: Any, head: Head, base: str, **more: Any) -> Any:
         assert len(tokens) == len(examples)
         self.given.append((examples, head, base))
-        return SimpleNamespace(record={"near": {"a": "fit"}})
+        return SimpleNamespace()
 
 
 def tuned_search(passed: bool) -> TunedSearch:
@@ -120,20 +120,16 @@ def tuned_search(passed: bool) -> TunedSearch:
 def test_the_strength_is_fitted_behind_what_answers_after_the_tuning(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tuned search if it passed, whose record tells of it; else the untrained one, where it is live."""
+    """The tuned search if it passed; else the untrained one, where it is live."""
     collection, queries, judgements = judged_collection(engine)
     examples, fitted = examples_from_judgements(collection, queries, judgements), Fitted(monkeypatch)
     passed, refused = tuned_search(True), tuned_search(False)
-    told, stage = with_strength(collection, passed, examples, gate=Gate(), seed=0)
-    assert stage is not None
+    assert strength_behind(collection, passed, examples, gate=Gate(), seed=0) is not None
     assert fitted.given[-1][1:] == (passed.head, "tuned")
-    assert told.record[RECORDED] == {"floor": 0.0, "near": {"a": "fit"}}
-    told, stage = with_strength(collection, refused, examples, gate=Gate(), seed=0)
-    assert stage is not None
+    assert strength_behind(collection, refused, examples, gate=Gate(), seed=0) is not None
     assert fitted.given[-1][1:] == (collection.head("v0"), "start")
-    assert told is refused
     collection.promote(collection.add_model(Head(32), {"scope": "head"}))
-    assert with_strength(collection, refused, examples, gate=Gate(), seed=0) == (refused, None)
+    assert strength_behind(collection, refused, examples, gate=Gate(), seed=0) is None
 
 
 def test_of_many_queries_some_are_drawn_for_the_strength(
@@ -143,7 +139,7 @@ def test_of_many_queries_some_are_drawn_for_the_strength(
     examples, fitted = examples_from_judgements(collection, queries, judgements), Fitted(monkeypatch)
     monkeypatch.setattr(strength, "MOST_QUERIES", 9)
     for seed in (0, 0, 1):
-        with_strength(collection, tuned_search(True), examples, gate=Gate(), seed=seed)
+        strength_behind(collection, tuned_search(True), examples, gate=Gate(), seed=seed)
     one, same, other = (given[0].states for given in fitted.given)
     assert len(one) == 9
     np.testing.assert_array_equal(one, same)

@@ -24,7 +24,6 @@ from dsearch.training import (
     finetune,
     register,
 )
-from dsearch.training.finetune.null_slot import trained_without
 from dsearch.training.gate.gate import GateReport, Verdict, judge, judge_candidates
 from dsearch.training.gate.held_out import Answers, Headroom
 from dsearch.training.gate.selection import (
@@ -35,7 +34,6 @@ from dsearch.training.gate.selection import (
     kept_hop,
     kept_served,
     part_of_the_way,
-    reweighed,
 )
 from dsearch.training.ranking import Ranking
 from dsearch.training.tune import DEFAULT, Trials, TunedSearch, setting_of
@@ -231,19 +229,12 @@ def test_where_both_pass_the_head_must_beat_the_tuned_search_as_well() -> None:
     [("passed", "passed", "head"), ("refused", "passed", "tuned"), ("refused", "refused", None)],
 )
 def test_what_was_refused_does_not_go_live(head: Verdict, tuned: Verdict, live: str | None) -> None:
-    """Nor is it told how a search of two stages sees that nothing fits."""
     of_head, of_tuned = (replace(judge(None, None), verdict=verdict) for verdict in (head, tuned))
     record = {RECORDED: {"floor": 0.0}}
     searched = TunedSearch(Head(8), DEFAULT, {}, of_tuned, 0.0, record)
     room = Headroom(1, 1, 0.5, 0.5, 0.5)
     trained = TrainingResult(Head(8), 1, room, of_head, 0.0, record, tuned=searched)
     assert trained.goes_live == live
-    told = trained.with_near({"a": "fit"})
-    assert told.tuned is not None
-    assert ("near" in told.record[RECORDED], "near" in told.tuned.record[RECORDED]) == (
-        live == "head",
-        live == "tuned",
-    )
 
 
 def test_a_head_must_beat_what_answers_now() -> None:
@@ -347,18 +338,6 @@ def test_the_head_that_goes_live_is_of_the_checkpoint_that_was_chosen(
     monkeypatch.setattr(observer, "epoch", lambda stage, epoch: stages.append(stage))
     trained = finetune(misled, replace(IDLE, epochs=2, tune=False), observer=observer)
     assert trained.epochs == stages.count("train") == 1
-
-
-def test_a_head_trained_again_weighs_keywords_as_the_first_did(misled: Examples) -> None:
-    """The factor is applied once, though training starts from the weight that is served."""
-    options = replace(IDLE, tune=False)
-    first = finetune(misled, options)
-    first = replace(first, head=reweighed(first.head, 1.6), keyword_factor=1.6)
-    again = trained_without(first, misled, [0], options)
-    assert setting_of(again)[0] == pytest.approx(1.6 * DEFAULT[0], abs=1e-3)
-    assert again.query_delta.any()
-    begun = trained_without(replace(first, share=0.0), misled, [0], options)
-    assert not begun.query_delta.any()
 
 
 @pytest.mark.parametrize(("heads", "excited"), [(1, False), (3, False), (3, True)])

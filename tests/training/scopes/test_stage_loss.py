@@ -142,8 +142,7 @@ def test_a_version_answers_with_the_tokens_of_its_encoder(judged: tuple[Collecti
     weights[0] = 2.0
     stage = stage_with(examples.snapshot, weights)
     assert learned.second_stage is not None
-    record = {**learned.second_stage.record, "near": None}
-    version = register_second_stage(collection, stage, record, registered).live
+    version = register_second_stage(collection, stage, learned.second_stage.record, registered).live
     assert version is not None
     assert version == collection.live_model != base
     assert collection.encoder_of(version).identity == collection.encoder_of(base).identity

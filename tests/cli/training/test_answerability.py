@@ -1,4 +1,4 @@
-"""`dsearch train --null-slot` and what `dsearch evaluate` says of queries that nothing answers."""
+"""What `dsearch evaluate` says of queries that nothing answers."""
 
 from __future__ import annotations
 
@@ -41,35 +41,12 @@ def beir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_learned_saved_searched_and_evaluated(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("evaluate", "-c", "t", "--data", beir)
-    assert "20 unanswerable of 80 judged queries: AUROC" in capsys.readouterr().out
-    code = run("train", "-c", "t", "--data", beir, "--epochs", "1", "--null-slot", "--accept")
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    assert "null slot: 20 unanswerable of 80 judged queries: AUROC" in out
-    run("evaluate", "-c", "t", "--data", beir, "--json")
-    told = json.loads(capsys.readouterr().out)["answerability"]
-    assert told["unanswerable"] == 20
-    assert told["auroc"] > 0.8
-    assert told["calibration_error"] is not None
-    run("search", "thing3", "-c", "t", "--explain")
-    assert "for nothing fits" in capsys.readouterr().err
-
-
-def test_without_judgements_it_is_refused(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("train", "-c", "t", "--self-supervised", "--null-slot") == 1
-    assert "--null-slot learns from judged queries" in capsys.readouterr().err
-
-
-def test_queries_that_are_missing_are_told_before_anything_is_trained(
+def test_queries_that_nothing_answers_are_told_by_the_first_score(
     beir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    qrels = beir / "qrels" / "train.tsv"
-    qrels.write_text(
-        "".join(line for line in qrels.read_text().splitlines(True) if not line.startswith("n1"))
-    )
-    assert run("train", "-c", "t", "--data", beir, "--null-slot") == 1
-    err = capsys.readouterr().err
-    assert "9 judged queries that nothing answers and 60 that something does" in err
-    assert "headroom" not in err
+    run("evaluate", "-c", "t", "--data", beir)
+    assert "20 unanswerable of 80 judged queries: AUROC" in capsys.readouterr().out
+    run("evaluate", "-c", "t", "--data", beir, "--json")
+    found = json.loads(capsys.readouterr().out)["answerability"]
+    assert (found["answerable"], found["unanswerable"]) == (60, 20)
+    assert found["auroc"] > 0.8
