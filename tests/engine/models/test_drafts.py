@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, GradientQuery, attention_parts, calls, head_bytes, vjp
@@ -13,6 +14,7 @@ from dsearch.engine.models import drafts as bounds
 from dsearch.engine.models.drafts import DraftHeads
 from dsearch.errors import Gone, InvalidRequest
 
+checked = guarded(DraftHeads, "_drafts", free=("size", "__len__"))
 DIMENSION = 32
 
 
@@ -94,15 +96,36 @@ def test_a_draft_answers_as_the_version_would_and_leaves_nothing(collection: Col
         attention_parts(collection, asked)
 
 
-def test_bounds_of_drafts() -> None:
-    """All owners together have four times the bytes of one."""
-    of_heads = bounds._of_heads()
-    assert (of_heads.count, of_heads.owner_bytes, of_heads.all_bytes, of_heads.expiry_s) == (
-        8,
-        1 << 26,
-        1 << 28,
-        600,
-    )
+def test_the_least_recently_used_of_an_owner_makes_room_for_one_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_DRAFTS", 3)
+    kept = DraftHeads()
+    first, second, third = (kept.add(moved(0), "v0", "me").id for _ in range(3))
+    kept.get(first, "me")
+    fourth = kept.add(moved(0), "v0", "me").id
+    with pytest.raises(Gone):
+        kept.get(second, "me")
+    assert [kept.get(id, "me").id for id in (first, third, fourth)] == [first, third, fourth]
+
+
+def test_bytes_of_all_owners_are_bounded_and_others_go_first_used_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = DraftHeads()
+    first, second = kept.add(moved(0), "v0", "a"), kept.add(moved(0), "v0", "b")
+    monkeypatch.setattr(bounds, "MAX_BYTES", kept.size)
+    kept.get(first.id, "a")
+    third = kept.add(moved(0), "v0", "c")
+    assert kept.get(first.id, "a") == first
+    assert kept.get(third.id, "c") == third
+    with pytest.raises(Gone):
+        kept.get(second.id, "b")
+
+
+def test_ids_cannot_be_guessed() -> None:
+    kept = DraftHeads()
+    assert {len(kept.add(Head(4), "v0", str(owner)).id) for owner in range(10)} == {24}
 
 
 def test_the_size_of_a_draft_is_that_of_its_tensors() -> None:
