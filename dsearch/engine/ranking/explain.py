@@ -41,8 +41,8 @@ def explainer(
     """Return a function that explains a candidate's score, given the candidate's row and column in `output`.
 
     Args:
-        found: candidates.
-        layer: layer that found them.
+        output: candidates.
+        layer: layer that ranked them.
         texts: texts of the queries.
     """
     of_terms = explained(output, layer.head, layer.temperature)

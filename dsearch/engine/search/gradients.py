@@ -93,7 +93,7 @@ def attention_parts(
 
     Args:
         collection: what is attended to.
-        asked: the queries.
+        query: the queries.
         include: "keys" and "values" of the candidates; their "positions" and "texts"; "parts" (dense,
             keyword, head_weights); "slopes", which are left out over all documents, and with several hops
             or a memory (use `vjp`).
@@ -168,7 +168,7 @@ def vjp(
 
     Args:
         collection: what was attended to.
-        asked: as it was for `attention_parts`, with the stamp of its answer.
+        query: as it was for `attention_parts`, with the stamp of its answer.
         context: G, the gradient of the contexts.
         weights: g, a number for each candidate of each query, in the answer's order.
         scores: s, likewise.

@@ -91,7 +91,7 @@ def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> 
 
     Args:
         folder: folder of the run.
-        told: return value of `write_made`.
+        outcome: return value of `write_made`.
         collection: collection that the model is for.
     """
     heads: dict[str, Head] = {}
