@@ -21,7 +21,6 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.search.queries import tokens_of
-from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation import Qrels, Run
 from dsearch.evaluation.calibration import Answerability, answerability
@@ -74,7 +73,6 @@ def make_run(
     *,
     states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
     head: Head | None = None,
-    snapshot: Snapshot | None = None,
     depth: int = 100,
     exclude: Mapping[str, Ids[str]] | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -87,7 +85,6 @@ def make_run(
         system: mode, model and settings.
         states: embeddings of the queries by the system's encoder, if available.
         head: unregistered head, in place of the system's.
-        snapshot: documents, in place of those of the system's model.
         depth: documents per query.
         exclude: query id → documents to exclude from its ranking.
         on_progress: receives the number of queries done.
@@ -100,7 +97,7 @@ def make_run(
         states = encode_queries(collection, queries, system.model)
     spare = max((len(ids) for ids in exclude.values()), default=0)
     layer = SearchLayer(
-        collection.snapshot_for(system.model) if snapshot is None else snapshot,
+        collection.snapshot_for(system.model),
         collection.head(system.model) if head is None else head,
         mode=system.mode,
         candidates=max(CANDIDATES, depth + spare),

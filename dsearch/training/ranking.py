@@ -65,21 +65,13 @@ class Ranking:
         heads: Sequence[Head],
         hop_strengths: Sequence[float],
         depth: int = DEPTH,
-        *,
-        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
-        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
-        further: FurtherPassages | None = None,
     ) -> list[list[Int64[np.ndarray, "queries depth"]]]:
         """`top` of each head, at each hop strength; the heads project alike and have the same k1 and b.
 
-        They differ in keyword weight, temperature or mixture alone: what a query has to do with a document is
-        computed for the first and serves all. `states` and `corpus` (with its `further` passages) take the
-        place of the examples' query embeddings and of the stored ones.
+        They differ only in keyword weight, temperature or mixture: what a query has to do with a document is
+        computed for the first and serves all.
         """
-        states = self.examples.states if states is None else states
-        if corpus is None:
-            corpus, further = self._corpus, self._further
-        both = self._tops(heads, hop_strengths, depth, states, corpus, further)
+        both = self._tops(heads, hop_strengths, depth, self.examples.states, self._corpus, self._further)
         return [[of.whole for of in of_head] for of_head in both]
 
     @torch.inference_mode()
@@ -99,8 +91,8 @@ class Ranking:
             heads: heads that project alike.
             hop_strengths: hop strengths of each.
             removed: for each query, positions that are left out of the second ranking.
-            states: see `tops_of_alike`, like the next two.
-            corpus: embeddings of the documents.
+            states: in place of the examples' query embeddings.
+            corpus: embeddings of the documents, in place of the stored ones.
             further: further passages of `corpus`.
         """
         states = self.examples.states if states is None else states

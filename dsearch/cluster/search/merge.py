@@ -195,7 +195,7 @@ def ranked(
         raw = raw + memory[:, None]
     mask = torch.as_tensor(candidates.positions != NONE)
     beyond = None if candidates.beyond is None else torch.as_tensor(candidates.beyond)
-    weighing = Weighing(head, head.mixture_of(folded), head.temperature, beyond=beyond)
+    weighing = Weighing(head.heads, head.mixture_of(folded), head.temperature, beyond=beyond)
     second = None
     if reranker is not None:
         words = None if question.keyword_weight is None else torch.as_tensor(candidates.keyword)

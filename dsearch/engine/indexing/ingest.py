@@ -144,22 +144,14 @@ class BuiltGeneration:
 def build_generation(
     store: Store,
     *,
-    key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
     keys: KeyOptions | None = None,
     language: str | None = None,
     search_fields: Sequence[str] | None = None,
-    queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> int:
     """Build a generation of everything searchable, register it and make it live; return its number."""
     built = build_files(
-        store,
-        key_projection=key_projection,
-        keys=keys,
-        language=language,
-        search_fields=search_fields,
-        queries=queries,
-        on_progress=on_progress,
+        store, keys=keys, language=language, search_fields=search_fields, on_progress=on_progress
     )
     publish(store, built)
     return built.number

@@ -220,7 +220,7 @@ class Ranker:
 
     def weighing_of(self, folded: Float[Array, "batch heads encoder_dim"]) -> Weighing:
         """Weighting of the candidates of these queries."""
-        return Weighing(self.head, self.head.mixture_of(folded), self.temperature, self.pooling)
+        return Weighing(self.head.heads, self.head.mixture_of(folded), self.temperature, self.pooling)
 
     def _search(
         self,

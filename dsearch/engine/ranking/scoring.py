@@ -300,7 +300,7 @@ class Weighing(NamedTuple):
     a finite score.
 
     Attributes:
-        head: head that gave the scores.
+        heads: number of heads.
         mixture: share of each head, for all queries or for each.
         temperature: divisor of the scores.
         pooling: "soft", "hard" or "uniform".
@@ -308,7 +308,7 @@ class Weighing(NamedTuple):
             candidates' denominators, a_h(d) = exp(l_h(d) − Z_h), at most 1; None: there are none.
     """
 
-    head: HeadFormulas
+    heads: int
     mixture: Float[Array, "*#batch heads"]
     temperature: Float[Array, ""] | float
     pooling: str = "soft"
@@ -330,7 +330,7 @@ class Weighing(NamedTuple):
             by_head = _pooling(self.pooling)(temper(raw, self.temperature), open_)
         if self.beyond is not None and mask is not None:
             by_head = by_head + self._continued(raw, mask, listed)
-        alone = self.head.heads == 1 and not gradients_enabled()  # its share is 1
+        alone = self.heads == 1 and not gradients_enabled()  # its share is 1
         mixed = by_head[:, 0] if alone else mix(by_head, self.mixture)
         return CandidateWeights(by_head, mixed, self.mixture)
 
@@ -341,7 +341,7 @@ class Weighing(NamedTuple):
 
         With several heads the order is exactly that of soft weights, but it survives where those underflow.
         """
-        if self.head.heads == 1:
+        if self.heads == 1:
             return raw[:, 0] if mask is None else fill(raw[:, 0], ~mask, -math.inf)
         present = all_true(raw[:, 0]) if mask is None else mask
         partition = partition_by_head(raw, self._sharing(raw, mask), self.temperature)

@@ -163,8 +163,6 @@ class KeptLayers:
         Raises:
             InvalidRequest: options out of range.
         """
-        if not isinstance(options.get("score", "dot"), str):  # a caller's score module may be trained
-            return layer_of(state, head, options)
         key = (id(head), *options.items())  # a cached layer references its head, so the id stays unique
         with self._lock:
             if state is not self._state:

@@ -45,11 +45,6 @@ from dsearch.errors import InvalidRequest
 from dsearch.store import Passages, Store
 from dsearch.types import Document
 
-Reward = Callable[
-    [Sequence[str], Int64[np.ndarray, "queries samples"]], Float32[np.ndarray, "queries samples"]
-]
-"""(texts of queries, positions shown to each) → what each was worth: a black box."""
-
 _Made = TypeVar("_Made")
 _LARGEST = 1e38  # of single precision, in which losses are computed
 

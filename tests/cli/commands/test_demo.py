@@ -38,7 +38,7 @@ def collection(tmp_path: Path) -> Iterator[Collection]:
         yield collection
 
 
-def testheld_out_sentences_show_what_rose_most_and_what_fell(
+def test_held_out_sentences_show_what_rose_most_and_what_fell(
     collection: Collection, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = deepcopy(collection.head("v0"))

@@ -73,7 +73,6 @@ def unit(*, heads: int = 1, seed: int = 0) -> np.ndarray:
 TWO = [query_text(TEXT), query_text("honey ice")]
 ONE_HEAD = np.full(1, 0.5, np.float32)
 TURNED = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32)
-SPAN = np.array([[0, 3]], np.int64)
 HERE = [13, 14]  # of the second shard
 PREVIEW = messages.HitPreview(2, TEXT, explain=True, highlight=True)
 MEANING = messages.MeaningRequest(TWO, [0, 0])

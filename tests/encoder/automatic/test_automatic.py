@@ -333,10 +333,6 @@ def collection_encoder(collection: Any) -> Any:
     return type(encoder_in_use(collection.encoder))(**in_use)
 
 
-def _same(encoder: Any) -> Any:
-    return encoder
-
-
 def _copied(machine: Machine, folder: Path) -> Machine:
     shutil.copytree(machine.cache, folder / "cache")
     return Machine(Path(machine.encoder), folder / "cache")

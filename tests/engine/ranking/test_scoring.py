@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.attention.retrieval.head import Head
 from dsearch.engine.ranking.scoring import Weighing, by_score_then_position, held_below, rows_at
 from dsearch.engine.ranking.second_stage import StageTerms
 
@@ -19,7 +18,7 @@ T = 0.2
 
 
 def weighing(**changes: object) -> Weighing:
-    return Weighing(**{"head": Head(4, heads=2), "mixture": SHARES, "temperature": T, **changes})  # type: ignore[arg-type]
+    return Weighing(**{"heads": 2, "mixture": SHARES, "temperature": T, **changes})  # type: ignore[arg-type]
 
 
 def softmaxes(mask: torch.Tensor | None = MASK) -> torch.Tensor:
@@ -60,7 +59,7 @@ def test_scores_order_as_weights_do_and_are_raw_with_one_head() -> None:
     weights = weighing().weighed(RAW, MASK).mixed
     assert torch.equal(scores.argsort(descending=True), weights.argsort(descending=True))
     assert scores[1, 3] == -torch.inf
-    alone = Weighing(Head(4), torch.ones(1), T)
+    alone = Weighing(1, torch.ones(1), T)
     assert torch.equal(alone.scores(RAW[:, :1], None), RAW[:, 0])
     assert alone.scores(RAW[:, :1], MASK)[1].tolist() == [*RAW[1, 0, :3].tolist(), -np.inf]
 

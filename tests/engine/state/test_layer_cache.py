@@ -10,7 +10,6 @@ import torch
 from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.scores import dot
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.state.caches import KeptLayers
 from dsearch.errors import InvalidRequest
@@ -34,12 +33,6 @@ def test_equal_searches_share_a_layer(collection: Collection) -> None:
     assert layers.over(state, Head(head.encoder_dim), {"mode": "dense", "candidates": 7}) is not one
     with pytest.raises(InvalidRequest, match="candidates"):
         layers.over(state, head, {"candidates": 0})
-
-
-def test_a_score_of_ones_own_is_not_kept(collection: Collection) -> None:
-    layers, head = KeptLayers(), collection.head("v0")
-    assert layers.over(collection.snapshot, head, {"score": dot}).score is dot
-    assert len(layers) == 0
 
 
 def test_a_state_that_was_replaced_is_let_go(collection: Collection) -> None:
