@@ -134,7 +134,6 @@ CASES: list[tuple[str, str, Any, Callable[[Any], Any], dict[str, Any]]] = [
             "positions": np.array([[15, 16], [15, 16]], np.int64),
             "token_delta": TURNED,
             "embeddings": True,
-            "fields": (("n", 1, 0.0, 3.0),),
         },
     ),
     (

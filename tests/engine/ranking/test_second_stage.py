@@ -82,28 +82,24 @@ def test_a_first_stage_of_some_candidates_has_no_others() -> None:
     assert first.positions.tolist() == [[4, 7]]
 
 
-def test_a_reranker_counts_by_its_weight_and_fields_by_theirs() -> None:
-    """γ M + u x + v r of those that were looked at; v r is told apart."""
-    tensors = {
-        "strength": np.float32(0.5),
-        "field_weights": np.array([0.1, -0.2], np.float32),
-        "reranker_weight": np.float32(2.0),
-    }
+def test_a_reranker_counts_by_its_weight() -> None:
+    """γ M + v r of those that were looked at; v r is told apart."""
+    tensors = {"strength": np.float32(0.5), "reranker_weight": np.float32(2.0)}
     stage = FixedStage(4, tensors, reranker=RerankerIdentity("some/model", "cross-encoder", "a" * 64))
     raw = np.array([[[1.0, 3.0, 2.0, 2.5]], [[0.0, 0.0, 0.0, 0.0]]])
     first = FirstStage(np.array([[4, 7, 9, 2], [-1] * 4]), raw, raw[:, 0], raw, None)
-    fields, scores = np.array([[1.0, 0.0], [2.0, 1.0]]), np.array([0.25, -0.25])
+    scores = np.array([0.25, -0.25])
 
     def evidence(row: int, at: np.ndarray) -> CandidateEvidence:
         assert (row, at.tolist()) == (0, [1, 3])
         of = Matches(*(np.array([0.8, 0.4]) for _ in range(3)))
-        return CandidateEvidence(of, np.array([3, 3]), None, fields, scores)
+        return CandidateEvidence(of, np.array([3, 3]), None, scores)
 
     found = terms(stage, first, [np.array([1, 3]), np.array([], np.int64)], evidence)
     assert found.reranked is not None
     assert found.inside.tolist() == [[False, True, False, True], [False] * 4]
     assert found.reranked.tolist() == [[0.0, pytest.approx(0.5), 0.0, pytest.approx(-0.5)], [0.0] * 4]
-    expected = [0.5 * 0.8 + 0.1 + 0.5, 0.5 * 0.4 + 0.2 - 0.2 - 0.5]
+    expected = [0.5 * 0.8 + 0.5, 0.5 * 0.4 - 0.5]
     assert found.values[0, [1, 3]].tolist() == pytest.approx(expected, abs=1e-6)
     assert found.values[0, 0] == found.values[0, 2] <= expected[1]
     assert not found.values[1].any()
