@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
@@ -12,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsearch.cli.session import as_json, say, typed
+from dsearch.cli.engine import is_there
+from dsearch.cli.session import ProgressBars, as_json, say, typed
 from dsearch.corpus import Mirror, Problems
 from dsearch.corpus.mirror import FROM_FOLDERS
 from dsearch.errors import amount
-from dsearch.types import EmbeddedDocument
+from dsearch.types import EmbeddedDocument, Progress
 
 if TYPE_CHECKING:
-    from dsearch.client import Client
+    from dsearch.cli.engine import Engine
+    from dsearch.results import CollectionInfo, WriteResult
     from dsearch.types import Document
 
 UNASKED = 0.1  # share of a folder's documents that is deleted without a question
 _PAGE = 1000  # documents and ids a request
+_TELL_EVERY, _TELL_EVERY_S = 100, 1.0  # documents, seconds
 
 Paused = Callable[[], AbstractContextManager[object]]
 
@@ -105,7 +109,42 @@ def documents_of(home: Path | None, collection: str) -> Iterator[Document]:
             yield from store.export(FROM_FOLDERS)
 
 
-def delete_by_server(client: Client, collection: str, ids: list[str]) -> int:
+def index_by_server(
+    client: Engine, collection: str, documents: Iterable[Document], creation: dict[str, Any]
+) -> tuple[CollectionInfo, WriteResult]:
+    """Store documents, in a collection that is made when it is not there.
+
+    Args:
+        client: of the server.
+        collection: its name.
+        documents: read as they are sent.
+        creation: options of a new collection, as for `Client.create_collection`.
+
+    Raises:
+        Conflict: the collection is there, with other options than these.
+    """
+    if not is_there(client, collection) or any(value is not None for value in creation.values()):
+        client.create_collection(collection, **creation)  # one that is there stays, and says what differs
+    with ProgressBars() as on_progress:
+        written = client.upsert(collection, _counted(documents, on_progress))
+    return client.collection(collection), written
+
+
+def _counted(documents: Iterable[Document], on_progress: Callable[[Progress], None]) -> Iterator[Document]:
+    """Tell the progress from the first second on, and whenever a batch was answered or some were read."""
+    started = last_s = time.monotonic()
+    on_progress(Progress("send", 0, 0, 0.0))
+    number = 0
+    for number, document in enumerate(documents, start=1):
+        now_s = time.monotonic()
+        if number % _TELL_EVERY == 0 or now_s - last_s >= _TELL_EVERY_S:
+            last_s = now_s
+            on_progress(Progress("send", number, 0, now_s - started))
+        yield document
+    on_progress(Progress("server", number, 0, time.monotonic() - started))
+
+
+def delete_by_server(client: Engine, collection: str, ids: list[str]) -> int:
     """Delete documents by id; returns their number."""
     parts = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
     return sum(client.delete_many(collection, ids=part).deleted for part in parts)

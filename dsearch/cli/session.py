@@ -16,10 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsearch.errors import Command
+from dsearch.errors import Command, HomeLocked
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
     from dsearch.config import Settings
     from dsearch.engine import SearchEngine
     from dsearch.errors import DsearchError
@@ -44,8 +46,14 @@ STAGES = {
 }
 
 
-UNITS = {"digests": "files"}
-"""What a stage counts, where it is not what the command counts."""
+UNITS = {
+    "digests": "files",
+    "validate": "steps",
+    "train": "steps",
+    "settings": "settings",
+    "search": "queries",
+}
+"""What a stage counts, where it is not documents."""
 
 
 _home: ContextVar[str | None] = ContextVar("home", default=None)
@@ -99,15 +107,19 @@ def opened_engine(
     device: str | None = None,
     backend: str | None = None,
     threads: int | None = None,
+    next_encoder: str | None = None,
     rebuild: bool = False,
+    stays: str | None = None,
 ) -> Iterator[tuple[SearchEngine, Settings]]:
     """An engine by the settings; heavy imports happen here, not when the command line is parsed.
 
-    With `rebuild` generations are built beside everything else when they are due.
+    With `rebuild` generations are built beside everything else when they are due. `stays` is the reason why
+    no server does what the command does, and what to do: the error where one holds the lock.
     """
     from dsearch.config import load_settings
 
-    settings = load_settings(home=home, encoder=encoder, device=device, backend=backend, threads=threads)
+    chosen = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    settings = load_settings(home=home, next_encoder=next_encoder, **chosen)
     from dsearch.threads import set_threads
 
     set_threads(settings.threads)
@@ -116,14 +128,20 @@ def opened_engine(
     from dsearch.engine import SearchEngine
 
     following = settings.next_encoder
-    with SearchEngine(
-        settings.home,
-        readonly=readonly,
-        encoder=EncoderSource.of(settings, tell=say),
-        next_encoder=None if following is None else EncoderSource.of(settings, name=following, tell=say),
-        query_cache_bytes=settings.query_cache_bytes,
-        rebuild_share=(settings.rebuild_share or None) if rebuild else None,
-    ) as engine:
+    try:
+        opened = SearchEngine(
+            settings.home,
+            readonly=readonly,
+            encoder=EncoderSource.of(settings, tell=say),
+            next_encoder=None if following is None else EncoderSource.of(settings, name=following, tell=say),
+            query_cache_bytes=settings.query_cache_bytes,
+            rebuild_share=(settings.rebuild_share or None) if rebuild else None,
+        )
+    except HomeLocked as locked:
+        if stays is None or locked.url is None:
+            raise
+        raise HomeLocked(f"the server at {locked.url} runs on this home; {stays}") from None
+    with opened as engine:
         yield engine, settings
 
 
@@ -146,49 +164,53 @@ def reopening(settings: Settings) -> OpenEngine:
 class ProgressBars:
     """One bar a stage on stderr, with rate and time left; nothing but a line a stage where nobody watches."""
 
-    def __init__(self, unit: str = "documents"):
+    def __init__(self):
+        self._bars: Bars | None = None  # with the first progress: importing them takes a while
+        self._tasks: dict[str, Any] = {}
+        self._line_at_s = 0.0
+
+    def __enter__(self) -> Callable[[Progress], None]:
+        return self._show
+
+    def __exit__(self, *error: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Draw nothing meanwhile, so that a question can be asked."""
+        if self._bars is not None:
+            self._bars.stop()
+        yield
+        if self._bars is not None:
+            self._bars.start()
+
+    def _started(self) -> Bars:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
-        self._console = Console(stderr=True)
-        self._bars = Bars(
+        console = Console(stderr=True)
+        bars = Bars(
             TextColumn("{task.description:<24}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
             TextColumn("ETA {task.fields[left]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
+            console=console,
+            disable=not console.is_terminal,
         )
-        self._unit = unit
-        self._tasks: dict[str, Any] = {}
-        self._line_at_s = 0.0
-
-    def __enter__(self) -> Callable[[Progress], None]:
-        self._bars.start()
-        return self._show
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Draw nothing meanwhile, so that a question can be asked."""
-        self._bars.stop()
-        yield
-        self._bars.start()
+        bars.start()
+        return bars
 
     def _show(self, progress: Progress) -> None:
+        if self._bars is None:
+            self._bars = self._started()
         rate = ""
         if progress.elapsed_s > 0.5 and progress.done:
-            rate = f"{as_rate(progress.done / progress.elapsed_s)} {UNITS.get(progress.stage, self._unit)}/s"
+            unit = UNITS.get(progress.stage, "documents")
+            rate = f"{as_rate(progress.done / progress.elapsed_s)} {unit}/s"
         if progress.stage not in self._tasks:
             name = STAGES.get(progress.stage, progress.stage)
             self._tasks[progress.stage] = self._bars.add_task(
@@ -202,7 +224,7 @@ class ProgressBars:
             rate=rate,
             left="-:--:--" if left_s is None else str(timedelta(seconds=round(left_s))),
         )
-        if not self._console.is_terminal:
+        if self._bars.disable:
             self._tell(progress, rate, left_s)
 
     def _tell(self, progress: Progress, rate: str, left_s: float | None) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dsearch.cli import remote
-from dsearch.cli.remote import ended_task, reader_of, server_of
-from dsearch.client import Client
+from dsearch.cli import engine as engine_module
+from dsearch.cli.engine import finished, reading, writing
+from dsearch.client import Client, LocalEngine
 from dsearch.errors import (
     AccessDenied,
     Command,
@@ -31,14 +31,14 @@ def test_files_are_read_where_the_server_answers_this_key_nothing(
     def refuse(_: object) -> None:
         raise error
 
-    monkeypatch.setattr(remote, "serving_url", lambda _: "http://127.0.0.1:9")
+    monkeypatch.setattr(engine_module, "serving_url", lambda _: "http://127.0.0.1:9")
     monkeypatch.setattr(Client, "ready", lambda _: None)
     monkeypatch.setattr(Client, "collections", refuse)
-    with reader_of(tmp_path) as client:
-        assert client is None
+    with reading(tmp_path) as engine:
+        assert isinstance(engine, LocalEngine)
     monkeypatch.setattr(Client, "collections", lambda _: [])
-    with reader_of(tmp_path) as client:
-        assert isinstance(client, Client)
+    with reading(tmp_path) as engine:
+        assert isinstance(engine, Client)
 
 
 @pytest.mark.parametrize("key", [None, "ds_given"])
@@ -54,15 +54,17 @@ def test_a_command_sends_the_key_of_the_settings(
         sent.append((url, api_key))
         return nullcontext(server)
 
+    def opened(*_: object, **__: object) -> None:
+        locked = HomeLocked("a server runs here")
+        locked.url = "http://127.0.0.1:9"
+        raise locked
+
     monkeypatch.setattr("dsearch.client.Client", client)
-    locked = HomeLocked("a server runs here")
-    locked.url = "http://127.0.0.1:9"
-    with server_of(locked):
-        pass
-    monkeypatch.setattr(remote, "serving_url", lambda _: locked.url)
-    with reader_of(tmp_path) as reader:
-        assert reader is server
-    assert sent == [(locked.url, key)] * 2
+    monkeypatch.setattr(engine_module, "local_engine", opened)
+    monkeypatch.setattr(engine_module, "serving_url", lambda _: "http://127.0.0.1:9")
+    with writing(tmp_path) as writer, reading(tmp_path) as reader:
+        assert writer is reader is server
+    assert sent == [("http://127.0.0.1:9", key)] * 2
 
 
 def test_a_task_that_failed_says_why_and_what_to_run() -> None:
@@ -72,10 +74,12 @@ def test_a_task_that_failed_says_why_and_what_to_run() -> None:
         "detail": "two are there with: dsearch drop papers",
         "hint": {"name": "drop", "arguments": ["papers"]},
     }
-    failed = SimpleNamespace(state="failed", result=None, problem=problem)
+    failed = SimpleNamespace(
+        kind="refresh", collection="papers", state="failed", result=None, problem=problem
+    )
     client: Any = SimpleNamespace(wait_for_task=lambda *_, **__: failed)
     with pytest.raises(Conflict) as told:
-        ended_task(client, SimpleNamespace(id="t"), "refresh of papers")  # type: ignore[arg-type]
+        finished(client, SimpleNamespace(id="t"))  # type: ignore[arg-type]
     assert told.value.hint == Command("drop", ("papers",))
     assert str(told.value) == (
         "the server's refresh of papers has failed: two are there with: dsearch drop papers"
@@ -88,7 +92,7 @@ def test_the_time_left_is_the_servers_though_it_is_none(
 ) -> None:
     """Units may differ in cost: three of four may be all of the work."""
     shown: list[Progress] = []
-    monkeypatch.setattr(remote, "ProgressBars", lambda unit: nullcontext(shown.append))
+    monkeypatch.setattr(engine_module, "ProgressBars", lambda: nullcontext(shown.append))
     progress = {"stage": "train", "done": 3, "total": 4, "elapsed_s": 10.0, "eta_s": eta_s}
 
     def wait_for_task(id: str, *, on_progress: Any, **_: object) -> Any:
@@ -97,5 +101,5 @@ def test_the_time_left_is_the_servers_though_it_is_none(
 
     client: Any = SimpleNamespace(wait_for_task=wait_for_task)
     task: Any = SimpleNamespace(id="t")
-    assert ended_task(client, task, "training") == {}
+    assert finished(client, task) == {}
     assert [each.seconds_left for each in shown] == [pytest.approx(eta_s)]

@@ -316,7 +316,7 @@ def test_no_command_is_forgotten() -> None:
         (
             "by server",
             "migrate --encoder new -c papers --language german",
-            "a running server keeps the language",
+            "it keeps the language",
         ),
         ("by server", "restore folder", "no request may name a folder of its machine"),
     ],
@@ -340,7 +340,7 @@ def test_each_command_works_in_the_home_that_it_was_given(recorder: Recorder, tm
         if not any("--home" in parameter.opts for parameter in _command(name).params):
             continue
         calls = recorder.calls(*name.split(), *shlex.split(arguments), "--home", given)
-        homes = {str(of[0]) for called, of, _ in calls if called in ("opened_engine", "reader_of")}
+        homes = {str(of[0]) for called, of, _ in calls if called == "opened_engine"}
         looked_at += bool(homes)
         if homes - {given} or holds(calls, other):
             wrong.append(f"{name}: {homes} {calls}")

@@ -16,14 +16,11 @@ import pytest
 from support.cli.terminal import Terminal
 from support.service.service_fakes import serving
 
+from dsearch.cli import engine as engine_module
 from dsearch.cli import folders as folders_module
-from dsearch.cli import remote
-from dsearch.cli.commands import index as index_command
-from dsearch.cli.commands import maintenance as maintenance_command
-from dsearch.cli.commands import search as search_command
 from dsearch.cli.commands.serve import bound
-from dsearch.cli.remote import HOLDER_NAME, ended_task, reader_of, serving_url
-from dsearch.client import Client
+from dsearch.cli.engine import HOLDER_NAME, finished, reading, serving_url
+from dsearch.client import Client, LocalEngine
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 from dsearch.results import Task
@@ -373,7 +370,7 @@ def test_an_interrupted_command_cancels_its_task(dsearch: Terminal, served: str,
                 cancelled.append(id)
 
         with pytest.raises(KeyboardInterrupt):
-            ended_task(Interrupted(), task, "refresh of papers")  # type: ignore[arg-type]
+            finished(Interrupted(), task)  # type: ignore[arg-type]
         assert cancelled == [task.id]
 
 
@@ -414,8 +411,7 @@ def test_a_running_server_answers_what_only_reads(
     def opened(*_: object, **__: object) -> None:
         raise AssertionError("no engine is loaded beside a server")
 
-    for module in (search_command, index_command, maintenance_command):
-        monkeypatch.setattr(module, "opened_engine", opened)
+    monkeypatch.setattr(engine_module, "opened_engine", opened)
     code, out, _ = dsearch("search", "river", "-c", "papers", "--json")
     assert (code, len(json.loads(out)["hits"])) == (0, 4)
     code, out, err = dsearch("search", "+nowhere", "-c", "papers")
@@ -439,8 +435,8 @@ def test_a_server_that_is_gone_or_closed_to_this_key_is_passed_over(tmp_path: Pa
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": "x", "url": "http://127.0.0.1:9"}
     (tmp_path / HOLDER_NAME).write_text(json.dumps(holder))
     assert serving_url(tmp_path) == "http://127.0.0.1:9"
-    with reader_of(tmp_path) as client:
-        assert client is None  # nobody answers there
+    with reading(tmp_path) as engine:
+        assert isinstance(engine, LocalEngine)  # nobody answers there
     for broken in (
         {**holder, "url": None},
         {**holder, "host": "elsewhere"},
@@ -474,18 +470,18 @@ def test_sending_tells_its_progress_from_the_first_second_to_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps: list[Progress] = []
-    monkeypatch.setattr(remote, "ProgressBars", lambda: nullcontext(steps.append))
-    monkeypatch.setattr(remote, "_TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(folders_module, "ProgressBars", lambda: nullcontext(steps.append))
+    monkeypatch.setattr(folders_module, "_TELL_EVERY_S", 0.0)
     documents = iter([Document(str(number), "x") for number in range(3)])
     client: Any = _CountingClient()
-    assert remote.index_by_server(client, "papers", documents, {}) == ("papers", 3)
+    assert folders_module.index_by_server(client, "papers", documents, {}) == ("papers", 3)
     counts = [(step.stage, step.done) for step in steps]
     assert counts == [("send", 0), ("send", 1), ("send", 2), ("send", 3), ("server", 3)]
 
 
 def test_the_time_left_of_a_task_is_that_which_the_server_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Progress] = []
-    monkeypatch.setattr(remote, "ProgressBars", lambda unit: nullcontext(shown.append))
+    monkeypatch.setattr(engine_module, "ProgressBars", lambda: nullcontext(shown.append))
     known = {"stage": "train", "done": 1, "total": 4, "elapsed_s": 10.0, "eta_s": 30.0}
     begun = {**known, "done": 0, "elapsed_s": 0.0, "eta_s": None}
 
@@ -496,5 +492,5 @@ def test_the_time_left_of_a_task_is_that_which_the_server_tells(monkeypatch: pyt
 
     client: Any = SimpleNamespace(wait_for_task=wait_for_task)
     task: Any = SimpleNamespace(id="t")
-    assert ended_task(client, task, "training", "queries") == {"model": "v1"}
+    assert finished(client, task) == {"model": "v1"}
     assert [(each.done, each.seconds_left) for each in shown] == [(0, None), (1, pytest.approx(30.0))]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.engine import in_process, is_there, writing
 from dsearch.cli.output import tell_prompts
-from dsearch.cli.remote import server_of
 from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
-from dsearch.errors import Conflict, CorruptData, HomeLocked, InvalidRequest, amount
+from dsearch.errors import Conflict, CorruptData, InvalidRequest, amount
+
+if TYPE_CHECKING:
+    from dsearch.cli.engine import Engine
 
 
 def create(
@@ -32,38 +35,25 @@ def create(
 ) -> None:
     """Create an empty collection; `dsearch index` does it by itself."""
     from dsearch.encoder import prompts_of
-    from dsearch.engine import KeyOptions, PassageOptions
 
-    names = options.field_names(search_fields)
-    try:
-        with opened_engine(home, readonly=False, encoder=encoder) as (engine, _):
-            created = engine.create(
-                name,
-                dimension=dimension,
-                keys=None if kind is None else KeyOptions(kind),
-                language="english" if language is None else language,
-                search_fields=names or (),
-                passages=PassageOptions(passage_tokens, overlap, none=no_passages),
-            )
-            info = created.describe()
-            if created.has_encoder:
-                tell_prompts(prompts_of(created.encoder))
-    except HomeLocked as locked:
-        cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
-        passages = {option: value for option, value in cut.items() if value is not None}
-        with server_of(locked, {"encoder": encoder}) as client:
-            if name in (aliases := client.aliases()):
-                raise Conflict(f"{name!r} is an alias of {aliases[name]!r}; choose another name") from None
-            if name in [info.name for info in client.collections()]:
-                raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
-            info = client.create_collection(
-                name,
-                language=language,
-                passages=passages or None,
-                kind=kind,
-                dimension=dimension,
-                search_fields=names,
-            )
+    cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
+    passages = {option: value for option, value in cut.items() if value is not None}
+    with writing(home, {"encoder": encoder}) as engine:
+        if name in (aliases := engine.aliases()):
+            raise Conflict(f"{name!r} is an alias of {aliases[name]!r}; choose another name")
+        if is_there(engine, name):
+            raise Conflict(f"collection {name!r} exists; drop it first, or choose another name")
+        info = engine.create_collection(
+            name,
+            language=language,
+            passages=passages or None,
+            kind=kind,
+            dimension=dimension,
+            search_fields=options.field_names(search_fields),
+        )
+        local = in_process(engine)
+        if local is not None and (created := local.engine.collection(name)).has_encoder:
+            tell_prompts(prompts_of(created.encoder))
     if json:
         print_json(asdict(info))
         return
@@ -79,18 +69,11 @@ def drop(
     json: options.AsJson = False,
 ) -> None:
     """Delete collections with everything in them: documents, models, feedback."""
-    try:
-        with opened_engine(home, readonly=False) as (engine, _):
-            documents_of = _counted(names, lambda name: engine.collection(name).store.count().documents)
-            _consent(documents_of, yes)
-            for name in documents_of:
-                engine.drop(name)
-    except HomeLocked as locked:
-        with server_of(locked) as client:
-            documents_of = _counted(names, lambda name: client.collection(name).documents)
-            _consent(documents_of, yes)
-            for name in documents_of:
-                client.delete_collection(name)
+    with writing(home) as engine:
+        documents_of = _counted(engine, names)
+        _consent(documents_of, yes)
+        for name in documents_of:
+            engine.delete_collection(name)
     if json:
         print_json({"dropped": documents_of})
         return
@@ -98,12 +81,12 @@ def drop(
         typer.echo(f"{name}: dropped, with {_described(documents)}")
 
 
-def _counted(names: Sequence[str], count: Callable[[str], int]) -> dict[str, int | None]:
+def _counted(engine: Engine, names: Sequence[str]) -> dict[str, int | None]:
     """Documents of each collection; None for a damaged one, which is a reason to drop it."""
     documents_of: dict[str, int | None] = dict.fromkeys(names)
     for name in names:
         with suppress(CorruptData):
-            documents_of[name] = count(name)
+            documents_of[name] = engine.collection(name).documents
     return documents_of
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.remote import stays_here
+from dsearch.cli.engine import terminal_observer
 from dsearch.cli.session import ProgressBars, opened_engine, say
-from dsearch.errors import HomeLocked, amount
+from dsearch.errors import amount
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
@@ -51,15 +51,12 @@ def demo(
     queries = f"{len(corpus.queries)} summary lines serve as queries"
     say(f"   {amount(len(corpus.documents), 'document')}; {queries}")
     name = f"{COLLECTION}-all" if everything else COLLECTION
-    try:
-        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
-            _show_demo(engine, name, corpus, settings, serve=serve)
-    except HomeLocked as locked:
-        raise stays_here(
-            locked,
-            "this works in the home itself and serves it: end that server first, or show it in a home of its "
-            "own: dsearch demo --home FOLDER --port 0",
-        ) from None
+    stays = (
+        "this works in the home itself and serves it: end that server first, or show it in a home of its "
+        "own: dsearch demo --home FOLDER --port 0"
+    )
+    with opened_engine(home, readonly=False, stays=stays, threads=threads) as (engine, _):
+        _show_demo(engine, name, corpus, settings, serve=serve)
 
 
 def _show_demo(
@@ -179,7 +176,6 @@ def move_in_words(old: int | None, new: int | None) -> str:
 
 def _train_once(collection: Collection) -> str:
     """Train, unless a head that was trained on this very corpus stands; return the version."""
-    from dsearch.cli.training.session import terminal_observer
     from dsearch.jobs import TrainingJob
     from dsearch.training import run_training, sentences_of_corpus
 
@@ -189,8 +185,8 @@ def _train_once(collection: Collection) -> str:
             say(f"   {model.version} was trained on this corpus before and is used again")
             return model.version
     job = TrainingJob(self_supervised=True)
-    with terminal_observer() as observer:
-        learned = run_training(collection, job, observer)
+    with ProgressBars() as on_progress:
+        learned = run_training(collection, job, terminal_observer(on_progress))
     registered, trained = learned.register(collection, job), learned.result
     live = "not live" if registered.live is None else "live"
     say(f"   {registered.model} in {trained.seconds:.0f} s, {live}: {trained.gate.reason}")

@@ -338,7 +338,7 @@ def run(
         target = engine.collection(collection)
         version = target.live_model if model is None else model
         system = System(mode, version, hops, hop_strength)  # type: ignore[arg-type]
-        with ProgressBars("queries") as on_progress:
+        with ProgressBars() as on_progress:
             ranked = make_run(
                 target,
                 queries_text,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.remote import server_of
-from dsearch.cli.session import opened_engine, print_json, show_outcome, typed
-from dsearch.errors import HomeLocked, InvalidRequest, amount
+from dsearch.cli.engine import writing
+from dsearch.cli.session import print_json, show_outcome, typed
+from dsearch.errors import InvalidRequest, amount
 from dsearch.types import CLIENT
 
 if TYPE_CHECKING:
@@ -133,12 +133,8 @@ def clear(
 
 def _drop_rows(home: Path | None, collection: str, contributor: str | None) -> int:
     """Drop the rows of clicks and outcomes of a contributor, of all when None; by the server if one runs."""
-    try:
-        with opened_engine(home, readonly=False) as (engine, _):
-            return engine.collection(collection).remembered.drop_of("clicks", contributor).dropped
-    except HomeLocked as locked:
-        with server_of(locked) as server:
-            return server.rollback_rows(collection, source="clicks", key=contributor).dropped
+    with writing(home) as engine:
+        return engine.rollback_rows(collection, source="clicks", key=contributor).dropped
 
 
 def _learned(home: Path | None, collection: str, contributor: str | None) -> tuple[int, list[str]]:

@@ -12,8 +12,8 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
+from dsearch.cli.engine import in_process, is_there, reading, writing
 from dsearch.cli.output import tell_prompts, tell_waiting
-from dsearch.cli.remote import index_by_server, is_there, reader_of, server_of, stays_here
 from dsearch.cli.session import (
     ProgressBars,
     as_json,
@@ -24,7 +24,7 @@ from dsearch.cli.session import (
     typed,
     with_home,
 )
-from dsearch.errors import DsearchError, HomeLocked, InvalidRequest, amount
+from dsearch.errors import DsearchError, InvalidRequest, amount
 from dsearch.results import CollectionDamaged, CollectionInfo, WriteResult
 
 if TYPE_CHECKING:
@@ -103,10 +103,16 @@ def index(
     A folder is mirrored: documents whose files are gone from it are deleted. Exit code 1: nothing could be
     indexed, or more than a tenth would be deleted and nobody was there to ask.
     """
-    from dsearch.cli.folders import Folders, delete_by_server, documents_of, with_dimension
+    from dsearch.cli.folders import (
+        Folders,
+        delete_by_server,
+        documents_of,
+        index_by_server,
+        with_dimension,
+    )
+    from dsearch.config import load_settings
     from dsearch.corpus import Problems, RecordFields, parse_types, read_sources
     from dsearch.corpus.mirror import FROM_FOLDERS
-    from dsearch.engine import PassageOptions
     from dsearch.store import refusal
 
     problems = Problems(strict=strict, keep=20, on_problem=_Warner())
@@ -124,7 +130,6 @@ def index(
             f"{typed('index', '-c', collection, '--second-stage')} adds the tokens afterwards"
         )
     folders = Folders(problems, keep=keep, yes=yes)
-    words = options.field_names(search_fields)
     # A missing file is noticed here.
     documents = read_sources(
         sources or [],
@@ -135,79 +140,70 @@ def index(
         ignored=ignored,
     )
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    dimension, own_vectors = None, embedding_column is not None
-    try:
-        with opened_engine(home, readonly=False, **own) as (engine, settings):
-            passages = PassageOptions(passage_tokens, overlap, none=no_passages)
+    cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
+    creation: dict[str, Any] = {
+        "language": language,
+        "passages": {name: value for name, value in cut.items() if value is not None} or None,
+        "kind": kind,
+        "dimension": None,
+        "search_fields": options.field_names(search_fields),
+    }
+    with writing(home, own, stays=_reason_to_stay(sources, ray, second_stage=second_stage)) as engine:
+        if sources and embedding_column is not None and not is_there(engine, collection):
+            documents, creation["dimension"] = with_dimension(documents)
+        local = in_process(engine)
+        if local is None:
+            folders.mirror.learn(documents_of(home, collection))
+            info, written = index_by_server(engine, collection, documents, creation)
+            deleted = delete_by_server(engine, collection, folders.obsolete(nullcontext))
+            if deleted:
+                info = engine.collection(collection)
+            prompts = (engine.statistics(collection)["encoder"] or {}).get("prompts")
+            refused = written.refused
+            for problem in written.problems:
+                say(f"refused document {problem.line}: {problem.detail}")
+        else:
             if sources:
-                if own_vectors and collection not in (*engine.names(), *engine.aliases()):
-                    documents, dimension = with_dimension(documents)
-                target = engine.collection_or_new(
-                    collection,
-                    language=language,
-                    search_fields=words,
-                    passages=passages,
-                    kind=kind,
-                    dimension=dimension,
-                )
+                local.create_collection(collection, **creation)
+            target = local.engine.collection(collection)
+            if sources:
                 folders.mirror.learn(target.store.export(FROM_FOLDERS))
-            else:
-                target = engine.collection(collection)
             bars = ProgressBars()
             with bars as on_progress:
                 gone = partial(folders.obsolete, bars.paused)
                 try:
                     if ray is None:
-                        report = target.ingest(documents, on_progress, gone, second_stage=second_stage)
+                        written = target.ingest(documents, on_progress, gone, second_stage=second_stage)
                     else:
                         from dsearch.cli.commands.serve import ingest_on_ray
 
-                        report = ingest_on_ray(target, documents, ray, settings, workers, on_progress, gone)
+                        settings = load_settings(home=home, **own)
+                        written = ingest_on_ray(target, documents, ray, settings, workers, on_progress, gone)
                 except KeyboardInterrupt:
                     if pending := target.store.count().pending:
                         tell_waiting(pending, collection)
                     raise
-            described = target.describe()
+            info, deleted, refused = target.describe(), written.deleted, 0
             calibrate(target)
-            tell_prompts((target.encoder_in_use() or {}).get("prompts"))
-        if not sources and not report.encoded and not second_stage:
-            say("no documents were waiting: every one can be found")
-    except HomeLocked as locked:
-        if second_stage:
-            raise stays_here(locked, "it keeps tokens only of collections that have them: end it") from None
-        if ray is not None:
-            raise stays_here(
-                locked, "it encodes the documents itself: leave out --ray, or end it first"
-            ) from None
-        if not sources:
-            raise stays_here(
-                locked,
-                "it indexes what commands send it: name a file or a folder; to finish an interrupted run, "
-                "end it first",
-            ) from None
-        cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
-        passage_options = {name: value for name, value in cut.items() if value is not None}
-        with server_of(locked, own) as client:
-            if own_vectors and not is_there(client, collection):
-                documents, dimension = with_dimension(documents)
-            creation = {
-                "language": language,
-                "passages": passage_options or None,
-                "kind": kind,
-                "dimension": dimension,
-                "search_fields": words,
-            }
-            folders.mirror.learn(documents_of(home, collection))
-            info, written = index_by_server(client, collection, documents, creation)
-            deleted = delete_by_server(client, collection, folders.obsolete(nullcontext))
-            if deleted:
-                info = client.collection(collection)
-            tell_prompts((client.statistics(collection)["encoder"] or {}).get("prompts"))
-        for problem in written.problems:
-            say(f"refused document {problem.line}: {problem.detail}")
-        _show(info, written, deleted, folders, written.refused, json=json)
-        return
-    _show(described, report, report.deleted, folders, 0, json=json, resumed=not sources)
+            prompts = (target.encoder_in_use() or {}).get("prompts")
+            if not sources and not written.encoded and not second_stage:
+                say("no documents were waiting: every one can be found")
+        tell_prompts(prompts)
+    _show(info, written, deleted, folders, refused, json=json, resumed=not sources)
+
+
+def _reason_to_stay(sources: list[str] | None, ray: str | None, *, second_stage: bool) -> str | None:
+    """The reason why no server does it; None where one does."""
+    if second_stage:
+        return "it keeps tokens only of collections that have them: end it"
+    if ray is not None:
+        return "it encodes the documents itself: leave out --ray, or end it first"
+    if not sources:
+        return (
+            "it indexes what commands send it: name a file or a folder; to finish an interrupted run, end it "
+            "first"
+        )
+    return None
 
 
 def calibrate(target: Collection) -> None:
@@ -336,14 +332,8 @@ def facets(
 ) -> None:
     """Count the values that documents have in fields of their metadata."""
     condition: Any = options.filter_of(filter)
-    with reader_of(home) as client:
-        if client is not None:
-            counted = client.facets(collection, fields, filter=condition, limit=limit)
-        else:
-            with opened_engine(home, readonly=True) as (engine, _):
-                from dsearch.engine.calls import count_facets
-
-                counted = count_facets(engine.collection(collection), fields, filter=condition, limit=limit)
+    with reading(home) as engine:
+        counted = engine.facets(collection, fields, filter=condition, limit=limit)
     if json:
         print_json(counted)
         return
@@ -365,17 +355,9 @@ def update(
     json: options.AsJson = False,
 ) -> None:
     """Change part of a document's metadata; its text and embedding stay."""
-    from dsearch.errors import HomeLocked
-
     changes: Any = options.json_of(metadata, "metadata", '{"year": 2018, "draft": null}')
-    try:
-        with opened_engine(home, readonly=False) as (engine, _):
-            from dsearch.engine.calls import change_metadata
-
-            changed = change_metadata(engine.collection(collection), id, changes)
-    except HomeLocked as locked:
-        with server_of(locked) as client:
-            changed = client.update_metadata(collection, id, changes)
+    with writing(home) as engine:
+        changed = engine.update_metadata(collection, id, changes)
     if json:
         print_json(changed)
         return
@@ -390,21 +372,13 @@ def delete(
     json: options.AsJson = False,
 ) -> None:
     """Delete documents by id, or all that a filter finds."""
-    from dsearch.errors import HomeLocked, InvalidRequest
-
     if bool(ids) == (filter is not None):
         raise InvalidRequest(
             f"{'ids and --filter' if ids else 'neither ids nor --filter'}; give one of the two"
         )
     condition: Any = options.filter_of(filter)  # checked by the deletion
-    try:
-        with opened_engine(home, readonly=False) as (engine, _):
-            from dsearch.engine.calls import delete_documents
-
-            result = delete_documents(engine.collection(collection), ids=ids or None, filter=condition)
-    except HomeLocked as locked:
-        with server_of(locked) as client:
-            result = client.delete_many(collection, ids=ids or None, filter=condition)
+    with writing(home) as engine:
+        result = engine.delete_many(collection, ids=ids or None, filter=condition)
     if json:
         print_json(result)
         return

@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.engine import finished, in_process, reading, writing
 from dsearch.cli.output import tell_prompts
-from dsearch.cli.remote import compact_by_server, ended_task, reader_of, server_of, stays_here
 from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_json, say, with_home
-from dsearch.errors import Conflict, DsearchError, HomeLocked, amount
+from dsearch.errors import DsearchError, amount
+
+if TYPE_CHECKING:
+    from dsearch.encoder.automatic.source import EncoderInUse
 
 _SHOWN = 20  # findings
 
@@ -114,31 +117,18 @@ def purge(
         raise typer.Exit(1)
 
 
-def _statistics_here(collection: str, home: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Statistics of a collection, with the back end of its encoder, and all aliases."""
-    from dsearch.encoder import EncoderSource
-    from dsearch.engine.maintenance.statistics import statistics
-
-    with opened_engine(home, readonly=True) as (engine, settings):
-        state = engine.collection(collection)
-        counted = statistics(state)
-        if state.has_encoder:
-            with suppress(DsearchError):  # no weights here, and everything else can be counted
-                counted["encoder"] = asdict(EncoderSource.of(settings).in_use())
-        return counted, engine.aliases()
-
-
 def stats(
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
     """Count what a collection holds and costs: documents, delta, generations, encoder, keys, bytes."""
-    with reader_of(home) as client:
-        if client is not None:
-            counted, every = client.statistics(collection), client.aliases()
-        else:
-            counted, every = _statistics_here(collection, home)
+    with reading(home) as engine:
+        counted, every = engine.statistics(collection), engine.aliases()
+        local = in_process(engine)
+        if local is not None and local.engine.collection(collection).has_encoder:
+            with suppress(DsearchError):  # no weights here, and everything else can be counted
+                counted["encoder"] = asdict(_encoder_in_use(home))
     aliases = [alias for alias, name in every.items() if name == counted["name"]]
     counted.pop("rebuild")  # builds start by themselves in a server alone
     if json:
@@ -186,17 +176,18 @@ def described_keys(keys: dict[str, Any] | None) -> str:
     )
 
 
+def _encoder_in_use(home: Path | None, name: str | None = None) -> EncoderInUse:
+    """The encoder of the settings, or one of this name."""
+    from dsearch.config import load_settings
+    from dsearch.encoder import EncoderSource
+
+    return EncoderSource.of(load_settings(home=home), name=name).in_use()
+
+
 def _compacted(collection: str, home: Path | None, threads: int | None) -> dict[str, Any]:
     """`Compaction` as JSON, with `complete`."""
-    try:
-        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
-            from dsearch.engine.maintenance.compact import compact
-
-            with ProgressBars() as on_progress:
-                return compact(engine.collection(collection), on_progress).to_dict()
-    except HomeLocked as locked:
-        with server_of(locked, {"threads": threads}) as client:
-            return compact_by_server(client, collection)
+    with writing(home, {"threads": threads}) as engine:
+        return finished(engine, engine.compact(collection))
 
 
 def _left(report: dict[str, Any]) -> str:
@@ -227,20 +218,12 @@ def alias(
 
     if (name is None) != (collection is None and not remove) or (remove and collection is not None):
         raise InvalidRequest("use: dsearch alias, dsearch alias NAME COLLECTION, dsearch alias NAME --remove")
-    try:
-        with opened_engine(home, readonly=name is None) as (engine, _):
-            if name is not None and collection is not None:
-                engine.set_alias(name, collection)
-            elif name is not None:
-                engine.drop_alias(name)
-            aliases = engine.aliases()
-    except HomeLocked as locked:
-        with server_of(locked) as client:
-            if name is not None and collection is not None:
-                client.set_alias(name, collection)
-            elif name is not None:
-                client.drop_alias(name)
-            aliases = client.aliases()
+    with reading(home) if name is None else writing(home) as engine:
+        if name is not None and collection is not None:
+            engine.set_alias(name, collection)
+        elif name is not None:
+            engine.drop_alias(name)
+        aliases = engine.aliases()
     if json:
         print_json(aliases)
         return
@@ -276,17 +259,15 @@ def restore(
     json: options.AsJson = False,
 ) -> None:
     """Make a collection of a backup, under its name; every digest is checked before it appears."""
-    try:
-        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
-            with ProgressBars() as on_progress:
-                restored = engine.restore(source, on_progress)
-            described = restored.describe()
-    except HomeLocked as locked:
-        raise stays_here(
-            locked,
-            "no request may name a folder of its machine: end it, restore, and start it again; or restore "
-            f"into a home of its own, which another server can serve: dsearch restore {source} --home FOLDER",
-        ) from None
+    stays = (
+        "no request may name a folder of its machine: end it, restore, and start it again; or restore "
+        f"into a home of its own, which another server can serve: dsearch restore {source} --home FOLDER"
+    )
+    with (
+        opened_engine(home, readonly=False, stays=stays, threads=threads) as (engine, _),
+        ProgressBars() as on_progress,
+    ):
+        described = engine.restore(source, on_progress).describe()
     if json:
         print_json(described)
         return
@@ -376,27 +357,21 @@ def migrate(
     Trained models stay behind: they fit the old encoder alone. While a server runs, its setting next_encoder
     has to name the new one.
     """
-    from dsearch.config import load_settings
-    from dsearch.encoder import EncoderSource
-
-    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    try:
-        with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
-            migration = engine.migrate(
-                collection, engine.encoder, language=language, on_progress=on_progress
-            ).to_dict()
-        then = f"From now on give --encoder {encoder}, or set it in dsearch.toml"
-    except HomeLocked as locked:
-        if language is not None:
-            raise Conflict(
-                f"language={language!r}; a running server keeps the language: stop it, and run this again"
-            ) from locked
-        with server_of(locked, {**own, "encoder": None}) as client:
-            task = client.migrate(collection, encoder=encoder)  # refused where its settings have another
-            migration = ended_task(client, task, f"migration of {collection}")
-        then = f"The server answers with it; when all collections are moved, set encoder to {encoder}"
+    own: dict[str, Any] = {"device": device, "backend": backend, "threads": threads}
+    stays = None if language is None else "it keeps the language: end it, and run this again"
+    with writing(home, own, stays=stays, next_encoder=encoder) as engine:
+        if (local := in_process(engine)) is None:
+            task = engine.migrate(collection, encoder=encoder)  # refused where its settings have another
+            migration = finished(engine, task)
+            then = f"The server answers with it; when all collections are moved, set encoder to {encoder}"
+        else:
+            with ProgressBars() as on_progress:
+                migration = local.engine.migrate(
+                    collection, language=language, on_progress=on_progress
+                ).to_dict()
+            then = f"From now on give --encoder {encoder}, or set it in dsearch.toml"
     with suppress(DsearchError):  # its files are gone since
-        tell_prompts(EncoderSource.of(load_settings(home=home), name=encoder).in_use().prompts)
+        tell_prompts(_encoder_in_use(home, encoder).prompts)
     if json:
         print_json(migration)
         return

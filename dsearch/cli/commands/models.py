@@ -12,11 +12,11 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
-from dsearch.cli.remote import refresh_by_server, server_of
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
+from dsearch.cli.engine import finished, writing
+from dsearch.cli.session import opened_engine, print_json, say, show_outcome
 from dsearch.cli.training.output import answers_now, epochs_text, undo_line
 from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
-from dsearch.errors import Command, HomeLocked, InvalidRequest, amount
+from dsearch.errors import Command, InvalidRequest, amount
 from dsearch.results import Model
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -58,12 +58,8 @@ def delete(
 ) -> None:
     """Delete a version with its files. Its number is not given again."""
     name, at = options.of_group(context, collection, home)
-    try:
-        with opened_engine(at, readonly=False) as (engine, _):
-            engine.collection(name).delete_model(version)
-    except HomeLocked as locked:
-        with server_of(locked) as client:
-            client.delete_model(name, version)
+    with writing(at) as engine:
+        engine.delete_model(name, version)
     show_outcome(f"{name}: {version} is deleted", {"model": version, "deleted": True}, json=json)
 
 
@@ -77,31 +73,16 @@ def rollback(
     json: options.AsJson = False,
 ) -> None:
     """Let the version answer that did before the present one; with --rows take back remembered queries."""
-    if rows is not None:
-        _rollback_rows(rows, collection, home, json=json)
-        return
-    try:
-        with opened_engine(home, readonly=False) as (engine, _):
-            target = engine.collection(collection)
-            before = target.live_model
-            version = target.rollback()
-    except HomeLocked as locked:
-        with server_of(locked) as client:
-            answer = client.rollback(collection)
-        version, before = answer.model, answer.previous
-    content = {"model": version, "previous": before}
-    show_outcome(f"{collection}: {version} answers now, in place of {before}", content, json=json)
-
-
-def _rollback_rows(sequence: int, collection: str, home: Path | None, *, json: bool) -> None:
-    try:
-        with opened_engine(home, readonly=False) as (engine, _):
-            done = engine.collection(collection).remembered.drop_after(sequence)
-    except HomeLocked as locked:
-        with server_of(locked) as client:
-            done = client.rollback_rows(collection, sequence)
-    text = f"{collection}: {amount(done.dropped, 'remembered query')} dropped, {done.remaining} left"
-    show_outcome(text, asdict(done), json=json)
+    with writing(home) as engine:
+        if rows is None:
+            answer = engine.rollback(collection)
+            content = {"model": answer.model, "previous": answer.previous}
+            text = f"{answer.model} answers now, in place of {answer.previous}"
+        else:
+            done = engine.rollback_rows(collection, rows)
+            content = asdict(done)
+            text = f"{amount(done.dropped, 'remembered query')} dropped, {done.remaining} left"
+    show_outcome(f"{collection}: {text}", content, json=json)
 
 
 def promote(
@@ -111,12 +92,8 @@ def promote(
     json: options.AsJson = False,
 ) -> None:
     """Let a version answer from now on."""
-    try:
-        with opened_engine(home, readonly=False) as (engine, _):
-            engine.collection(collection).promote(version)
-    except HomeLocked as locked:
-        with server_of(locked) as client:
-            client.promote(collection, version)
+    with writing(home) as engine:
+        engine.promote(collection, version)
     show_outcome(f"{collection}: {version} answers now", {"model": version}, json=json)
 
 
@@ -143,14 +120,8 @@ def remember(
     require_data(data, split=split)
     queries, judgements = _judged(query, ids, data, split)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    try:
-        with opened_engine(home, readonly=False, **own) as (engine, _):
-            from dsearch.training import remember
-
-            done = remember(engine.collection(collection), queries, judgements, accept=accept)
-    except HomeLocked as locked:
-        with server_of(locked, own) as client:
-            done = client.remember(collection, queries, judgements, accept=accept)
+    with writing(home, own) as engine:
+        done = engine.remember(collection, queries, judgements, accept=accept)
     if json:
         print_json(asdict(done))
         return
@@ -208,21 +179,14 @@ def refresh(
 
         texts = [query.text for query in read_queries(queries, Problems())]
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    try:
-        with opened_engine(home, readonly=False, **own) as (engine, _):
-            target = engine.collection(collection)
-            with ProgressBars() as on_progress:
-                number = target.refresh(
-                    on_progress, kind=kind, recall_target=recall, memory_bytes=memory, queries=texts
-                )
-            live, keys = target.live_model, target.describe().keys
-    except HomeLocked as locked:
-        changes = {"kind": kind, "recall_target": recall, "memory_bytes": memory, "queries": texts}
-        with server_of(locked, own) as client:
-            built = refresh_by_server(client, collection, **changes)
-        number, live, keys = built["generation"], built["model"], built["keys"]
-    text = f"{collection}: generation {number} is live, with the keys of model {live}: {described_keys(keys)}"
-    show_outcome(text, {"generation": number, "model": live, "keys": keys}, json=json)
+    with writing(home, own) as engine:
+        task = engine.refresh(collection, kind=kind, recall_target=recall, memory_bytes=memory, queries=texts)
+        built = finished(engine, task)
+    text = (
+        f"{collection}: generation {built['generation']} is live, with the keys of model {built['model']}: "
+        f"{described_keys(built['keys'])}"
+    )
+    show_outcome(text, {name: built[name] for name in ("generation", "model", "keys")}, json=json)
 
 
 def _described(model: Model) -> str:

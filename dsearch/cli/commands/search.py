@@ -10,9 +10,9 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.declared_options import with_options_of
+from dsearch.cli.engine import reading
 from dsearch.cli.output import as_json, check_picture, draw, show
-from dsearch.cli.remote import reader_of
-from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.cli.session import print_json, say
 from dsearch.search_options import SearchOptions
 
 
@@ -51,15 +51,9 @@ def search(
         "explain": chosen["explain"] or heatmap is not None,
     }
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with reader_of(home, own) as client:
-        if client is not None:
-            result = client.search(collection, query, vector=state, **request)
-            documents = 1 if result.hits else client.collection(collection).documents
-        else:
-            with opened_engine(home, readonly=True, **own) as (engine, _):
-                opened = engine.collection(collection)
-                result = opened.search(query, vector=state, **request)
-                documents = 1 if result.hits else opened.store.count().documents
+    with reading(home, own) as engine:
+        result = engine.search(collection, query, vector=state, **request)
+        documents = 1 if result.hits else engine.collection(collection).documents
     if heatmap is not None:
         draw(result, heatmap)
         say(f"{heatmap}: attention, heads by hits")
@@ -97,15 +91,8 @@ def similar(
     request = {**chosen, "filter": options.filter_of(filter), "highlight": query is not None}
     state = options.vector_of(vector)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with reader_of(home, own) as client:
-        if client is not None:
-            result = client.similar(
-                collection, like, unlike=unlike or (), query=query, vector=state, **request
-            )
-        else:
-            with opened_engine(home, readonly=True, **own) as (engine, _):
-                opened = engine.collection(collection)
-                result = opened.similar(like, unlike=unlike or (), query=query, vector=state, **request)
+    with reading(home, own) as engine:
+        result = engine.similar(collection, like, unlike=unlike or (), query=query, vector=state, **request)
     if json:
         print_json(as_json(result))
     else:

@@ -10,25 +10,26 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.declared_options import as_flag, with_options_of
+from dsearch.cli.engine import finished, in_process, local_engine, terminal_observer, writing
 from dsearch.cli.interruption import go_on_with
-from dsearch.cli.session import opened_engine
-from dsearch.cli.training.output import Outcome, outcome_of
-from dsearch.cli.training.remote import train_by_server
+from dsearch.cli.session import ProgressBars
+from dsearch.cli.training.output import Outcome, outcome_of, outcome_of_task
 from dsearch.cli.training.session import (
     DEFAULT_SPLIT,
     JudgedFolder,
     interruptible,
-    judged_job,
+    judged_by,
     require_data,
     run_folder,
-    terminal_observer,
     training_processes,
 )
 from dsearch.cli.training.shards import task_over_shards
-from dsearch.errors import HomeLocked, InvalidRequest
-from dsearch.jobs import TrainingJob
+from dsearch.errors import InvalidRequest
+from dsearch.jobs import TrainingJob, request_of
 
 if TYPE_CHECKING:
+    from dsearch.client import LocalEngine
+    from dsearch.training.loop.distributed import Processes
     from dsearch.training.loop.run_folder import RunFolder
     from dsearch.training.run import MakeShardTask
 
@@ -97,22 +98,32 @@ def train(
     job.check(as_flag)
     if ray is not None:
         _require_trainable_over_shards(job)
-    own = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    try:
-        outcome = _train_here(collection, job, folder, home, own, run=run, resume=resume, ray=ray)
-    except HomeLocked as locked:
-        here_only = {"--run": run, "--resume": resume, "--ray": ray} | {f"--{k}": v for k, v in own.items()}
-        outcome = train_by_server(locked, collection, job, folder, home, here_only)
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    here_only = {"run": run, "resume": resume, "ray": ray, **own}
+    names = ", ".join(f"--{name}" for name, value in here_only.items() if value)
+    stays = f"it does not take {names}; end it first, or leave that out" if names else None
+    with (
+        training_processes(job.scope, device) as processes,
+        writing(home, own, stays=stays)
+        if processes.first
+        else local_engine(home, own, readonly=True) as engine,
+    ):
+        if folder is not None:
+            job = judged_by(engine, home, collection, job, folder)
+        if (local := in_process(engine)) is not None:
+            outcome = _train_here(local, collection, job, processes, run=run, resume=resume, ray=ray)
+        else:
+            result = finished(engine, engine.train(collection, **request_of(job)))
+            outcome = outcome_of_task(collection, job, result)
     if outcome is not None:
         outcome.show(json=json, promote=job.promote)
 
 
 def _train_here(
+    engine: LocalEngine,
     collection: str,
     job: TrainingJob,
-    folder: JudgedFolder | None,
-    home: Path | None,
-    own: dict[str, Any],
+    processes: Processes,
     *,
     run: Path | None,
     resume: bool,
@@ -121,36 +132,29 @@ def _train_here(
     """Train in this process; None in the processes that `torchrun` started beside the first."""
     from dsearch.training import run_training
 
-    with (
-        training_processes(job.scope, own["device"]) as processes,
-        opened_engine(home, readonly=not processes.first, **own) as (engine, settings),
-    ):
-        target = engine.collection(collection)
-        make_task: MakeShardTask | None = None
-        if ray is not None:
-            make_task = lambda chosen: task_over_shards(target, ray, chosen)  # noqa: E731
-        if folder is not None:
-            job = judged_job(target, job, folder)
+    target = engine.engine.collection(collection)
+    make_task: MakeShardTask | None = None
+    if ray is not None:
+        make_task = lambda chosen: task_over_shards(target, ray, chosen)  # noqa: E731
 
-        def opened_run(identity: Mapping[str, Any], join: bool) -> RunFolder:
-            opened = run_folder(target, identity, run, resume=resume or join)
-            go_on_with("--resume")
-            return opened
+    def opened_run(identity: Mapping[str, Any], join: bool) -> RunFolder:
+        opened = run_folder(target, identity, run, resume=resume or join)
+        go_on_with("--resume")
+        return opened
 
-        with interruptible() as pressed, terminal_observer(cancelled=pressed) as observer:
-            learned = run_training(
-                target,
-                job,
-                observer,
-                open_run=opened_run,
-                device=settings.device,
-                processes=processes,
-                make_task=make_task,
-            )
-        if not processes.first:
-            return None
-        registered = learned.register(target, job)
-    return outcome_of(collection, job, learned, registered)
+    with interruptible() as pressed, ProgressBars() as on_progress:
+        learned = run_training(
+            target,
+            job,
+            terminal_observer(on_progress, pressed),
+            open_run=opened_run,
+            device=engine.device,
+            processes=processes,
+            make_task=make_task,
+        )
+    if not processes.first:
+        return None
+    return outcome_of(collection, job, learned, learned.register(target, job))
 
 
 def _require_trainable_over_shards(job: TrainingJob) -> None:

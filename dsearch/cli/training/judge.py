@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.remote import reader_of
+from dsearch.cli.engine import reading
 from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
 from dsearch.errors import Command, InvalidRequest, InvalidSource, amount
 
@@ -190,15 +190,8 @@ def next_(
 ) -> None:
     """Name the queries to judge next: those on which two versions differ most."""
     name, at = options.of_group(context, collection, home)
-    request: dict[str, Any] = {"version": version, "limit": limit, "client_id": client}
-    with reader_of(at) as server:
-        if server is not None:
-            suggested = server.queries_to_judge(name, **request)
-        else:
-            from dsearch.client.local.client import LocalEngine
-
-            with opened_engine(at, readonly=True) as (engine, _):
-                suggested = LocalEngine(engine).queries_to_judge(name, **request)
+    with reading(at) as engine:
+        suggested = engine.queries_to_judge(name, version=version, limit=limit, client_id=client)
     if json:
         print_json(asdict(suggested))
         return

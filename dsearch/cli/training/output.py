@@ -65,6 +65,15 @@ def kept_lines(collection: str, registered: Registration, try_it: str | None = N
     return [registered.reason, is_kept(collection, registered.passed or registered.version, try_it)]
 
 
+def gate_lines(result: Mapping[str, Any]) -> list[str]:
+    """The gate's report in the result of a task, and why a version that passed it is not live."""
+    from dsearch.training.gate.gate import report_text
+
+    gate = result["gate"]
+    late = result["reason"] if not result["live"] and gate["verdict"] == "passed" else gate["reason"]
+    return [report_text(gate), *([late] if late != gate["reason"] else [])]
+
+
 def decision_lines(record: Mapping[str, Any]) -> list[str]:
     """The gate's decision in words; records of earlier versions have none."""
     decision = (record.get("gate") or {}).get("decision")
@@ -82,6 +91,24 @@ def leg_lines(record: Mapping[str, Any]) -> list[str]:
         f"  {leg} alone answers the judged queries better than both legs untuned, nDCG@10 {scores[leg]:.4f}"
     )
     return [f"{line} against {scores['untuned']:.4f}"]
+
+
+def outcome_of_task(collection: str, job: TrainingJob, result: dict[str, Any]) -> Outcome:
+    """The outcome of a training by a server."""
+    live, version, trained = result["live"], result.pop("model"), result["trained"]
+    unit = ("query", "queries") if job.field is None else ("document",)
+    count_epochs = epochs_text if job.field is None else epochs_of_values
+    try_it = None if job.field is None else f"predict with model={trained!r}"
+    lines = [
+        result["verdict"],
+        (
+            f"{collection}: {trained} trained on {amount(result['examples'], *unit)} in "
+            f"{result['seconds']:.1f} s ({count_epochs(result['epochs'])})"
+        ),
+        *gate_lines(result),
+        answers_now(version, result["undo"]) if live else is_kept(collection, trained, try_it),
+    ]
+    return Outcome(live, {"version": version, **result}, lines)
 
 
 def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered: Registration) -> Outcome:

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from dsearch.cli.session import ProgressBars, say
+from dsearch.cli.engine import in_process
+from dsearch.cli.session import opened_engine, say
 from dsearch.errors import Cancelled, InvalidRequest, amount
 from dsearch.evaluation import read_pairs, read_qrels
 from dsearch.jobs import LearningJob, TrainingJob
-from dsearch.types import Progress
 
 if TYPE_CHECKING:
+    from dsearch.cli.engine import Engine
     from dsearch.engine import Collection
-    from dsearch.training import Headroom, Observer, RunFolder
+    from dsearch.training import RunFolder
     from dsearch.training.loop.distributed import Processes
 
 
@@ -36,32 +37,6 @@ def stop_unless(live: bool) -> None:
     """Exit code 3 when a model that should have answered was held back by the gate."""
     if not live:
         raise typer.Exit(HELD_BACK)
-
-
-@contextmanager
-def terminal_observer(
-    unit: str = "steps", cancelled: Callable[[], bool] = lambda: False
-) -> Iterator[Observer]:
-    """Show the progress of a job as bars on stderr; `cancelled` stops it."""
-    from dsearch.training import Observer
-
-    stops = cancelled
-    with ProgressBars(unit) as on_progress:
-
-        class Terminal(Observer):
-            def remark(self, text: str) -> None:
-                say(text)
-
-            def headroom(self, room: Headroom) -> None:
-                say(room.to_text())
-
-            def progress(self, progress: Progress) -> None:
-                on_progress(progress)
-
-            def cancelled(self) -> bool:
-                return stops()
-
-        yield Terminal()
 
 
 _NUMBER = re.compile(r"[0-9]{6}")
@@ -181,6 +156,16 @@ def require_data(data: Path | None, **about: object) -> None:
     values = {**about, "split": about.get("split") != DEFAULT_SPLIT}
     if data is None and (names := ", ".join(f"--{name}" for name, value in values.items() if value)):
         raise InvalidRequest(f"{names} without --data; give the judgements with --data, or leave it out")
+
+
+def judged_by(
+    engine: Engine, home: Path | None, collection: str, job: AnyJob, folder: JudgedFolder
+) -> AnyJob:
+    """`judged_job` by a collection that a server may have open: it is then read beside."""
+    if (local := in_process(engine)) is not None:
+        return judged_job(local.engine.collection(collection), job, folder)
+    with opened_engine(home, readonly=True) as (reader, _):
+        return judged_job(reader.collection(collection), job, folder)
 
 
 def judged_job(collection: Collection, job: AnyJob, folder: JudgedFolder) -> AnyJob:

@@ -41,7 +41,7 @@ def open(
         home: folder of the collections.
         readonly: open it beside another process that writes.
         encoder: loads the encoder; when None the one of the settings.
-        observer: receives the progress of training, tuning and evaluation; may stop them.
+        observer: receives the progress of tasks; may stop training, tuning and evaluation.
         device: runs training: "cpu", "cuda"; when None that of the settings.
 
     Settings (variables DSEARCH_*, dsearch.toml) are those of the command line: encoder, next_encoder,
@@ -77,7 +77,7 @@ class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):
 
     Args:
         engine: closed with this.
-        observer: receives the progress of training, tuning and evaluation; may stop them.
+        observer: receives the progress of tasks; may stop training, tuning and evaluation.
         device: runs training.
     """
 

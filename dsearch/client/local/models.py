@@ -42,7 +42,7 @@ from dsearch.jobs import (
     TuningJob,
 )
 from dsearch.results import Task, TaskPage
-from dsearch.types import RowSource, TaskState
+from dsearch.types import Progress, RowSource, TaskState
 
 if TYPE_CHECKING:
     from dsearch.training import Observer
@@ -213,7 +213,11 @@ class LocalUpkeep:
 
         def work(opened: Collection) -> dict[str, Any]:
             number = opened.refresh(
-                kind=kind, recall_target=recall_target, memory_bytes=memory_bytes, queries=queries
+                self._on_progress(),
+                kind=kind,
+                recall_target=recall_target,
+                memory_bytes=memory_bytes,
+                queries=queries,
             )
             return {"generation": number, "model": opened.live_model, "keys": opened.describe().keys}
 
@@ -223,7 +227,7 @@ class LocalUpkeep:
         """Make the files small, and what was deleted or replaced unreadable."""
 
         def work(opened: Collection) -> dict[str, Any]:
-            return compact(opened).to_dict()
+            return compact(opened, self._on_progress()).to_dict()
 
         return self._done("compact", collection, work)
 
@@ -237,7 +241,7 @@ class LocalUpkeep:
             )
 
         def work(_: Collection) -> dict[str, Any]:
-            return self.engine.migrate(collection).to_dict()
+            return self.engine.migrate(collection, on_progress=self._on_progress()).to_dict()
 
         return self._done("migrate", collection, work)
 
@@ -290,6 +294,9 @@ class LocalUpkeep:
         if on_progress is not None:
             on_progress(task)
         return task
+
+    def _on_progress(self) -> Callable[[Progress], None] | None:
+        return None if self.observer is None else self.observer.progress
 
     def _done(self, kind: str, name: str, work: Callable[[Collection], dict[str, Any]]) -> Task:
         opened = self.engine.collection(name)

@@ -21,6 +21,7 @@ embedding.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -185,31 +186,37 @@ class GateReport:
 
     def to_text(self) -> str:
         """A few lines for a terminal."""
-        lines = [f"gate: {self.verdict}: {self.reason}"]
-        if self.decision is not None:
-            lines.append(f"  {self.decision.to_text()}")
-        lines += [self._line_of(part) for part in self.slices]
-        required = f"  asked: a gain with p ≤ {self.gate.alpha:g} (one-sided)"
-        if self.p_value is not None:
-            required += f", is p = {self.p_value:.4f}"
-        lines.append(
-            f"{required}; on no slice a probability above {self.gate.harm:g} of losing more than "
-            f"{self.gate.margin:g}; {amount(self.gate.min_queries, 'held-out query')}"
-        )
-        if self.canary_overlap is not None:
-            share = f"{self.canary_overlap:.0%} of their first {DEPTH} hits"
-            lines.append(f"  canaries: stored documents as queries keep {share}")
-        return "\n".join(lines)
+        return report_text(self.to_dict())
 
-    def _line_of(self, part: Slice) -> str:
-        line = f"  {part.name:<7}{amount(part.queries, 'held-out query'):>22}"
-        if part.before is not None and part.after is not None and part.difference is not None:
-            interval = f"[{part.difference.low:+.4f}, {part.difference.high:+.4f}]"
-            gain = f"{part.difference.mean:+.4f} {interval}"
-            line += f", {self.measure} {part.before:.4f} → {part.after:.4f} ({gain})"
-        if part.harm is not None:
-            line += f"; loses more than {self.gate.margin:g} with probability {part.harm:.2f}"
-        return line
+
+def report_text(report: Mapping[str, Any]) -> str:
+    """A report as it is recorded, in a few lines for a terminal."""
+    lines = [f"gate: {report['verdict']}: {report['reason']}"]
+    if report.get("decision") is not None:  # reports of earlier releases have none
+        lines.append(f"  {report['decision']['text']}")
+    lines += [_line_of(part, report["measure"], report["margin"]) for part in report["slices"]]
+    required = f"  asked: a gain with p ≤ {report['alpha']:g} (one-sided)"
+    if report["p_value"] is not None:
+        required += f", is p = {report['p_value']:.4f}"
+    lines.append(
+        f"{required}; on no slice a probability above {report['harm']:g} of losing more than "
+        f"{report['margin']:g}; {amount(report['min_queries'], 'held-out query')}"
+    )
+    if report["canary_overlap"] is not None:
+        share = f"{report['canary_overlap']:.0%} of their first {DEPTH} hits"
+        lines.append(f"  canaries: stored documents as queries keep {share}")
+    return "\n".join(lines)
+
+
+def _line_of(part: Mapping[str, Any], measure: str, margin: float) -> str:
+    line = f"  {part['name']:<7}{amount(part['queries'], 'held-out query'):>22}"
+    difference = part["difference"]
+    if part["before"] is not None and part["after"] is not None and difference is not None:
+        gain = f"{difference['mean']:+.4f} [{difference['low']:+.4f}, {difference['high']:+.4f}]"
+        line += f", {measure} {part['before']:.4f} → {part['after']:.4f} ({gain})"
+    if part["harm"] is not None:
+        line += f"; loses more than {margin:g} with probability {part['harm']:.2f}"
+    return line
 
 
 def judge(

@@ -40,28 +40,30 @@ def test_a_head_is_learned(chosen: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_one_process_writes_and_each_learns_as_it_was_asked_to(
-    monkeypatch: pytest.MonkeyPatch, first: bool
+    dsearch: Any, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
     """The others that torchrun started only compute: one of them would make a version of its own."""
     opened: list[bool] = []
     trained: list[tuple[TrainingJob, str, object]] = []
     learned, processes = MagicMock(), SimpleNamespace(first=first)
-
-    def open_engine(_: object, *, readonly: bool, **__: object) -> Any:
-        opened.append(readonly)
-        return nullcontext((MagicMock(), SimpleNamespace(device="cuda:1")))
+    engine = MagicMock(device="cuda:1")
 
     def run_training(_: object, job: TrainingJob, __: object, **options: Any) -> MagicMock:
         trained.append((job, options["device"], options["processes"]))
         return learned
 
+    def open_engine(*_: object, readonly: bool = False, **__: object) -> Any:
+        opened.append(readonly)
+        return nullcontext(engine)
+
     monkeypatch.setattr(command, "training_processes", lambda *_: nullcontext(processes))
-    monkeypatch.setattr(command, "opened_engine", open_engine)
+    monkeypatch.setattr(command, "writing", open_engine)
+    monkeypatch.setattr(command, "local_engine", open_engine)
+    monkeypatch.setattr(command, "in_process", lambda engine: engine)
     monkeypatch.setattr("dsearch.training.run_training", run_training)
-    monkeypatch.setattr(command, "outcome_of", lambda *_: "outcome")
-    own = {"encoder": None, "device": None, "backend": None, "threads": None}
+    outcome = MagicMock()
+    monkeypatch.setattr(command, "outcome_of", lambda *_: outcome)
+    assert dsearch("train", "--self-supervised", "--seed", "4")[0] == 0
     job = TrainingJob(self_supervised=True, seed=4)
-    outcome = command._train_here("papers", job, None, None, own, run=None, resume=False, ray=None)
-    assert outcome == ("outcome" if first else None)
     assert (opened, trained) == ([not first], [(job, "cuda:1", processes)])
-    assert learned.register.call_count == first
+    assert learned.register.call_count == outcome.show.call_count == first

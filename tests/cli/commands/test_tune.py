@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
 from dsearch.cli.commands import tune as command
-from dsearch.cli.training.session import JudgedFolder
-from dsearch.jobs import TuningJob
-from dsearch.training import Registration
 
+GATE: dict[str, Any] = {
+    "verdict": "refused",
+    "reason": "too few",
+    "measure": "nDCG@10",
+    "p_value": None,
+    "decision": None,
+    "canary_overlap": None,
+    "alpha": 0.05,
+    "harm": 0.3,
+    "margin": 0.01,
+    "min_queries": 5,
+    "slices": [],
+}
 RECORD: dict[str, Any] = {
-    "version": "v2",
+    "model": "v2",
     "live": False,
     "reason": "too few",
     "verdict": "It stays.",
@@ -29,17 +37,27 @@ RECORD: dict[str, Any] = {
     "examples": 9,
     "scores": {"untuned": 0.5, "dense": 0.4, "tuned": 0.6},
     "second_stage": None,
-    "text": "gate: refused: too few",
+    "gate": GATE,
 }
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The result of every tuning."""
+    result = dict(RECORD)
+    monkeypatch.setattr(command, "judged_by", lambda engine, home, collection, job, folder: job)
+    monkeypatch.setattr(command, "writing", lambda *_, **__: nullcontext(MagicMock()))
+    monkeypatch.setattr(command, "finished", lambda *_: dict(result))
+    return result
 
 
 @pytest.mark.parametrize(
     ("live", "options", "code"), [(True, [], 0), (False, [], 3), (False, ["--no-promote"], 0)]
 )
 def test_a_tuning_ends_as_refused_only_where_it_was_to_be_promoted(
-    dsearch: Any, monkeypatch: pytest.MonkeyPatch, beir: Any, live: bool, options: list[str], code: int
+    dsearch: Any, tuned: dict[str, Any], beir: Any, live: bool, options: list[str], code: int
 ) -> None:
-    monkeypatch.setattr(command, "_tune_here", lambda *_: {**RECORD, "live": live})
+    tuned["live"] = live
     ended, out, _ = dsearch("tune", "--data", beir, "-c", "papers", *options)
     assert ended == code
     lines = out.splitlines()
@@ -50,50 +68,19 @@ def test_a_tuning_ends_as_refused_only_where_it_was_to_be_promoted(
     assert lines[-1].startswith("v2 answers now" if live else "v2 is kept but does not answer")
 
 
-def test_the_record_is_json_without_the_text(
-    dsearch: Any, monkeypatch: pytest.MonkeyPatch, beir: Any
+@pytest.mark.parametrize(("verdict", "late"), [("passed", True), ("refused", False)])
+def test_a_version_that_passed_and_is_not_live_says_why(
+    dsearch: Any, tuned: dict[str, Any], beir: Any, verdict: str, late: bool
 ) -> None:
-    monkeypatch.setattr(command, "_tune_here", lambda *_: dict(RECORD))
+    tuned |= {"gate": {**GATE, "verdict": verdict}, "reason": "v3 is live now"}
+    out = dsearch("tune", "--data", beir, "-c", "papers")[1]
+    assert ("v3 is live now" in out.splitlines()) == late
+
+
+@pytest.mark.usefixtures("tuned")
+def test_the_result_is_json_with_the_version(dsearch: Any, beir: Any) -> None:
     code, out, _ = dsearch("tune", "--data", beir, "--json")
     assert code == 3
-    assert json.loads(out) == {name: value for name, value in RECORD.items() if name != "text"}
-
-
-@pytest.mark.parametrize(
-    ("registered", "live", "text"),
-    [
-        (Registration("v2", "v2", "v1", "better", "It is live.", passed="v2"), True, "report"),
-        (Registration("v2", None, "v1", "as asked", "It stays.", passed="v2"), False, "report"),
-        (
-            Registration("v2", None, "v1", "v3 is live now", "It stays.", passed="v2", outdated_by="v3"),
-            False,
-            "report\nv3 is live now",
-        ),
-    ],
-    ids=["live", "not promoted", "outdated"],
-)
-def test_what_passed_is_live_only_where_it_answers(
-    monkeypatch: pytest.MonkeyPatch, registered: Registration, live: bool, text: str
-) -> None:
-    learned = SimpleNamespace(
-        register=lambda *_: registered,
-        summary=lambda _: {"second_stage": None},
-        result=SimpleNamespace(gate=SimpleNamespace(to_text=lambda: "report"), record={"seed": 4}),
-    )
-    monkeypatch.setattr(command, "opened_engine", lambda *_, **__: nullcontext((MagicMock(), None)))
-    monkeypatch.setattr(command, "judged_job", lambda _, job, folder: job)
-    tuned: list[TuningJob] = []
-    monkeypatch.setattr("dsearch.training.run_tuning", lambda _, job, __: tuned.append(job) or learned)
-    folder, job = JudgedFolder(Path("judged"), "train"), TuningJob(seed=4, margin=0.5)
-    assert command._tune_here("papers", job, folder, None, {}) == {
-        "version": "v2",
-        "live": live,
-        "reason": registered.reason,
-        "verdict": registered.sentence,
-        "previous": None,
-        "undo": None,
-        "seed": 4,
-        "second_stage": None,
-        "text": text,
+    assert json.loads(out) == {
+        ("version" if name == "model" else name): value for name, value in RECORD.items()
     }
-    assert tuned == [job]

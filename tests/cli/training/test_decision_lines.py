@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from dsearch.cli.training.output import decision_lines, leg_lines
+from dsearch.cli.training.output import decision_lines, gate_lines, leg_lines
 from dsearch.training.gate.gate import judge
 from dsearch.training.gate.held_out import Answers
 
@@ -18,10 +18,10 @@ def test_a_decision_is_shown_in_words() -> None:
     before = Answers(values, np.zeros(60, bool), values)
     changes = np.random.default_rng(1).normal(0.02, 0.15, 60)
     after = Answers(values + changes, np.zeros(60, bool), values + changes)
-    stored = json.loads(json.dumps({"gate": judge(before, after).to_dict()}))
-    (line,) = decision_lines(stored)
-    assert line.strip() == stored["gate"]["decision"]["text"]
-    assert line.strip() in judge(before, after).to_text()
+    gate = json.loads(json.dumps(judge(before, after).to_dict()))
+    (text,) = gate_lines({"gate": gate, "reason": gate["reason"], "live": False})
+    assert text == judge(before, after).to_text()
+    assert gate["decision"]["text"] in text
 
 
 def test_records_without_a_decision_are_still_shown() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from dsearch.cli.training import output, remote
+from dsearch.cli.training import output
 from dsearch.cli.training.output import (
     Outcome,
     _served,
@@ -20,8 +19,8 @@ from dsearch.cli.training.output import (
     is_kept,
     kept_lines,
     leg_lines,
+    outcome_of_task,
 )
-from dsearch.errors import HomeLocked
 from dsearch.jobs import TrainingJob
 from dsearch.training import Registration
 
@@ -33,15 +32,13 @@ def test_a_version_that_answers_is_told_with_its_way_back() -> None:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_values_learned_by_a_server_are_told(monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
+def test_values_learned_by_a_server_are_told(live: bool) -> None:
+    gate = {"verdict": "passed", "reason": "r", "measure": "log loss", "p_value": 0.01, "slices": []}
+    gate |= {"alpha": 0.05, "harm": 0.3, "margin": 0.01, "min_queries": 5, "canary_overlap": None}
     result = {"live": live, "model": "v2", "trained": "v2", "parent": "v1", "examples": 9, "epochs": 3}
     back = "dsearch rollback -c papers"
-    result |= {"verdict": "It predicts year.", "reason": "r", "seconds": 1.0, "gate": {}, "undo": back}
-    server = SimpleNamespace(train=lambda *_, **__: None)
-    monkeypatch.setattr(remote, "server_of", lambda _: nullcontext(server))
-    monkeypatch.setattr(remote, "ended_task", lambda *_, **__: dict(result))
-    job = TrainingJob(objective="context", field="year")
-    outcome = remote.train_by_server(HomeLocked("here"), "papers", job, None, None, {})
+    result |= {"verdict": "It predicts year.", "reason": "r", "seconds": 1.0, "gate": gate, "undo": back}
+    outcome = outcome_of_task("papers", TrainingJob(objective="context", field="year"), result)
     if live:
         assert outcome.lines[0] == "It predicts year."
         assert outcome.lines[-1].endswith(f"Undo: {back}")

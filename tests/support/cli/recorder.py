@@ -94,8 +94,9 @@ class Recorder:
     def _replace(self, module: ModuleType, imported: list[Imported], monkeypatch: pytest.MonkeyPatch) -> None:
         own = {
             "opened_engine": self._opened,
-            "server_of": self._server,
-            "reader_of": self._reader,
+            "writing": self._writing,
+            "reading": self._reading,
+            "in_process": self._in_process,
             "bound": self.outside.bound,
         }
         for called, replacement in own.items():
@@ -110,23 +111,41 @@ class Recorder:
             monkeypatch.setattr(place, name, getattr(self.outside, each.name))
 
     @contextmanager
-    def _opened(self, home: Path | None, *, readonly: bool, **own: Any) -> Iterator[tuple[Any, Any]]:
+    def _opened(
+        self, home: Path | None, *, readonly: bool, stays: str | None = None, **own: Any
+    ) -> Iterator[tuple[Any, Any]]:
         self.outside.opened_engine(home, readonly=readonly, **own)
         if self._by_server and not readonly:
-            locked = HomeLocked("a server runs on this home")
-            locked.url = "http://127.0.0.1:9"
-            raise locked
+            raise HomeLocked(f"a server runs on this home; {stays}")
         chosen = {name: own.get(name) for name in ("encoder", "device", "backend", "threads")}
         yield self.outside.engine, load_settings(home=home, **chosen)
 
     @contextmanager
-    def _server(self, locked: HomeLocked, own: Mapping[str, object] | None = None) -> Iterator[Any]:
-        yield self.outside.client
+    def _writing(
+        self,
+        home: Path | None,
+        own: Mapping[str, object] | None = None,
+        *,
+        stays: str | None = None,
+        next_encoder: str | None = None,
+        **_: object,
+    ) -> Iterator[Any]:
+        self.outside.opened_engine(home, readonly=False, next_encoder=next_encoder, **(own or {}))
+        if self._by_server and stays is not None:
+            raise HomeLocked(f"a server runs on this home; {stays}")
+        yield self._engine()
 
     @contextmanager
-    def _reader(self, home: Path | None, own: Mapping[str, object] | None = None) -> Iterator[Any]:
-        self.outside.reader_of(home, own)
-        yield self.outside.client if self._by_server else None
+    def _reading(self, home: Path | None, own: Mapping[str, object] | None = None) -> Iterator[Any]:
+        self.outside.opened_engine(home, readonly=True, **(own or {}))
+        yield self._engine()
+
+    def _engine(self) -> Any:
+        self.outside.local.engine = self.outside.engine
+        return self.outside.client if self._by_server else self.outside.local
+
+    def _in_process(self, engine: Any) -> Any:
+        return engine if engine is self.outside.local else None
 
 
 def plain(value: Any) -> Any:

@@ -37,7 +37,7 @@ LATE = (
     "dsearch.cli.folders",
     "dsearch.cli.interruption",
     "dsearch.cli.output",
-    "dsearch.cli.remote",
+    "dsearch.cli.engine",
     "dsearch.cli.training.output",
     "dsearch.cli.training.session",
     "dsearch.client.http",
