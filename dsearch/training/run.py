@@ -17,6 +17,7 @@ from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest, amount
 from dsearch.jobs import LearningJob, TrainingJob, TuningJob
+from dsearch.store import MemoryRow
 from dsearch.training.confidence import made_queries, ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.user_queries import with_judging_queries
@@ -24,14 +25,10 @@ from dsearch.training.finetune.as_served import ServedQueries, logged_queries
 from dsearch.training.finetune.feedback import TrustedSlice, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
-from dsearch.training.finetune.outcomes import (
-    judged_together,
-    remember_outcomes,
-    rows_of_feedback,
-)
+from dsearch.training.finetune.outcomes import remember_outcomes, rows_of_feedback
 from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
 from dsearch.training.finetune.strength import strength_behind
-from dsearch.training.gate.gate import Gate
+from dsearch.training.gate.gate import CLAIMS, Gate
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.memory import with_remembered
@@ -265,11 +262,18 @@ class _TrainingRun:
                 f"{live}, which is live, has an encoder or a score of its own: the gate compares with "
                 f"{self.parent}"
             )
+        rows: list[MemoryRow] = []
+        left_out: dict[str, int] = {}
+        if trusted is not None and comparable and job.memory:
+            rows, left_out = rows_of_feedback(collection, source.pages, source.propensities)
+        of_rows = of_head = _gate(job)
+        if rows:  # one of two may go live: each is judged by itself, with its part of α
+            of_rows, of_head = (replace(of_head, alpha=claim * of_head.alpha) for claim in CLAIMS)
         trained = finetune_from_feedback(
             source,
             trusted,
             options,
-            gate=_gate(job),
+            gate=of_head,
             start=collection.head(self.parent),
             live=collection.head(live) if comparable else None,
             device=self.device,
@@ -277,13 +281,12 @@ class _TrainingRun:
             run=self._run(source.examples, options),
         )
         memory = None
-        if trusted is not None and comparable and job.memory:
-            rows, left_out = rows_of_feedback(collection, source.pages, source.propensities)
+        if trusted is not None and rows:
             judging = TrustedSlice.of(source.examples, trusted, options)
-            gate, seed = _gate(job), options.seed
-            memory = remember_outcomes(collection, rows, judging, gate=gate, left_out=left_out, seed=seed)
+            seed = options.seed
+            memory = remember_outcomes(collection, rows, judging, gate=of_rows, left_out=left_out, seed=seed)
         if memory is not None:
-            memory, report = judged_together(memory, trained.gate, seed=options.seed)
+            report = trained.gate
             if memory.gate.passed and report.passed:
                 report = replace(report, verdict="cannot tell", reason=f"{report.reason}; {ROWS_FIRST}")
             record = {**trained.record, "gate": report.to_dict(), "outcomes": memory.record}

@@ -1,6 +1,6 @@
 """`remember_outcomes`: outcomes and clicks as rows of the query memory, behind the gate of trusted queries.
 
-    feedback → rows of each contributor, within caps → checked against the others → γ, τ and c → gate
+    feedback → a row for each query and key → γ, τ and c → gate
 
 Where the live version has no memory, γ, τ and c are chosen on the trusted queries, each fold by the others;
 the gate compares the rankings so chosen with those of what answers now. A live memory keeps its setting and
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,12 @@ from jaxtyping import Float, Float32
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection
-from dsearch.engine.state.remembered import contributor_of, memory_of_rows
+from dsearch.engine.state.remembered import memory_of_rows
 from dsearch.store import MemoryRow, Page
-from dsearch.training.data.agreement import supported, supports
 from dsearch.training.data.outcomes import graded_queries
 from dsearch.training.data.propensity import Propensities
 from dsearch.training.finetune.feedback import TrustedSlice
-from dsearch.training.gate.decision import SAMPLES, step_down_p_values
-from dsearch.training.gate.gate import CLAIMS, Gate, GateReport, judge
+from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.memory_values import MemorySetting
 
@@ -66,10 +64,7 @@ class OutcomeMemory:
 def rows_of_feedback(
     collection: Collection, pages: Sequence[Page], propensities: Propensities
 ) -> tuple[list[MemoryRow], dict[str, int]]:
-    """Rows of feedback that the collection does not have yet, checked against one another.
-
-    Returns them with how many were left out, by reason.
-    """
+    """Rows of feedback that the collection does not have yet, and how many were left out, by reason."""
     graded, left_out = graded_queries(pages, propensities)
     snapshot = collection.snapshot
     rows_of = collection.store.rows_of(sorted({id for query in graded for id in query.grades}))
@@ -83,22 +78,8 @@ def rows_of_feedback(
         grades = {rows_of[id]: grade for id, grade in query.grades.items() if here.get(id, False)}
         if any(grade > 0 for grade in grades.values()):
             rows.append(MemoryRow("", states[query.text], grades, SOURCE, query.key))
-    if not rows:
-        return [], left_out
-    contributors = np.array([contributor_of(row) for row in rows], np.int64)
-    support = supports(np.stack([row.state for row in rows]), [row.grades for row in rows], contributors)
-    agree = supported(support, contributors)
     grades_before = {(row.key, row.state.tobytes()): row.grades for row in before}
-    new = [
-        row
-        for row, agrees in zip(rows, agree.tolist(), strict=True)
-        if agrees and grades_before.get((row.key, row.state.tobytes())) != row.grades
-    ]
-    contradicted = int((~agree).sum())
-    return new, {
-        **left_out,
-        **({"queries that others contradict": contradicted} if contradicted else {}),
-    }
+    return [row for row in rows if grades_before.get((row.key, row.state.tobytes())) != row.grades], left_out
 
 
 def remember_outcomes(
@@ -143,7 +124,7 @@ def remember_outcomes(
         "scope": SCOPE,
         "live": live,
         "examples": len(rows),
-        "contributors": len({row.key for row in rows}),
+        "keys": len({row.key for row in rows}),
         "left_out": dict(left_out or {}),
         "trusted_queries": len(before),
         "setting": setting._asdict() if begins else None,
@@ -171,33 +152,6 @@ def remember_rows(collection: Collection, rows: Sequence[MemoryRow], record: Map
     collection.promote(version, after=live)
     collection.remembered.add(rows)
     return version
-
-
-def judged_together(
-    memory: OutcomeMemory, of_head: GateReport, *, seed: int = 0
-) -> tuple[OutcomeMemory, GateReport]:
-    """The reports on the rows and on a head that learned from the same feedback, tested as two candidates.
-
-    The rows have first claim on α. A head goes live only where the rows do not.
-    """
-    first, second = memory.gate.changes, of_head.changes
-    if first is None or second is None or memory.gate.p_value is None or of_head.p_value is None:
-        return memory, of_head
-    together = np.stack([first.values, second.values])
-    p_values = step_down_p_values(
-        together,
-        (memory.gate.p_value, of_head.p_value),
-        queries=np.arange(together.shape[1]),
-        weights=CLAIMS,
-        samples=SAMPLES,
-        seed=seed,
-    )
-    reports = [
-        report.adjusted(p_value) if report.passed else report
-        for report, p_value in zip((memory.gate, of_head), p_values, strict=True)
-    ]
-    record = {**memory.record, "gate": reports[0].to_dict()}
-    return replace(memory, gate=reports[0], record=record), reports[1]
 
 
 def _crossed(before: Answers, values: Sequence[Answers], seed: int) -> tuple[MemorySetting, Answers]:

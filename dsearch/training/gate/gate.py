@@ -58,7 +58,7 @@ from dsearch.training.ranking import corpus_embeddings
 from dsearch.training.relevant import DEPTH
 
 CANARIES = 200
-CLAIMS = (0.8, 0.2)  # on α, of the tuned search and of the head
+CLAIMS = (0.8, 0.2)  # on α, of the tuned search (of feedback: its rows) and of the head
 
 Verdict = Literal["passed", "refused", "cannot tell"]
 

@@ -1,13 +1,11 @@
-"""Feedback as rows of the query memory: grades, caps, and the check against other contributors."""
+"""Feedback as rows of the query memory: a row for each query and key, with grades."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from dsearch.store import Event, Impression, Page
-from dsearch.training.data import agreement, outcomes
-from dsearch.training.data.agreement import Support, supported, supports
+from dsearch.training.data import outcomes
 from dsearch.training.data.outcomes import LEFT, graded_queries
 from dsearch.training.data.propensity import even_propensities
 
@@ -61,7 +59,7 @@ def test_of_a_large_batch_the_newest_rows_are_taken(monkeypatch: pytest.MonkeyPa
     assert left_out == {"queries of an older date than the newest of a batch": 2}
 
 
-def test_thumbs_of_one_contributor_that_are_even_say_nothing() -> None:
+def test_thumbs_of_one_key_that_are_even_say_nothing() -> None:
     """Two people behind one key do not agree; what is not said is no negative."""
     clicked = page("river", "k", ("click", "a"))
     both = [
@@ -77,77 +75,8 @@ def test_a_thumb_up_outweighs_that_an_agent_left_the_document() -> None:
     assert graded == {("river", "k"): {"a": 1.0, "b": -LEFT, "c": -LEFT, "d": -LEFT}}
 
 
-def test_a_contributor_has_one_row_a_query_and_a_share_of_all() -> None:
-    """Of 400 queries of one key among ten others with four each, as many stay as the others give: a fifth."""
-    honest = [page(f"q{n}", f"k{key}", ("used", "a")) for key in range(9) for n in range(4)]
-    flood = [page(f"f{n}", "flood", ("used", "d"), time_s=float(n)) for n in range(400)]
-    rows, left_out = graded_queries([*honest, *flood, *flood], even_propensities())
-    of_flood = [row for row in rows if row.key == "flood"]
-    assert len(rows) - len(of_flood) == 36
-    assert len(of_flood) == 9
-    assert {row.text for row in of_flood} == {f"f{n}" for n in range(391, 400)}  # the newest
-    assert left_out == {"queries of a contributor above its share": 391}
-
-
-def unit(*numbers: float) -> list[float]:
-    return (np.array(numbers) / np.linalg.norm(numbers)).tolist()
-
-
-def test_support_by_hand() -> None:
-    states = np.array([unit(1, 0), unit(1, 0), unit(1, 0.1), unit(0, 1)], np.float32)
-    rows = [{1: 1.0, 2: -0.2}, {1: 1.0}, {1: -0.2, 2: 1.0}, {9: 1.0}]
-    keys = np.array([1, 1, 2, 3])
-    support = supports(states, rows, keys)
-    alike = (1 * -0.2 + -0.2 * 1) / (1**2 + 0.2**2)
-    assert support[0].value == pytest.approx(0.5 * alike)  # by the other key alone, which has half
-    assert support[0].opponents == {2}
-    assert support[3] == Support(0.0, frozenset())
-    weak = np.exp(0.45 / 0.05) / (np.exp(0.45 / 0.05) + np.exp(0.5 / 0.05))
-    far = np.array([unit(1, 0), [0.45, (1 - 0.45**2) ** 0.5]], np.float32)
-    assert supports(far, [{1: 1.0}] * 2, np.array([1, 2]))[0].value == pytest.approx(weak, rel=1e-4)
-
-
-def test_rows_of_one_key_do_not_speak_for_each_other() -> None:
-    states = np.tile(np.array([unit(1, 0)], np.float32), (7, 1))
-    rows = [{1: 1.0}] * 5 + [{1: -0.2, 2: 1.0}] * 2
-    one_key, many_keys = np.array([7] * 5 + [8, 9]), np.arange(7)
-    assert not supported(supports(states, rows, one_key), one_key)[:5].any()
-    assert supported(supports(states, rows, many_keys), many_keys)[:5].all()
-
-
-def test_one_opponent_takes_out_nobody() -> None:
-    """A flood contradicts each honest row, and the honest together contradict the flood."""
-    states = np.eye(4, dtype=np.float32).repeat(2, 0)
-    rows = [{1: 1.0, 2: -0.2}, {1: -0.2, 2: 1.0}] * 4
-    keys = np.array([1, 7, 2, 7, 3, 7, 4, 7])
-    assert supported(supports(states, rows, keys), keys).tolist() == [True, False] * 4
-
-
-def test_a_key_that_is_mostly_contradicted_is_left_out_as_a_whole() -> None:
-    support = [Support(-0.1, frozenset({number % 2})) for number in range(3)]
-    support += [Support(0.2, frozenset()), Support(0.0, frozenset()), Support(0.3, frozenset())]
-    keys = np.array([5] * 5 + [6])
-    assert supported(support, keys).tolist() == [False] * 5 + [True]
-    assert supported(support[1:], keys[1:]).all()  # two contradicted rows are too few
-
-
-@pytest.mark.parametrize(("agreeing", "kept"), [(2, False), (3, True)])
-def test_half_of_the_rows_with_evidence_may_be_contradicted(agreeing: int, kept: bool) -> None:
-    """Rows of which nobody says anything are no evidence, however many."""
-    support = [Support(-0.1, frozenset({number % 2})) for number in range(3)]
-    support += [Support(0.2, frozenset())] * agreeing + [Support(0.0, frozenset())] * 9
-    assert supported(support, np.full(len(support), 5)).all() == kept
-
-
-def test_many_rows_are_supported_as_few_at_a_time_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(0)
-    states = generator.normal(0, 0.1, (9, 8)).astype(np.float32) + np.eye(3, 8, dtype=np.float32).repeat(3, 0)
-    states /= np.linalg.norm(states, axis=1, keepdims=True)
-    rows = [{1: 1.0, int(at): -0.2} for at in generator.integers(2, 5, 9)]
-    keys = generator.integers(0, 4, 9)
-    whole = supports(states, rows, keys)
-    assert len({of.value for of in whole}) > 5
-    monkeypatch.setattr(agreement, "_AT_A_TIME", 2)
-    parts = supports(states, rows, keys)
-    assert [of.value for of in parts] == pytest.approx([of.value for of in whole])
-    assert [of.opponents for of in parts] == [of.opponents for of in whole]
+def test_a_key_has_one_row_a_query() -> None:
+    twice = [page("river", "k", ("used", "b"), time_s=float(n)) for n in range(2)]
+    rows, left_out = graded_queries([*twice, page("river", "other", ("used", "c"))], even_propensities())
+    assert [(row.key, row.shown_s) for row in rows] == [("k", 1.0), ("other", 0.0)]
+    assert left_out == {}

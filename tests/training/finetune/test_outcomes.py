@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from dsearch.training import Gate, JobResult, TrainingOptions, examples_from_jud
 from dsearch.training.data.propensity import even_propensities
 from dsearch.training.finetune import outcomes as module
 from dsearch.training.finetune.feedback import TrustedSlice
-from dsearch.training.gate.gate import judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.memory_values import MemorySetting
 
@@ -135,7 +133,7 @@ def test_rows_that_are_inserted_are_those_that_were_judged(topics: Collection) -
     assert torch.allclose(one, other, atol=1e-5)
 
 
-def test_rows_of_another_contributor_are_new_where_the_query_is_known(topics: Collection) -> None:
+def test_rows_of_another_key_are_new_where_the_query_is_known(topics: Collection) -> None:
     honest(topics)
     known, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), even_propensities())
     topics.remembered.add(known)
@@ -226,61 +224,32 @@ def test_rows_answer_in_place_of_what_they_were_judged_with_alone(
     assert (topics.live_model, topics.remembered.rows()) == (other, ())
 
 
-def gain(wanted: float, draw: int) -> tuple[Answers, Answers]:
-    """Answers whose gain on 200 queries has about this p-value."""
-    now = np.random.default_rng(0).uniform(0.3, 0.6, 200)
-    noise = np.random.default_rng(draw).normal(0, 1, 200)
-    noise = 0.1 * (noise - noise.mean()) / noise.std()
-    after = now + noise + 0.1 / np.sqrt(200) * NormalDist().inv_cdf(1 - wanted)
-    none = np.zeros(200, bool)
-    return Answers(now, none, now), Answers(after, none, after)
-
-
-def test_rows_and_a_head_share_what_chance_is_allowed() -> None:
-    """Either would pass by itself; a head that was refused is not judged again."""
-    of_rows, of_head = (
-        judge(*gain(wanted, draw), Gate(alpha=0.05)) for wanted, draw in ((0.043, 1), (0.04, 2))
-    )
-    assert of_rows.passed
-    assert of_head.passed
-    head: Any = None
-    memory = module.OutcomeMemory([], head, of_rows, {"gate": of_rows.to_dict()})
-    together, beside = module.judged_together(memory, of_head)
-    assert (together.gate.verdict, beside.verdict) == ("refused", "refused")
-    assert together.record["gate"] == together.gate.to_dict()
-    refused = judge(*gain(0.6, 3), Gate(alpha=0.05))
-    assert module.judged_together(memory, refused)[1] is refused
-
-
-def test_liars_are_left_out(topics: Collection) -> None:
-    honest(topics, liars=1)
+def test_rows_and_a_head_share_what_chance_is_allowed(topics: Collection) -> None:
+    honest(topics)
     result = learned(topics)
     assert result.outcomes is not None
-    assert "client:0" not in {row.key for row in result.outcomes.rows}
-    assert result.outcomes.record["left_out"]["queries that others contradict"] >= TOPICS * 3 // AGENTS - 1
+    of_rows, of_head = result.outcomes.gate.gate, result.result.gate.gate
+    assert of_rows.alpha + of_head.alpha == pytest.approx(Gate().alpha)
+    assert min(of_rows.alpha, of_head.alpha) > 0
 
 
-def test_a_flood_of_one_key_changes_nothing(topics: Collection) -> None:
+def test_without_rows_a_head_is_judged_by_all_of_it(topics: Collection) -> None:
     honest(topics)
-    propensities = even_propensities()
-    alone, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), propensities)
+    learned(topics)
+    again = learned(topics)
+    assert again.outcomes is None
+    assert again.result.gate.gate.alpha == Gate().alpha
+
+
+def test_a_flood_of_one_key_moves_few_answers_of_the_honest_rows(topics: Collection) -> None:
+    honest(topics)
+    untrained = answered(topics)
     for topic in range(TOPICS):
         for n in range(EACH - 1):
             report(topics, "client:flood", f"q{topic:02}-{n}", "d0-2", shown=[f"d{topic}-0"])
-    flooded, left_out = module.rows_of_feedback(topics, list(topics.feedback.pages()), propensities)
-    assert {(row.key, *row.grades.items()) for row in flooded} == {
-        (row.key, *row.grades.items()) for row in alone
-    }
-    assert sum(left_out.values()) == TOPICS * (EACH - 1)
-
-
-def test_without_the_check_a_flood_would_be_rows(topics: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "supported", lambda support, _: np.ones(len(support), bool))
-    honest(topics)
-    for topic in range(TOPICS):
-        report(topics, "client:flood", f"q{topic:02}-0", "d0-2", shown=[f"d{topic}-0"])
-    rows, _ = module.rows_of_feedback(topics, list(topics.feedback.pages()), even_propensities())
-    assert "client:flood" in {row.key for row in rows}
+    result = learned(topics)
+    assert result.outcomes is not None
+    assert answered(topics) >= untrained
 
 
 def test_when_all_lie_nothing_goes_live(topics: Collection) -> None:
@@ -313,7 +282,7 @@ def test_with_rows_of_their_own_queries_would_seem_to_gain(
     assert own_rows_alone(topics) > 0.04
 
 
-def test_one_contributor_changes_no_score_by_more_than_its_share(topics: Collection) -> None:
+def test_one_key_changes_no_score_by_more_than_its_share(topics: Collection) -> None:
     """A hundred rows of one key next to a query; the same rows of a hundred keys would change more."""
     setting = MemorySetting(0.8, 0.07, 0.5)
     none = module.remember_rows(
