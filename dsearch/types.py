@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 Mode = Literal["hybrid", "dense", "keyword"]
 Verdict = Literal["likely", "possible", "unlikely", "nothing fits"]
 TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
-RowSource = Literal["judgements", "clicks"]  # of the query memory; clicks has outcomes too
 CLIENT = "client:"  # before a client's id where it stands for a key
 FILE_FIELD = "_file"
 ROOT_KEYS = (FILE_FIELD, "root")

@@ -14,7 +14,7 @@ from dsearch.errors import DimensionMismatch, InvalidRequest, amount
 from dsearch.types import query_name
 
 START_TEMPERATURE, START_NULL_LEVEL = 0.05, 0.5
-TRUSTED = -1  # contributor of judgements
+TRUSTED = -1  # sender of judgements
 
 Setting = tuple[float, float, float, float]
 Indexes = tuple["NearestKeys | None", "NearestKeys | None"]
@@ -47,7 +47,7 @@ class MemoryRows:
         grades: grades other than 0, of each query one above 0; they are divided by the best of their query.
         texts: texts of the queries, for explanations, "" if one must not be kept; None if none may.
         inserted: true for grades that were added after the memory was fitted; None: for none.
-        contributors: number of the contributor of each query, or `TRUSTED`; None: `TRUSTED` for all.
+        senders: number of the API key or client that sent each query, or `TRUSTED`; None: `TRUSTED` for all.
         strength: γ.
         temperature: τ.
         null_level: c.
@@ -75,7 +75,7 @@ class MemoryRows:
     grades: Float[Array, " grades"]
     inserted: Bool[Array, " grades"]
     starts: Int64[Array, " ends"]
-    contributors: Int64[Array, " queries"]
+    senders: Int64[Array, " queries"]
     texts: list[str] | None
     index: NearestKeys | None
     lenders: NearestKeys | None
@@ -95,7 +95,7 @@ class MemoryRows:
         *,
         texts: Sequence[str] | None = None,
         inserted: Bool[np.ndarray, " grades"] | None = None,
-        contributors: Int64[np.ndarray, " queries"] | None = None,
+        senders: Int64[np.ndarray, " queries"] | None = None,
         strength: float = 0.0,
         temperature: float = START_TEMPERATURE,
         null_level: float = START_NULL_LEVEL,
@@ -130,7 +130,7 @@ class MemoryRows:
                 "codes": codes,
                 "scales": scales,
                 "rows": rows.astype(np.int64),
-                "contributors": all_trusted(len(states)) if contributors is None else contributors,
+                "senders": all_trusted(len(states)) if senders is None else senders,
                 **by_query(of_query, of_document, grades, later, len(states)),
             },
             texts,
@@ -200,7 +200,7 @@ class MemoryRows:
     def extended(self, more: MemoryRows, *, replace: bool = True) -> Self:
         """Return this memory with the grades of another one, which count as inserted; γ, τ, c and λ stay.
 
-        A query of the same text and contributor is one query: its grade of a document is the one of `more`,
+        A query of the same text and sender is one query: its grade of a document is the one of `more`,
         or without `replace` of this memory. Texts compare without case and repeated blanks; they are kept if
         both memories keep them. Queries of outcomes and clicks compare by their keys. Queries and documents
         of this memory keep their numbers, so its indexes serve the result as well.
@@ -235,7 +235,7 @@ class MemoryRows:
             "codes": np.concatenate([own["codes"], other["codes"][added]]),
             "scales": np.concatenate([own["scales"], other["scales"][added]]),
             "rows": np.concatenate([own["rows"], other["rows"][added]]),
-            "contributors": np.concatenate([own["contributors"], other["contributors"][chosen]]),
+            "senders": np.concatenate([own["senders"], other["senders"][chosen]]),
             **by_query(of_query, of_document, grades, inserted, total),
         }
         texts = None
@@ -256,7 +256,7 @@ class MemoryRows:
         queries, of_query = np.unique(numbers["of_query"][pairs], return_inverse=True)
         documents, of_document = np.unique(numbers["of_document"][pairs], return_inverse=True)
         parts = {
-            **{name: numbers[name][queries] for name in ("keys", "key_scales", "contributors")},
+            **{name: numbers[name][queries] for name in ("keys", "key_scales", "senders")},
             **{name: numbers[name][documents] for name in ("codes", "scales", "rows")},
             **by_query(of_query, of_document, numbers["grades"][pairs], pairs[pairs], len(queries)),
         }
@@ -271,11 +271,11 @@ class MemoryRows:
         return names
 
     def _all_names(self) -> Iterator[tuple[str | bytes, int]]:
-        """The name of each query: text, or key where the text is not kept, and contributor."""
+        """The name of each query: text, or key where the text is not kept, and sender."""
         keys = numbers_of(self.keys)
-        contributors: list[int] = numbers_of(self.contributors).tolist()
-        for at, (text, contributor) in enumerate(zip(self.texts or (), contributors, strict=True)):
-            yield (query_name(text) if contributor == TRUSTED else keys[at].tobytes()), contributor
+        senders: list[int] = numbers_of(self.senders).tolist()
+        for at, (text, sender) in enumerate(zip(self.texts or (), senders, strict=True)):
+            yield (query_name(text) if sender == TRUSTED else keys[at].tobytes()), sender
 
 
 def in_eight_bits(
@@ -320,5 +320,5 @@ def _unit(states: Float[np.ndarray, "queries encoder_dim"]) -> Float32[np.ndarra
 
 
 def all_trusted(queries: int) -> Int64[np.ndarray, " queries"]:
-    """Contributors of queries that were judged."""
+    """Senders of queries that were judged."""
     return np.full(queries, TRUSTED, np.int64)

@@ -20,8 +20,8 @@ Only the nearest past queries share the attention: among very many the remote on
 would together outweigh the null key. So its cost hardly grows with their number. Keys are stored in 8 bits,
 rounded once: what is served is what was evaluated.
 
-Anybody may contribute outcomes and clicks. The rows of contributor u share at most `KEY_SHARE` of a query's
-attention; the null key gets what is cut off:
+Anybody may send outcomes and clicks. The rows of sender u, an API key or a client, share at most `KEY_SHARE`
+of a query's attention; the null key gets what is cut off:
 
     a'_i = a_i · min(1, KEY_SHARE / Σ_{j of u} a_j)
 
@@ -68,7 +68,7 @@ NEAREST = 64  # past queries that share the attention of a query
 NEIGHBOURS = 5
 LENDING = 0.03  # temperature of the borrowing weights, chosen on training queries (guide decisions)
 LENDING_LEVEL = 0.5  # cosine of the null key of borrowing: of judged documents that are less alike, little
-KEY_SHARE = 0.5  # of a query's attention, at most of one contributor
+KEY_SHARE = 0.5  # of a query's attention, at most of the rows of one sender
 _BLOCK = 8192  # keys that are numbers of full length together
 
 
@@ -107,7 +107,7 @@ class MemoryFormulas(MemoryRows):
         rows, cosines = self._nearest(unit(states), above)
         null = zeros((len(states), 1), cosines) + self.null_level / self.temperature
         weights = softmax(concat([cosines / self.temperature, null], 1), -1)[:, :-1]
-        return rows, capped(weights, self.contributors[rows]) if self._capped else weights
+        return rows, capped(weights, self.senders[rows]) if self._capped else weights
 
     def relevance(
         self, rows: Int64[Array, "batch near"], weights: Float[Array, "batch near"]
@@ -184,7 +184,7 @@ class FixedMemory(MemoryFormulas):
             setattr(self, name, part)
         self.texts = None if texts is None else list(texts)
         self.index, self.lenders = indexes
-        self._capped = bool((self.contributors != TRUSTED).any())
+        self._capped = bool((self.senders != TRUSTED).any())
         self._parts = parts
         self.strength, self._temperature, self.null_level, self.lending = setting
 
@@ -221,9 +221,9 @@ class FixedMemory(MemoryFormulas):
 
 
 def capped(
-    weights: Float[Array, "batch near"], contributors: Int64[Array, "batch near"]
+    weights: Float[Array, "batch near"], senders: Int64[Array, "batch near"]
 ) -> Float[Array, "batch near"]:
-    """Attention in which no contributor has more than `KEY_SHARE`; within its rows the proportions stay."""
-    same = (contributors[:, :, None] == contributors[:, None]) & (contributors != TRUSTED)[:, None]
+    """Attention in which no sender has more than `KEY_SHARE`; within its rows the proportions stay."""
+    same = (senders[:, :, None] == senders[:, None]) & (senders != TRUSTED)[:, None]
     total = (as_like(same, weights) * weights[:, None]).sum(-1)
     return weights * (KEY_SHARE / at_least(total, KEY_SHARE))

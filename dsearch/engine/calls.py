@@ -29,7 +29,7 @@ from dsearch.results import (
 from dsearch.search_options import MAX_LIMIT
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import parse_field, parse_filter
-from dsearch.types import Document, RowSource
+from dsearch.types import Document
 
 MAX_MODELS = 10_000
 PAGE_CHARACTERS = 8 * 1024 * 1024
@@ -180,28 +180,8 @@ def rollback(collection: Collection) -> PromotionResult:
     return PromotionResult(collection.rollback(), previous, collection.store.sequence)
 
 
-def rollback_rows(
-    collection: Collection,
-    sequence: int | None = None,
-    *,
-    source: RowSource | None = None,
-    key: str | None = None,
-) -> RowsDropped:
-    """Drop rows of the query memory: those of operations after `sequence`, or those of a source and key.
-
-    Raises:
-        InvalidRequest: not one of the two, or a key without its source.
-    """
-    if (sequence is None) == (source is None) or (source is None and key is not None):
-        named = [
-            name for name, of in (("sequence", sequence), ("source", source), ("key", key)) if of is not None
-        ]
-        raise InvalidRequest(
-            f"{' and '.join(named) or 'neither'}; give sequence, or source with or without key"
-        )
-    if source is not None:
-        return collection.remembered.drop_of(source, key)
-    assert sequence is not None
+def rollback_rows(collection: Collection, sequence: int) -> RowsDropped:
+    """Drop the rows of the query memory that operations after `sequence` wrote; versions stay."""
     return collection.remembered.drop_after(sequence)
 
 

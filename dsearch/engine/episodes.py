@@ -158,13 +158,13 @@ class Episodes:
                 f"useful_ids has {strange[:80]!r}, which no search of this episode showed; give ids of its "
                 "results"
             )
-        contributor = key or (f"client:{client_id}" if client_id else "")
+        sender = key or (f"client:{client_id}" if client_id else "")
         judged = readings.union(outcome.useful_ids)
         events = [
             Event(
                 event_id=_digest([episode, page.query_id, id]),
                 query_id=page.query_id,
-                key=contributor,
+                key=sender,
                 client_id=client_id,
                 action=outcome.action(id),
                 object_id=id,

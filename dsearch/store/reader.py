@@ -34,7 +34,7 @@ from dsearch.store.records import (
 from dsearch.store.sqlite.connection import ReaderPool
 from dsearch.store.sqlite.schema import CollectionMeta, read_state
 from dsearch.store.verify import verify
-from dsearch.types import Document, RowSource
+from dsearch.types import Document
 
 MAX_PAGE = 10_000
 MAX_FACETS = 1000
@@ -296,8 +296,11 @@ class Reader:
         with self._readers.reading() as connection:
             return judged.read(connection, after)
 
-    def count_judged(self, source: RowSource, key: str | None = None) -> int:
-        """Return the number of rows of the query memory of a source, of a key unless it is None."""
+    def count_judged(self, source: str, key: str | None = None) -> tuple[int, int]:
+        """Count the rows of the query memory of a source, of a key unless it is None.
+
+        Returns their number and the first operation that wrote one.
+        """
         with self._readers.reading() as connection:
             return judged.count_of(connection, source, key)
 

@@ -43,7 +43,7 @@ from dsearch.store.sqlite.connection import ReaderPool
 from dsearch.store.sqlite.journal import Journal, Operation
 from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME, CollectionMeta, read_meta
 from dsearch.store.sqlite.watermark import check_reading, read_watermark
-from dsearch.types import Document, RowSource
+from dsearch.types import Document
 
 
 class Store(Reader):
@@ -286,15 +286,6 @@ class Store(Reader):
         """
         with self._operation() as operation:
             dropped = judged.drop_after(operation, sequence)
-            return operation.reached, dropped
-
-    def drop_judged_of(self, source: RowSource, key: str | None = None) -> tuple[int, int]:
-        """Drop the rows of the query memory of a source, and of a key unless it is None.
-
-        Returns the operation's number and that of the rows.
-        """
-        with self._operation() as operation:
-            dropped = judged.drop_of(operation, source, key)
             return operation.reached, dropped
 
     # ---- the collection as a whole

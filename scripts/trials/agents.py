@@ -13,7 +13,7 @@ judged as one with a query that was searched for (training/gate/held_out.py).
     lying     the same, but a tenth of the episodes lies: an agent of two calls the last hits useful
     flooding  the honest ones, and one more key that reports 500 times that one document was useful
 
-Shown for each: rows of the query memory that the log is worth, and contributors of whom some are left out;
+Shown for each: rows of the query memory that the log is worth, and queries that are left out;
 what the gate decides on them; what is live then; the difference on held-out queries of what is live to the
 untrained ranking, and of the rows whether they are live or not, in nDCG@10 with intervals of 95 % (bootstrap
 over queries); how many of their first hits differ from the honest row's.

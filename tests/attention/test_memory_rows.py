@@ -57,7 +57,7 @@ def test_grades_lie_by_query_and_are_parts_of_its_best() -> None:
     assert made.grades.tolist() == [1.0, -0.5, 1.0, 1.0]
     assert made.starts.tolist() == [0, 2, 3, 4]
     assert made.inserted.tolist() == [False] * 4
-    assert made.contributors.tolist() == [TRUSTED] * 3
+    assert made.senders.tolist() == [TRUSTED] * 3
 
 
 def test_a_query_without_grades_has_an_empty_range() -> None:
@@ -110,7 +110,7 @@ def test_shares_of_lending_at_both_ends_and_no_texts_are_taken() -> None:
 
 
 def test_a_shared_memory_has_the_same_rows_setting_texts_and_indexes() -> None:
-    made = memory(strength=2.0, lending=0.5, contributors=np.array([TRUSTED, 4, 4]))
+    made = memory(strength=2.0, lending=0.5, senders=np.array([TRUSTED, 4, 4]))
     made.index, made.lenders = Index(), Index()
     shared = QueryMemory.sharing(made)
     assert shared.index is made.index
@@ -181,22 +181,22 @@ def test_texts_are_kept_where_both_have_them_and_without_them_no_query_is_the_sa
         assert len(both) == 5
 
 
-def test_queries_of_contributors_are_the_same_by_contributor_and_key() -> None:
+def test_queries_of_senders_are_the_same_by_sender_and_key() -> None:
     texts = ["", "", ""]
-    own = memory(contributors=np.array([3, 3, TRUSTED]), texts=texts)
+    own = memory(senders=np.array([3, 3, TRUSTED]), texts=texts)
     same_key = {"states": np.eye(2, 4, dtype=np.float32), "texts": ["", ""]}
-    assert len(own.extended(more(**same_key, contributors=np.array([3, 3])))) == 3
-    assert len(own.extended(more(**same_key, contributors=np.array([3, 4])))) == 4
-    apart = own.extended(more(**same_key, contributors=np.array([5, 4])))
-    assert apart.contributors.tolist() == [3, 3, TRUSTED, 5, 4]
+    assert len(own.extended(more(**same_key, senders=np.array([3, 3])))) == 3
+    assert len(own.extended(more(**same_key, senders=np.array([3, 4])))) == 4
+    apart = own.extended(more(**same_key, senders=np.array([5, 4])))
+    assert apart.senders.tolist() == [3, 3, TRUSTED, 5, 4]
 
 
 def test_what_was_inserted_is_a_memory_of_its_own() -> None:
-    both = memory(strength=2.0, lending=0.5).extended(more(contributors=np.array([TRUSTED, 7])))
+    both = memory(strength=2.0, lending=0.5).extended(more(senders=np.array([TRUSTED, 7])))
     part = both.of_inserted()
     assert part.texts == ["one", "new"]
     assert part.rows.tolist() == [11, 20]
-    assert part.contributors.tolist() == [TRUSTED, 7]
+    assert part.senders.tolist() == [TRUSTED, 7]
     assert part.setting == pytest.approx((0.0, START_TEMPERATURE, START_NULL_LEVEL, 1.0))
     assert grades_of(part) == {(0, 11): (0.5, True), (0, 20): (1.0, True), (1, 20): (1.0, True)}
     np.testing.assert_allclose(part.states, np.eye(4)[[0, 3]], atol=1e-6)

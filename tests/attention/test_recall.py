@@ -14,7 +14,7 @@ from dsearch.index.dense.scanned import SPARE, ScannedKeys
 QUERIES, DOCUMENTS, DIM = 300, 90, 24
 
 
-def memory_of(random: np.random.Generator, contributors: np.ndarray | None = None) -> QueryMemory:
+def memory_of(random: np.random.Generator, senders: np.ndarray | None = None) -> QueryMemory:
     of_query = np.arange(QUERIES).repeat(3)
     return QueryMemory(
         random.standard_normal((QUERIES, DIM)).astype(np.float32),
@@ -23,7 +23,7 @@ def memory_of(random: np.random.Generator, contributors: np.ndarray | None = Non
         of_query,
         random.integers(DOCUMENTS, size=len(of_query)),
         random.uniform(0.5, 3.0, len(of_query)),
-        contributors=contributors,
+        senders=senders,
         strength=0.7,
         temperature=0.1,
         null_level=0.3,
@@ -35,8 +35,8 @@ def memory_of(random: np.random.Generator, contributors: np.ndarray | None = Non
 @pytest.mark.parametrize("indexed", [QUERIES, QUERIES - 40])
 def test_recall_is_that_of_the_formula(batch: int, shared: bool, indexed: int) -> None:
     random = np.random.default_rng(batch)
-    contributors = random.integers(-1, 2, QUERIES) if shared else np.full(QUERIES, TRUSTED)
-    exact = memory_of(random, contributors)
+    senders = random.integers(-1, 2, QUERIES) if shared else np.full(QUERIES, TRUSTED)
+    exact = memory_of(random, senders)
     served = exact.with_setting(*exact.setting)
     served.index = ScannedKeys(exact.keys.numpy()[:indexed], exact.key_scales.numpy()[:indexed])
     states = torch.as_tensor(random.standard_normal((batch, DIM)).astype(np.float32))
@@ -138,7 +138,7 @@ def test_what_is_served_follows_the_setting_and_the_index() -> None:
     assert not set(after.rows[0].tolist()) & set(before.rows[0].tolist())
 
 
-def test_a_memory_of_another_setting_caps_contributors_and_a_batch_is_its_queries() -> None:
+def test_a_memory_of_another_setting_caps_senders_and_a_batch_is_its_queries() -> None:
     random = np.random.default_rng(0)
     memory = memory_of(random, np.zeros(QUERIES, np.int64))
     again = memory.with_setting(*memory.setting)

@@ -85,8 +85,6 @@ def test_changes_and_deletions_through_the_server(dsearch: Terminal, served: str
     with Client(served) as client:
         assert [one.id for one in client.documents("papers").documents] == ["d1", "d2"]
         assert client.get("papers", "d1").metadata == {"m": 7}
-    code, out, err = dsearch("feedback", "clear", "-c", "papers", "--all", "--rows")
-    assert (code, "0 rows of the query memory dropped" in out) == (0, True), err
 
 
 def test_versions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ WAYS: dict[str, list[tuple[str, ...]]] = {
     "vjp": [("queries", "context"), ("vectors", "weights"), ("ids", "scores")],
     "predict": [("queries",), ("vectors",), ("ids",)],
     "delete_many": [("ids",), ("filter",)],
-    "rollback_rows": [("sequence",), ("source",)],
 }
 """The operations that are asked in several ways: what each way gives."""
 ELSEWHERE = {

@@ -112,25 +112,6 @@ def test_facets_are_of_the_documents_that_pass_and_misspelt_names_are_refused(co
         calls.count_facets(collection, ["number"], filter={"nubmer": {"eq": 1}})
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "neither; give sequence, or source"),
-        ({"sequence": 1, "source": "clicks"}, "sequence and source; give"),
-        ({"sequence": 1, "key": "k"}, "sequence and key; give"),
-        ({"key": "k"}, "key; give"),
-    ],
-)
-def test_rows_are_dropped_by_sequence_or_by_source(
-    collection: Collection, given: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=said):
-        calls.rollback_rows(collection, **given)
-    assert calls.rollback_rows(collection, 0).dropped == 0
-    assert calls.rollback_rows(collection, source="clicks").dropped == 0
-    assert calls.rollback_rows(collection, source="clicks", key="k").dropped == 0
-
-
 def test_heads_are_added_behind_the_live_version_up_to_the_most(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,7 +158,7 @@ def test_pages_and_readings_beyond_the_most_are_not_joined(monkeypatch: pytest.M
     assert [(one.object_id, one.received_s, one.time_s) for one in made] == [("d0", 9.0, 5.0)]
 
 
-def test_contributors_are_keys_or_else_clients() -> None:
+def test_events_bear_the_key_or_else_the_client() -> None:
     episodes = Episodes()
     episodes.add_page("", "task", "papers", page("p1", "a"))
     for client, expected in (("browser", "client:browser"), ("", "")):

@@ -36,7 +36,7 @@ class QueryMemory(MemoryFormulas, nn.Module):
             self.register_buffer(name, torch.as_tensor(part), persistent=False)
         self.texts = None if texts is None else list(texts)
         self.index, self.lenders = indexes
-        self._capped = bool((self.contributors != TRUSTED).any())
+        self._capped = bool((self.senders != TRUSTED).any())
         self._fixed: FixedMemory | None = None
         self._set(setting)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.engine import writing
 from dsearch.cli.session import print_json, show_outcome, typed
 from dsearch.errors import InvalidRequest, amount
 from dsearch.types import CLIENT
@@ -84,66 +83,52 @@ def clear(
     ] = None,
     damaged: Annotated[bool, typer.Option("--damaged", help="Only rows that are damaged.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All feedback.")] = False,
-    rows: Annotated[
-        bool,
-        typer.Option("--rows", help="Drop the rows of the query memory that came from them, too."),
-    ] = False,
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
     """Delete events for good, and the pages that only they referred to; conditions hold together.
 
-    What was learned from them is named and stays: versions, and rows of the query memory unless --rows drops
-    them.
+    What was learned from them is named and stays: versions, and rows of the query memory.
     """
     some = [choice for choice in (key, client, older_than) if choice is not None]
     if bool(some) + damaged + everything != 1:
         raise InvalidRequest("give what to delete: --key, --client and --older-than, or --damaged, or --all")
-    if rows and (damaged or older_than is not None or None not in (key, client)):
-        raise InvalidRequest(
-            "--rows goes with --key, --client or --all: a row has its contributor, and no time of its own"
-        )
     before_s = None if older_than is None else time.time() - older_than * _DAY_S
     deleted = _opened(home, collection).clear(key=key, client_id=client, before_s=before_s, damaged=damaged)
     text = f"{collection}: {amount(deleted, 'damaged row' if damaged else 'event')} deleted"
     if damaged:
         show_outcome(text, {"deleted": deleted}, json=json)
         return
-    contributor = key if key is not None or client is None else f"{CLIENT}{client}"
-    dropped = _drop_rows(home, collection, contributor) if rows else 0
-    left, versions = _learned(home, collection, contributor)
-    if rows:
-        text += f", {amount(dropped, 'row')} of the query memory dropped"
-    elif left:
-        again = ["-c", collection, *(["--all"] if contributor is None else ["--key", contributor]), "--rows"]
-        came = "may have come" if older_than is not None else "came"
-        stay = "stays; drop it" if left == 1 else "stay; drop them"
+    sender = key if key is not None or client is None else f"{CLIENT}{client}"
+    left, before, versions = _learned(home, collection, sender)
+    if left:
+        came = "came" if older_than is None and None in (key, client) else "may have come"
+        stay = "stays" if left == 1 else "stay"
         text += (
-            f"\n{amount(left, 'row')} of the query memory {came} from such events, and {stay} with: "
-            f"{typed('feedback clear', *again)}"
+            f"\n{amount(left, 'row')} of the query memory {came} from such events, and {stay}; drop every "
+            f"row since the first of them with: {typed('rollback', '--rows', str(before), '-c', collection)}"
         )
     if versions:
         text += (
             f"\nversions trained from feedback stay: {', '.join(versions)}; "
             f"{typed('promote', 'VERSION', '-c', collection)} lets another one answer"
         )
-    content = {"deleted": deleted, "rows_dropped": dropped, "rows_left": left, "versions_left": versions}
+    content = {"deleted": deleted, "rows_left": left, "rows_after": before, "versions_left": versions}
     show_outcome(text, content, json=json)
 
 
-def _drop_rows(home: Path | None, collection: str, contributor: str | None) -> int:
-    """Drop the rows of clicks and outcomes of a contributor, of all when None; by the server if one runs."""
-    with writing(home) as engine:
-        return engine.rollback_rows(collection, source="clicks", key=contributor).dropped
+def _learned(home: Path | None, collection: str, sender: str | None) -> tuple[int, int | None, list[str]]:
+    """What was learned from feedback of a sender, from all of it when None, and stays.
 
-
-def _learned(home: Path | None, collection: str, contributor: str | None) -> tuple[int, list[str]]:
-    """Number of rows that feedback of the contributor left in the query memory; versions trained from any."""
+    Returns the number of rows in the query memory, the operation before the first of them, and the versions
+    that were trained from any feedback.
+    """
     from dsearch.store import Store
 
     with closing(Store.open(_folder(home, collection), readonly=True)) as store:
         versions = [model.version for model in store.models() if "feedback" in model.record]
-        return store.count_judged("clicks", contributor), versions
+        count, first = store.count_judged("clicks", sender)
+        return count, first - 1 if count else None, versions
 
 
 def _opened(home: Path | None, collection: str) -> FeedbackStore:

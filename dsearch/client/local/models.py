@@ -42,7 +42,7 @@ from dsearch.jobs import (
     TuningJob,
 )
 from dsearch.results import Task, TaskPage
-from dsearch.types import Progress, RowSource, TaskState
+from dsearch.types import Progress, TaskState
 
 if TYPE_CHECKING:
     from dsearch.training import Observer
@@ -335,16 +335,9 @@ class LocalModels:
         """Let the version answer again that did before the live one."""
         return calls.rollback(self.engine.collection(collection))
 
-    def rollback_rows(
-        self,
-        collection: str,
-        sequence: int | None = None,
-        *,
-        source: RowSource | None = None,
-        key: str | None = None,
-    ) -> results.RowsDropped:
-        """Drop rows of the query memory: those that later operations wrote, or those of a source."""
-        return calls.rollback_rows(self.engine.collection(collection), sequence, source=source, key=key)
+    def rollback_rows(self, collection: str, sequence: int) -> results.RowsDropped:
+        """Drop the rows of the query memory that later operations wrote."""
+        return calls.rollback_rows(self.engine.collection(collection), sequence)
 
     def remember(
         self,

@@ -10,7 +10,6 @@ from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.wire import head_file, path_of, question
 from dsearch.results import DraftAdded, MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped
-from dsearch.types import RowSource
 
 
 class ModelOperations:
@@ -42,26 +41,14 @@ class ModelOperations:
         return wire.parse(PromotionResult, wire.content_of(answer))
 
     @operation
-    def rollback_rows(
-        self,
-        collection: str,
-        sequence: int | None = None,
-        *,
-        source: RowSource | None = None,
-        key: str | None = None,
-    ) -> Flow[RowsDropped]:
-        """Drop rows of the query memory. `POST …/models/rollback-rows`
+    def rollback_rows(self, collection: str, sequence: int) -> Flow[RowsDropped]:
+        """Drop the rows of the query memory that later operations wrote. `POST …/models/rollback-rows`
 
         Args:
             collection: its name.
-            sequence: operation whose rows, and earlier ones, stay; or instead
-            source: of the rows to drop: "judgements", or "clicks" for those of clicks and outcomes.
-            key: only rows of this contributor: the id of an API key, or client:ID.
+            sequence: operation whose rows, and earlier ones, stay.
         """
-        body = {"sequence": sequence, "source": source, "key": key}
-        posted = question(
-            collection, "models/rollback-rows", {name: of for name, of in body.items() if of is not None}
-        )
+        posted = question(collection, "models/rollback-rows", {"sequence": sequence})
         answer = yield replace(posted, repeatable=False, writes=True)
         return wire.parse(RowsDropped, wire.content_of(answer))
 

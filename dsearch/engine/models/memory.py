@@ -1,9 +1,9 @@
 """A query memory as a file of a model's folder, or of a training's on its way to the serving process.
 
 Safetensors: past queries (`keys`) and judged documents (`codes`) in 8 bits with a scale for each row, the
-documents' rows in the store, grades with the numbers of their query and document, contributors of the
-queries, `setting` (γ, τ, c, and λ where it is not 1); the texts of the queries as JSON in the metadata, if
-they may be kept. Format 9 of a model has embeddings in half precision.
+documents' rows in the store, grades with the numbers of their query and document, senders of the queries
+(`contributors`), `setting` (γ, τ, c, and λ where it is not 1); the texts of the queries as JSON in the
+metadata, if they may be kept. Format 9 of a model has embeddings in half precision.
 
 `index_keys` makes an index over the keys: all of them in 8 bits, or lists of 4-bit codes of very many. A
 memory of fewer than `INDEXED_FROM` rows compares all of them in full length. An index is built when a version
@@ -36,12 +36,15 @@ if TYPE_CHECKING:
 
 MEMORY_NAME = "memory.safetensors"
 _HALVES = ("states", "embeddings")
+_SENDERS = "contributors"  # name of `senders` in the file
 
 
 def memory_bytes(memory: MemoryRows) -> bytes:
     """A memory as the content of its file."""
-    parts = memory.parts()
-    del parts["starts"]  # follows from the others
+    parts = {
+        name: part for name, part in memory.parts().items() if name != "starts"
+    }  # follows from the others
+    parts[_SENDERS] = parts.pop("senders")
     narrow = {name: parts[name].astype(np.int32) for name in ("of_query", "of_document")}
     whole = memory.lending == 1.0  # earlier releases read three numbers
     setting = {"setting": np.array(memory.setting[: 3 if whole else 4])}
@@ -85,14 +88,15 @@ def fixed_memory(content: bytes) -> FixedMemory:
 
 def _checked(arrays: dict[str, np.ndarray], texts: list[str] | None) -> dict[str, np.ndarray]:
     queries, documents = len(arrays["keys"]), len(arrays["codes"])
-    arrays = {"contributors": all_trusted(queries), **arrays}
+    senders = arrays.pop(_SENDERS, all_trusted(queries))  # earlier files have none
+    arrays = {**arrays, "senders": senders}
     for name, size in (("of_query", queries), ("of_document", documents)):
         at = arrays[name]
         if len(at) != len(arrays["grades"]) or (len(at) and not 0 <= at.min() <= at.max() < size):
             raise InvalidRequest(f"{name} has an index outside 0 to {size - 1}")
     sizes = {
         "key_scales": queries,
-        "contributors": queries,
+        "senders": queries,
         "scales": documents,
         "rows": documents,
         "inserted": len(arrays["grades"]),

@@ -27,7 +27,6 @@ from dsearch.engine.state.live import LiveState
 from dsearch.errors import InvalidRequest
 from dsearch.results import RowsDropped
 from dsearch.store import MemoryRow, ModelRecord, Store
-from dsearch.types import RowSource
 
 Kind = TypeVar("Kind", bound=HeadFormulas)
 MemoryKind = TypeVar("MemoryKind", bound=MemoryRows)
@@ -82,14 +81,6 @@ class RememberedRows:
             if not 0 <= sequence <= last:
                 raise InvalidRequest(f"sequence={sequence}; use 0 to {last}, the last operation")
             reached, dropped = self._store.drop_judged(sequence)
-            self.catch_up()
-            self._live.catch_up()
-        return RowsDropped(dropped, len(self.rows()), reached)
-
-    def drop_of(self, source: RowSource, key: str | None = None) -> RowsDropped:
-        """Drop the rows of a source, only those of a key unless it is None; versions stay."""
-        with self._writing:
-            reached, dropped = self._store.drop_judged_of(source, key)
             self.catch_up()
             self._live.catch_up()
         return RowsDropped(dropped, len(self.rows()), reached)
@@ -208,12 +199,12 @@ def memory_of_rows(store: Store, rows: list[MemoryRow], kind: type[MemoryKind]) 
         numbers.astype(np.float32),
         texts=[row.text for row in usable],
         inserted=np.ones(len(pairs), bool),
-        contributors=np.array([contributor_of(row) for row in usable], np.int64),
+        senders=np.array([sender_of(row) for row in usable], np.int64),
     )
 
 
-def contributor_of(row: MemoryRow) -> int:
-    """Number of whoever sent a row, the same wherever it is computed; judgements are trusted."""
+def sender_of(row: MemoryRow) -> int:
+    """Number of the key that sent a row, the same wherever it is computed; judgements are trusted."""
     if row.source == JUDGEMENTS:
         return TRUSTED
     return int.from_bytes(hashlib.sha256(row.key.encode()).digest()[:7])

@@ -82,10 +82,8 @@ async def rollback_model(collection: str, service: TheService) -> Response:
     | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
 async def rollback_rows(collection: str, body: RowsRequest, service: TheService) -> Response:
-    """Drop rows of the query memory: those of later operations, or those of a source; versions stay."""
-    drop = service.catalogue.write(
-        calls.rollback_rows, collection, body.sequence, source=body.source, key=body.key
-    )
+    """Drop the rows of the query memory that later operations wrote; versions stay."""
+    drop = service.catalogue.write(calls.rollback_rows, collection, body.sequence)
     return json_answer(await service.writing.run(drop))
 
 

@@ -10,7 +10,7 @@ from dsearch.jobs import EvaluationJob, LearningJob, SavingJob, TrainingJob, Tun
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, KeyKind, Limit, SearchMode, Version
 from dsearch.service.wire.declared_fields import options_from, plain_errors
 from dsearch.service.wire.requests import RequestModel, allowed, listed
-from dsearch.types import RowSource, TaskState
+from dsearch.types import TaskState
 
 MAX_JUDGED_QUERIES = 50_000
 MAX_REMEMBERED = 1000  # they are encoded before the answer
@@ -128,18 +128,10 @@ class RememberRequest(RequestModel):
 class RowsRequest(RequestModel):
     """Rows of the query memory to drop."""
 
-    model_config = ConfigDict(
-        strict=True, json_schema_extra={"examples": [{"sequence": 1}, {"source": "clicks", "key": "k1"}]}
-    )
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"sequence": 1}]})
 
-    sequence: Annotated[int, Field(ge=0), allowed("an integer of at least 0")] | None = Field(
-        None, description="rows that later operations wrote are dropped; give this or a source"
-    )
-    source: Annotated[RowSource, allowed("judgements or clicks", get_args(RowSource))] | None = Field(
-        None, description="rows of judgements, or those of clicks and outcomes, are dropped"
-    )
-    key: Annotated[str, Field(max_length=256), allowed("the id of a key, or client:ID")] | None = Field(
-        None, description="only rows of this contributor: the id of an API key, or client:ID"
+    sequence: Annotated[int, Field(ge=0), allowed("an integer of at least 0")] = Field(
+        description="rows that later operations wrote are dropped"
     )
 
 

@@ -1,9 +1,8 @@
 """Rows of the query memory: judged queries, written one operation at a time, in table `judged`.
 
 A row has the query's text, its embedding, grades by rows of documents, and where it came from. Rows of
-outcomes and clicks have no text. Rows are never changed. A rollback deletes the later ones or those of a
-source and key, and an entry of kind `judged` in the log `live` says so; `purge` removes what is left of them
-in the files.
+outcomes and clicks have no text. Rows are never changed. A rollback deletes the later ones, and an entry of
+kind `judged` in the log `live` says so; `purge` removes what is left of them in the files.
 
 The table is made with the first row, which raises the format of the collection to 3.
 """
@@ -26,7 +25,6 @@ from dsearch.store.sqlite.journal import Operation
 from dsearch.store.sqlite.schema import FORMAT_WITH_JUDGED, JUDGED, PASSAGES, read_meta
 
 _COLUMNS = "number, text, state, grades, source, key, digest, written"
-_OF = "source = ? AND (? IS NULL OR key = ?)"
 
 
 def has_table(connection: sqlite3.Connection) -> bool:
@@ -63,36 +61,29 @@ def insert(operation: Operation, queries: Sequence[MemoryRow], dimension: int) -
 
 def drop_after(operation: Operation, sequence: int) -> int:
     """Delete the rows that later operations than `sequence` wrote; returns their number."""
-    return _drop(operation, "written > ?", (sequence,), sequence)
-
-
-def drop_of(operation: Operation, source: str, key: str | None) -> int:
-    """Delete the rows of a source, only those of a key unless it is None; returns their number."""
-    return _drop(operation, _OF, (source, key, key), operation.sequence)
-
-
-def count_of(connection: sqlite3.Connection, source: str, key: str | None) -> int:
-    """Number of the rows that `drop_of` would delete."""
-    if not has_table(connection):
-        return 0
-    query = f"SELECT count(*) FROM judged WHERE {_OF}"
-    return connection.execute(query, (source, key, key)).fetchone()[0]
-
-
-def _drop(operation: Operation, condition: str, values: tuple[object, ...], kept_until: int) -> int:
     connection = operation.connection
     if not has_table(connection):
         return 0
-    query = f"SELECT number, written, digest FROM judged WHERE {condition}"
-    dropped = connection.execute(query, values).fetchall()
+    query = "SELECT number, written, digest FROM judged WHERE written > ?"
+    dropped = connection.execute(query, (sequence,)).fetchall()
     for number, written, digest in dropped:
         operation.take_fact(judged_fact(number, written, digest))
     if dropped:
-        connection.execute(f"DELETE FROM judged WHERE {condition}", values)
-        entry = operation.sequence, "judged", kept_until
+        connection.execute("DELETE FROM judged WHERE written > ?", (sequence,))
+        entry = operation.sequence, "judged", sequence
         connection.execute("INSERT INTO live VALUES (?, ?, ?)", entry)
         operation.add_fact(record_fact(b"live", *entry))
     return len(dropped)
+
+
+def count_of(connection: sqlite3.Connection, source: str, key: str | None) -> tuple[int, int]:
+    """Number of the rows of a source, only those of a key unless it is None; and the first operation."""
+    if not has_table(connection):
+        return 0, 0
+    query = (
+        "SELECT count(*), coalesce(min(written), 0) FROM judged WHERE source = ? AND (? IS NULL OR key = ?)"
+    )
+    return connection.execute(query, (source, key, key)).fetchone()
 
 
 def changed(connection: sqlite3.Connection) -> int:

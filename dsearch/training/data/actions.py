@@ -5,10 +5,9 @@ explicit opinion and does not depend on the position: it needs no position corre
 needs for a task, wherever it stands (engine/episodes.py): no position correction either, and what it saw and
 did not read is a negative.
 
-The weight of each contributor is limited: caps on the shares of API keys, and outliers are left out.
-
-A contributor is an API key, or a client if there are no keys; events without either form one contributor. The
-caps do not stop anyone who can create keys at will: keys are trusted.
+The weight of each key in clicks is limited: caps on the shares of keys, and outliers are left out. A key is
+an API key, or a client if there are no API keys; events without either form one key. The caps do not stop
+anyone who can create keys at will: keys are trusted.
 """
 
 from __future__ import annotations
@@ -58,15 +57,15 @@ _APART = 0.5  # of the median key's agreement
 
 
 def factors_of(amounts: Mapping[str, float], share: float) -> dict[str, float]:
-    """Factor of each contributor's amount, so that none has more than a share of the sum.
+    """Factor of each key's amount, so that none has more than a share of the sum.
 
-    The share is at least 2 / contributors: one of two may give everything, one of ten a fifth. Contributors
-    of amount 0, such as those who only gave thumbs, do not count. The largest amounts are cut to one common
-    cap c, the largest that satisfies c ≤ share · Σ min(amount, c).
+    The share is at least 2 / keys: one of two may give everything, one of ten a fifth. Keys of amount 0, such
+    as those that only gave thumbs, do not count. The largest amounts are cut to one common cap c, the largest
+    that satisfies c ≤ share · Σ min(amount, c).
 
     Args:
-        amounts: contributor → amount, ≥ 0.
-        share: largest share of one contributor.
+        amounts: key → amount, ≥ 0.
+        share: largest share of one key.
     """
     ordered = sorted((amount for amount in amounts.values() if amount > 0), reverse=True)
     if not ordered:
@@ -84,14 +83,14 @@ def factors_of(amounts: Mapping[str, float], share: float) -> dict[str, float]:
 
 
 def outsiders(clicked: Mapping[str, Mapping[str, Collection[str]]]) -> set[str]:
-    """Contributors who agree with the others less than half as much as most do.
+    """Keys that agree with the others less than half as much as most do.
 
     Agreement is the share of the others of a query who clicked the same document, on average over what one
     clicked. Users who look for the same things differ little in it, since it averages their luck; somebody
     who clicks unpopular documents is far below, and has to spend clicks on popular ones to hide it.
 
     Args:
-        clicked: query → document → contributors.
+        clicked: query → document → keys.
 
     Returns:
         Those of at least ten clicks on queries that others clicked on, too.

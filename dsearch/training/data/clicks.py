@@ -7,8 +7,8 @@ Inverse propensity scoring makes that sum, over many pages, proportional to the 
 examines d clicks it, at any position (Joachims, Swaminathan and Schnabel, WSDM 2017, eq. 6). The clip bounds
 its variance, and the effect of a click on a low position.
 
-**Each contributor's weight is limited.** Within a query a key has at most twice as many clicks as the median
-key there; over all queries at most a share of all clicks (actions.py). With `MANY_KEYS` contributors or more
+**Each key's weight is limited.** Within a query a key has at most twice as many clicks as the median
+key there; over all queries at most a share of all clicks (actions.py). With `MANY_KEYS` keys or more
 a document counts for a query only if two of them agree, and then none counts more than the others together: a
 single key cannot make a document relevant alone. A key whose clicks hardly agree with any other is left out.
 
@@ -79,7 +79,7 @@ class ClickGrades:
         displayed: query → documents on its pages with a reaction.
         negatives: documents that a quorum of agents saw for some query and left, and nobody read with profit.
         clicks: number of clicks counted.
-        keys: number of contributors.
+        keys: number of keys.
         quorum: quorum that was applied.
         left_out: number of clicks, thumbs or documents left out, by reason.
     """

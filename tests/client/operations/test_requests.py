@@ -167,15 +167,6 @@ WRITES: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any, bool]] =
     ("rollback_rows", (C, 5), {}, POST, f"{P}/models/rollback-rows", {"sequence": 5}, False),
     ("rollback_rows", (C, 0), {}, POST, f"{P}/models/rollback-rows", {"sequence": 0}, False),
     (
-        "rollback_rows",
-        (C,),
-        {"source": "clicks", "key": "k"},
-        POST,
-        f"{P}/models/rollback-rows",
-        {"source": "clicks", "key": "k"},
-        False,
-    ),
-    (
         "remember",
         (C, QUERIES, JUDGED),
         {"accept": True},

@@ -27,7 +27,7 @@ def memory(**changes: Any) -> FixedMemory:
         "of_document": np.array([0, 1, 1, 0]),
         "grades": np.array([4.0, 2.0, 1.0, 3.0]),
         "inserted": np.array([False, True, False, True]),
-        "contributors": np.array([TRUSTED, 5, TRUSTED]),
+        "senders": np.array([TRUSTED, 5, TRUSTED]),
         "texts": ["one", "", "three ü"],
         "strength": 2.25,
         "temperature": 0.125,
@@ -62,14 +62,14 @@ def changed(change: Callable[[Arrays], object], texts: str | None = None) -> byt
     return save(arrays, {"texts": written})
 
 
-def test_earlier_files_have_no_contributors() -> None:
+def test_earlier_files_have_no_senders() -> None:
     read = fixed_memory(changed(lambda arrays: arrays.pop("contributors")))
-    assert read.contributors.tolist() == [TRUSTED] * 3
+    assert read.senders.tolist() == [TRUSTED] * 3
 
 
 def test_half_precision_is_read() -> None:
     """Format 9: embeddings in two bytes in place of eight bits."""
-    given = memory(contributors=None)
+    given = memory(senders=None)
     parts = given.parts()
     arrays = {
         "states": given.states.astype(np.float16),

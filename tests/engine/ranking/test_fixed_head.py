@@ -152,7 +152,7 @@ def moved_from_the_start(module: torch.nn.Module) -> None:
             parameter += 0.25 * torch.randn_like(parameter)
 
 
-def memory_over(collection: Collection, seed: int, *, lending: float, contributors: bool) -> QueryMemory:
+def memory_over(collection: Collection, seed: int, *, lending: float, senders: bool) -> QueryMemory:
     random, rows = np.random.default_rng(seed), collection.snapshot.rows(collection.snapshot.visible())
     judged = random.permutation(rows)[: len(rows) // 2]
     of_query = np.arange(40).repeat(2)
@@ -165,7 +165,7 @@ def memory_over(collection: Collection, seed: int, *, lending: float, contributo
         random.integers(len(judged), size=80),
         random.uniform(0.5, 3, 80),
         texts=[f"past query {number}" for number in range(40)],
-        contributors=random.integers(-1, 3, 40) if contributors else None,
+        senders=random.integers(-1, 3, 40) if senders else None,
         strength=0.8,
         temperature=0.3,
         null_level=0.2,
@@ -181,7 +181,7 @@ def test_a_query_memory(
     monkeypatch.setattr(models_memory, "INDEXED_FROM", 8 if indexed else 10_000)
     monkeypatch.setattr(models_memory, "LENDERS_FROM", 4 if indexed else 10_000)
     head = random_head(seed, heads=1 + seed)
-    head.memory = memory_over(collection, seed, lending=1 - seed / 2, contributors=seed == 1)
+    head.memory = memory_over(collection, seed, lending=1 - seed / 2, senders=seed == 1)
     version = collection.add_model(head, {})
     fixed = collection.ranking_head(version)
     assert isinstance(fixed.memory, FixedMemory)
@@ -202,7 +202,7 @@ def test_rows_that_were_added_later_are_in_both(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = random_head(0)
-    head.memory = memory_over(collection, 0, lending=1.0, contributors=False)
+    head.memory = memory_over(collection, 0, lending=1.0, senders=False)
     version = collection.add_model(head, {})
     collection.promote(version)
     row = int(collection.snapshot.rows(collection.snapshot.visible()[:1])[0])
@@ -230,7 +230,7 @@ def test_a_second_stage(
     if seed < 2:  # else with the weights of the start: no feature counts
         moved_from_the_start(head.second_stage)
     if seed == 1:
-        head.memory = memory_over(collection, seed, lending=1.0, contributors=False)
+        head.memory = memory_over(collection, seed, lending=1.0, senders=False)
     version = collection.add_model(head, {})
     assert isinstance(collection.ranking_head(version).second_stage, FixedStage)
     collection.upsert([Document("fresh", "cheese and bread", title="honey", metadata={"number": 4})])

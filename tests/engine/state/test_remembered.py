@@ -18,7 +18,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.state import remembered
-from dsearch.engine.state.remembered import JUDGEMENTS, RememberedRows, contributor_of, memory_of_rows
+from dsearch.engine.state.remembered import JUDGEMENTS, RememberedRows, memory_of_rows, sender_of
 from dsearch.errors import InvalidRequest
 from dsearch.store import MemoryRow
 
@@ -48,19 +48,13 @@ class Log:
         self.kept += [MemoryRow(r.text, r.state, r.grades, r.source, r.key, self.sequence) for r in rows]
         return self.sequence
 
-    def _drop(self, wanted: Any) -> tuple[int, int]:
-        left = [one for one in self.kept if not wanted(one)]
+    def drop_judged(self, sequence: int) -> tuple[int, int]:
+        left = [one for one in self.kept if one.written <= sequence]
         gone, self.kept = len(self.kept) - len(left), left
         if gone:
             self.sequence += 1
             self.dropped = self.sequence
         return self.sequence, gone
-
-    def drop_judged(self, sequence: int) -> tuple[int, int]:
-        return self._drop(lambda one: one.written > sequence)
-
-    def drop_judged_of(self, source: str, key: str | None) -> tuple[int, int]:
-        return self._drop(lambda one: one.source == source and key in (None, one.key))
 
     def judged_state(self) -> tuple[int, int]:
         return max([self.dropped, *(one.written for one in self.kept)]), self.dropped
@@ -135,23 +129,6 @@ def test_dropping_after_an_operation_that_is_none_is_refused(sequence: int) -> N
     assert len(rows.rows()) == 1
 
 
-def test_rows_of_a_source_or_a_key_are_dropped_alone() -> None:
-    log = Log()
-    rows = rows_of(log)
-    rows.add(
-        [
-            row(1),
-            row(2, source="clicks", key="a"),
-            row(3, source="clicks", key="b"),
-            row(4, source="outcomes", key="a"),
-        ]
-    )
-    told = rows.drop_of("clicks", "a")  # type: ignore[arg-type]
-    assert (told.dropped, texts(rows.rows())) == (1, ["query 1", "query 3", "query 4"])
-    assert rows.drop_of("clicks").remaining == 2  # type: ignore[arg-type]
-    assert texts(rows.rows()) == ["query 1", "query 4"]
-
-
 def test_only_new_rows_are_read_and_none_where_nothing_changed() -> None:
     log = Log()
     rows = rows_of(log)
@@ -167,14 +144,13 @@ def test_only_new_rows_are_read_and_none_where_nothing_changed() -> None:
     assert log.reads == reads
 
 
-@pytest.mark.parametrize("write", ["add", "drop_after", "drop_of"])
+@pytest.mark.parametrize("write", ["add", "drop_after"])
 def test_every_write_holds_the_lock_and_brings_the_live_state_up(write: str) -> None:
     log, lock, live = Log(), threading.Lock(), Live()
     rows = RememberedRows(log, lock, live)  # type: ignore[arg-type]
     calls = {
         "add": lambda: rows.add([row(1)]),
         "drop_after": lambda: rows.drop_after(10),
-        "drop_of": lambda: rows.drop_of("clicks"),  # type: ignore[arg-type]
     }
     lock.acquire()
     thread = threading.Thread(target=calls[write])
@@ -236,7 +212,7 @@ def test_a_memory_of_rows_leaves_out_documents_that_are_gone_and_rows_without_a_
         for query, document, grade in zip(memory.of_query, memory.of_document, memory.grades, strict=True)
     ]
     assert grades == [(0, 2, 1.0), (0, 6, 0.5), (1, 4, 1.0)]
-    assert memory.contributors.tolist() == [TRUSTED, contributor_of(rows[3])]
+    assert memory.senders.tolist() == [TRUSTED, sender_of(rows[3])]
 
 
 def test_without_a_usable_row_there_is_no_memory() -> None:
@@ -244,12 +220,12 @@ def test_without_a_usable_row_there_is_no_memory() -> None:
     assert memory_of_rows(Embedded(), [row(2, grades={4: 0.0})], QueryMemory) is None  # type: ignore[arg-type]
 
 
-def test_contributors_are_told_apart_by_their_keys_and_judgements_are_trusted() -> None:
-    assert contributor_of(row(1, key="site")) == TRUSTED
-    of_key = contributor_of(row(1, source="clicks", key="site"))
+def test_senders_are_told_apart_by_their_keys_and_judgements_are_trusted() -> None:
+    assert sender_of(row(1, key="site")) == TRUSTED
+    of_key = sender_of(row(1, source="clicks", key="site"))
     assert of_key == int.from_bytes(hashlib.sha256(b"site").digest()[:7])
-    assert contributor_of(row(2, source="outcomes", key="site")) == of_key
-    assert contributor_of(row(1, source="clicks", key="other")) != of_key
+    assert sender_of(row(2, source="outcomes", key="site")) == of_key
+    assert sender_of(row(1, source="clicks", key="other")) != of_key
     assert of_key != TRUSTED
 
 

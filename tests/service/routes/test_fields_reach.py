@@ -126,9 +126,8 @@ WAYS: list[Way] = [
     Way(f"GET {HERE}/judgements/next", {}),
     Way(f"POST {HERE}/outcomes", {"episode": "given-episode", "success": False}),
     Way(f"POST {HERE}/heads", {}, "head"),
-    Way(f"POST {HERE}/models/rollback-rows", {"sequence": 37}, without=("source", "key")),
-    Way(f"POST {HERE}/models/rollback-rows", {"source": "clicks"}, without=("sequence",)),
     Way(f"POST {HERE}/models/remember", JUDGED),
+    Way(f"POST {HERE}/models/rollback-rows", {"sequence": 37}),
     Way(f"POST {HERE}/models", {}, "head"),
     Way(
         f"POST {HERE}/models/save",

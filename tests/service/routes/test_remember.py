@@ -7,7 +7,6 @@ from support.service.shapes import checked
 
 from dsearch.engine import Collection
 from dsearch.results import MemoryResult, RowsDropped
-from dsearch.store import MemoryRow
 
 URL = "/v1/collections/papers"
 BODY = {"queries": {"q": "zebra quantum"}, "judgements": {"q": {"d120": 1, "nothing": 1}}}
@@ -40,28 +39,9 @@ def test_a_judged_query_is_remembered_and_taken_back(client: TestClient, papers:
     assert found["hits"][0]["explain"]["memory"] == 0
     later = client.post(f"{URL}/models/rollback-rows", json={"sequence": 10**6})
     assert later.status_code == 422
+    assert client.post(f"{URL}/models/rollback-rows", json={}).status_code == 422
     assert client.post(f"{URL}/models/rollback").json()["model"] == "v0"
     assert client.get(f"{URL}/search?q=zebra quantum").json()["model"] == "v0"
-
-
-def test_rows_of_a_source_and_contributor_are_dropped(client: TestClient, papers: Collection) -> None:
-    assert client.post(f"{URL}/models/remember", json={**BODY, "accept": True}).status_code == 200
-    state = papers.encoder.encode_queries(["zebra quantum"])[0]
-    clicks = [MemoryRow("", state, {120: 1.0}, "clicks", key) for key in ("k1", "k1", "k2")]
-    papers.remembered.add(clicks)
-    for body, dropped, remaining in (
-        ({"source": "clicks", "key": "k3"}, 0, 4),
-        ({"source": "clicks", "key": "k1"}, 2, 2),
-        ({"source": "clicks"}, 1, 1),
-        ({"source": "judgements"}, 1, 0),
-    ):
-        answered = client.post(f"{URL}/models/rollback-rows", json=body)
-        assert checked(RowsDropped, answered.json()).dropped == dropped
-        assert answered.json()["remaining"] == remaining
-    hit = client.get(f"{URL}/search", params={"q": "zebra quantum", "explain": True}).json()["hits"][0]
-    assert hit["explain"]["memory"] == 0
-    for body in ({}, {"sequence": 1, "source": "clicks"}, {"key": "k1"}, {"source": "elsewhere"}):
-        assert client.post(f"{URL}/models/rollback-rows", json=body).status_code == 422
 
 
 def test_a_body_without_judgements_is_named(client: TestClient, papers: Collection) -> None:

@@ -63,22 +63,12 @@ def test_later_rows_are_dropped(store: Store) -> None:
     assert store.verify().ok
 
 
-def test_rows_of_a_source_and_key_are_dropped(store: Store) -> None:
-    clicks = [row("", store, source="clicks", key=key) for key in ("k1", "k2", "k1", "")]
-    store.add_judged([row("one", store, key="k1"), *clicks])
-    assert [store.count_judged("clicks", key) for key in (None, "k1", "", "k3")] == [4, 2, 1, 0]
-    reached, dropped = store.drop_judged_of("clicks", "k1")
-    assert (reached, dropped) == (store.sequence, 2)
-    assert [(one.source, one.key) for one in store.judged()] == [
-        ("judgements", "k1"),
-        ("clicks", "k2"),
-        ("clicks", ""),
-    ]
-    assert store.judged_state() == (reached, reached)
-    assert store.drop_judged_of("clicks", "k1") == (reached, 0)
-    assert store.drop_judged_of("clicks")[1] == 2
-    assert [one.text for one in store.judged()] == ["one"]
-    assert store.verify().ok
+def test_rows_of_a_source_and_key_are_counted_from_the_first(store: Store) -> None:
+    assert store.count_judged("clicks") == (0, 0)
+    first = store.add_judged([row("one", store, key="k1"), row("", store, source="clicks", key="k1")])
+    later = store.add_judged([row("", store, source="clicks", key=key) for key in ("k2", "k1", "")])
+    counts = [store.count_judged("clicks", key) for key in (None, "k1", "k2", "", "k3")]
+    assert counts == [(4, first), (2, first), (1, later), (1, later), (0, 0)]
 
 
 def test_a_purge_removes_the_texts_of_dropped_rows_from_every_file(store: Store, folder: Path) -> None:

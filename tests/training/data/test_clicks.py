@@ -336,14 +336,14 @@ def test_a_document_that_no_agent_could_use_has_no_grade() -> None:
 
 
 _acts = st.tuples(
-    st.sampled_from(["", "a", "b", "c", "d"]),  # contributors
+    st.sampled_from(["", "a", "b", "c", "d"]),  # keys
     st.sampled_from(["wing", "flutter"]),
     st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.sampled_from(IDS[:3])), max_size=4),
 )
 
 
 @given(visits=st.lists(_acts, max_size=8), quorum=st.sampled_from([None, 1, 2, 3]))
-def test_any_actions_of_any_contributors_give_finite_grades(
+def test_any_actions_of_any_keys_give_finite_grades(
     visits: list[tuple[str, str, list[tuple[str, str]]]], quorum: int | None
 ) -> None:
     pages = [page(*acts, key=key, query=query, client=key) for key, query, acts in visits]

@@ -1,4 +1,4 @@
-"""No contributor has more than its share of a query's attention, however many rows it has."""
+"""No sender has more than its share of a query's attention, however many rows it has."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dsearch.attention.retrieval.memory import QueryMemory
 FLOOD, HONEST = 7, 8
 
 
-def memory_of(contributors: list[int]) -> QueryMemory:
+def memory_of(senders: list[int]) -> QueryMemory:
     """Past queries in one direction, a little apart; each judged a document of its own, the last two."""
-    count = len(contributors)
+    count = len(senders)
     states = np.eye(1, 6, dtype=np.float32).repeat(count, 0)
     states[:, 1] = np.linspace(0, 0.2, count)
     which = np.arange(count)
@@ -29,7 +29,7 @@ def memory_of(contributors: list[int]) -> QueryMemory:
         which,
         np.ones(count),
         texts=[""] * count,
-        contributors=np.array(contributors),
+        senders=np.array(senders),
         strength=0.8,
         temperature=0.05,
         null_level=0.5,
@@ -38,18 +38,18 @@ def memory_of(contributors: list[int]) -> QueryMemory:
 
 def test_the_cap_by_hand() -> None:
     weights = torch.tensor([[0.4, 0.2, 0.3, 0.05]])
-    contributors = torch.tensor([[FLOOD, FLOOD, HONEST, TRUSTED]])
+    senders = torch.tensor([[FLOOD, FLOOD, HONEST, TRUSTED]])
     expected = [0.4 * 0.5 / 0.6, 0.2 * 0.5 / 0.6, 0.3, 0.05]
-    assert capped(weights, contributors)[0].tolist() == pytest.approx(expected)
+    assert capped(weights, senders)[0].tolist() == pytest.approx(expected)
     alone = torch.full((1, 4), TRUSTED)
     assert torch.equal(capped(weights, alone), weights)
 
 
-def test_many_rows_of_one_contributor_have_no_more_than_one_share() -> None:
+def test_many_rows_of_one_sender_have_no_more_than_one_share() -> None:
     query = torch.eye(1, 6)
     flooded = memory_of([FLOOD] * 5 + [HONEST])
     _, attention = flooded.attention(query)
-    of_flood = attention[0, flooded.contributors == FLOOD]
+    of_flood = attention[0, flooded.senders == FLOOD]
     assert of_flood.sum().item() == pytest.approx(KEY_SHARE)
     assert flooded(query).relevance[0, :5].sum().item() <= 0.8 * KEY_SHARE + 1e-6
     trusted = memory_of([TRUSTED] * 6)
@@ -76,14 +76,14 @@ def test_the_cap_has_gradients() -> None:
     assert torch.autograd.gradcheck(lambda states: memory.attention(states)[1], (query,), atol=1e-4)
 
 
-def test_contributors_stay_apart_when_rows_are_added() -> None:
-    """The same query of another contributor is another row; of the same one the later grades count."""
+def test_senders_stay_apart_when_rows_are_added() -> None:
+    """The same query of another sender is another row; of the same one the later grades count."""
     first, more = memory_of([FLOOD, HONEST]), memory_of([HONEST, HONEST])
     longer = first.extended(more)
-    assert longer.contributors.tolist() == [FLOOD, HONEST, HONEST]
-    assert longer.of_inserted().contributors.tolist() == [HONEST, HONEST]
+    assert longer.senders.tolist() == [FLOOD, HONEST, HONEST]
+    assert longer.of_inserted().senders.tolist() == [HONEST, HONEST]
     again = longer.extended(more)
-    assert again.contributors.tolist() == longer.contributors.tolist()
+    assert again.senders.tolist() == longer.senders.tolist()
     assert again.with_setting(0.1, 0.05, 0.5).attention(torch.eye(1, 6))[1][0, 0].item() <= KEY_SHARE + 1e-6
 
 
