@@ -76,6 +76,8 @@ class Registration:
             "verdict": self.sentence,
             "previous": self.previous,
             "undo": self.undo,
+            "passed": self.passed,
+            "outdated_by": self.outdated_by,
         }
 
     def in_place_of(self, previous: str, collection: Collection) -> Registration:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dsearch.training.tune import TunedSearch
 
 TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
+TOLD_WHERE_THERE = ("share", "keyword_factor", "kind", "values", "tuned", "outcomes")  # of the same
 TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
 
 
@@ -41,6 +42,7 @@ def summary(
         **registered.to_dict(),
         "left_out": dict(left_out),
         **{name: record.get(name) for name in columns},
+        **{name: record[name] for name in TOLD_WHERE_THERE if record.get(name) is not None},
         "second_stage": None if second_stage is None else stage_in_words(second_stage),
     }
 

@@ -133,7 +133,7 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
         "train", "-c", "papers", "--objective", "context", "--field", "side", "--epochs", "2"
     )
     assert code in (0, 3), err
-    assert "v3 trained on 30 documents in " in out
+    assert "v3 learned values of 'side' (label) from 30 documents in " in out
     code, _, err = dsearch(*train, "--threads", "1", "--strict")
     assert (code, "does not take --threads; end it first, or leave that out" in err) == (1, True)
     code, _, err = dsearch(*train, "--strict")

@@ -13,7 +13,7 @@ from dsearch.cli.declared_options import as_flag, with_options_of
 from dsearch.cli.engine import finished, in_process, local_engine, terminal_observer, writing
 from dsearch.cli.interruption import go_on_with
 from dsearch.cli.session import ProgressBars
-from dsearch.cli.training.output import Outcome, outcome_of, outcome_of_task
+from dsearch.cli.training.output import show_training
 from dsearch.cli.training.session import (
     DEFAULT_SPLIT,
     JudgedFolder,
@@ -111,12 +111,11 @@ def train(
         if folder is not None:
             job = judged_by(engine, home, collection, job, folder)
         if (local := in_process(engine)) is not None:
-            outcome = _train_here(local, collection, job, processes, run=run, resume=resume, ray=ray)
+            result = _train_here(local, collection, job, processes, run=run, resume=resume, ray=ray)
         else:
             result = finished(engine, engine.train(collection, **request_of(job)))
-            outcome = outcome_of_task(collection, job, result)
-    if outcome is not None:
-        outcome.show(json=json, promote=job.promote)
+    if result is not None:
+        show_training(collection, job, result, json=json)
 
 
 def _train_here(
@@ -128,8 +127,11 @@ def _train_here(
     run: Path | None,
     resume: bool,
     ray: str | None,
-) -> Outcome | None:
-    """Train in this process; None in the processes that `torchrun` started beside the first."""
+) -> dict[str, Any] | None:
+    """Train in this process: the record, and the result as of a task.
+
+    None in the processes that `torchrun` started beside the first.
+    """
     from dsearch.training import run_training
 
     target = engine.engine.collection(collection)
@@ -154,7 +156,7 @@ def _train_here(
         )
     if not processes.first:
         return None
-    return outcome_of(collection, job, learned, learned.register(target, job))
+    return {**learned.result.record, **learned.summary(learned.register(target, job))}
 
 
 def _require_trainable_over_shards(job: TrainingJob) -> None:

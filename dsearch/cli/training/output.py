@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,30 +13,69 @@ from dsearch.errors import amount
 
 if TYPE_CHECKING:
     from dsearch.jobs import TrainingJob
-    from dsearch.training import JobResult, Registration
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a training.
+def show_training(collection: str, job: TrainingJob, result: dict[str, Any], *, json: bool) -> None:
+    """Print the result of a training; exit code 3 if it should have gone live and the gate prevented that."""
+    if json:
+        print_json({"version": result["model"], **result})
+    else:
+        typer.echo("\n".join(training_lines(collection, job, result)))
+    stop_unless(result["live"] or not job.promote)
 
-    Attributes:
-        live: whether its result is live.
-        record: the whole of it, as JSON.
-        lines: the same in words.
-    """
 
-    live: bool
-    record: Mapping[str, Any]
-    lines: Sequence[str]
+def training_lines(collection: str, job: TrainingJob, result: Mapping[str, Any]) -> list[str]:
+    """The result of a training in words."""
+    live, version, trained = result["live"], result["model"], result["trained"]
+    if job.field is None:
+        learned = f"trained on {amount(result['examples'], 'query', 'queries')}"
+        epochs = epochs_text(result["epochs"])
+        epochs += _served(result.get("share", 1.0), result.get("keyword_factor", 1.0))
+    else:
+        documents = amount(result["examples"], "document")
+        learned = f"learned values of {job.field!r} ({result['kind']}) from {documents}"
+        epochs = epochs_of_values(result["epochs"])
+    lines = [
+        result["verdict"],
+        f"{collection}: {trained} {learned} in {result['seconds']:.1f} s ({epochs})",
+        *gate_lines(result),
+        *_measure_lines(result.get("values") or {}),
+        *_tuned_lines(result.get("tuned")),
+    ]
+    outcomes, stage = result.get("outcomes"), result.get("second_stage")
+    if outcomes is not None:
+        gate, rows = outcomes["gate"], amount(outcomes["examples"], "row")
+        lines.append(f"{rows} of past queries from feedback: {gate['verdict']}: {gate['reason']}")
+    if stage is not None:
+        lines.append(stage["text"])
+    if not live:
+        return [*lines, is_kept(collection, result["passed"] or trained, _way_to_try(job, trained))]
+    if version != trained and (stage is None or stage["verdict"] != "passed"):
+        named = "the tuned search" if outcomes is None else "with the memory of past queries"
+        lines.append(f"{version}, {named}, is better than what answered before")
+    return [*lines, answers_now(version, result["undo"])]
 
-    def show(self, *, json: bool, promote: bool) -> None:
-        """Print it; exit code 3 if it should have gone live and the gate prevented that."""
-        if json:
-            print_json(self.record)
-        else:
-            typer.echo("\n".join(self.lines))
-        stop_unless(self.live or not promote)
+
+def _way_to_try(job: TrainingJob, trained: str) -> str | None:
+    return None if job.field is None else f"predict with model={trained!r}"
+
+
+def _measure_lines(values: Mapping[str, Any]) -> list[str]:
+    before, after = values.get("before"), values.get("after")
+    if before is None or after is None:
+        return []
+    pairs = [f"{name} {before[name]:.4f} → {after[name]:.4f}" for name in before]
+    return [f"  held-out documents: {', '.join(pairs)}"]
+
+
+def _tuned_lines(tuned: Mapping[str, Any] | None) -> list[str]:
+    if tuned is None:
+        return []
+    from dsearch.training.tune import setting_from
+
+    gate = tuned["gate"]
+    line = f"tuned search, {setting_from(tuned)}: {gate['verdict']}: {gate['reason']}"
+    return [line, *decision_lines(tuned), *leg_lines(tuned)]
 
 
 def answers_now(version: str, undo: str | None) -> str:
@@ -58,20 +96,11 @@ def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
     return f"{version} is kept but does not answer; {try_it}, or: {promote}"
 
 
-def kept_lines(collection: str, registered: Registration, try_it: str | None = None) -> list[str]:
-    """Lines about a version that is not live; the reason where another one became live meanwhile."""
-    if registered.outdated_by is None:
-        return [is_kept(collection, registered.version, try_it)]
-    return [registered.reason, is_kept(collection, registered.passed or registered.version, try_it)]
-
-
 def gate_lines(result: Mapping[str, Any]) -> list[str]:
-    """The gate's report in the result of a task, and why a version that passed it is not live."""
+    """The gate's report in the result of a task, and which version became live meanwhile."""
     from dsearch.training.gate.gate import report_text
 
-    gate = result["gate"]
-    late = result["reason"] if not result["live"] and gate["verdict"] == "passed" else gate["reason"]
-    return [report_text(gate), *([late] if late != gate["reason"] else [])]
+    return [report_text(result["gate"]), *([result["reason"]] if result.get("outdated_by") else [])]
 
 
 def decision_lines(record: Mapping[str, Any]) -> list[str]:
@@ -91,100 +120,6 @@ def leg_lines(record: Mapping[str, Any]) -> list[str]:
         f"  {leg} alone answers the judged queries better than both legs untuned, nDCG@10 {scores[leg]:.4f}"
     )
     return [f"{line} against {scores['untuned']:.4f}"]
-
-
-def outcome_of_task(collection: str, job: TrainingJob, result: dict[str, Any]) -> Outcome:
-    """The outcome of a training by a server."""
-    live, version, trained = result["live"], result.pop("model"), result["trained"]
-    unit = ("query", "queries") if job.field is None else ("document",)
-    count_epochs = epochs_text if job.field is None else epochs_of_values
-    try_it = None if job.field is None else f"predict with model={trained!r}"
-    lines = [
-        result["verdict"],
-        (
-            f"{collection}: {trained} trained on {amount(result['examples'], *unit)} in "
-            f"{result['seconds']:.1f} s ({count_epochs(result['epochs'])})"
-        ),
-        *gate_lines(result),
-        answers_now(version, result["undo"]) if live else is_kept(collection, trained, try_it),
-    ]
-    return Outcome(live, {"version": version, **result}, lines)
-
-
-def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered: Registration) -> Outcome:
-    """The outcome of a training in this process."""
-    lines = (
-        _lines_of_values(collection, job.field, learned, registered)
-        if job.field is not None
-        else _lines_of_ranking(collection, learned, registered)
-    )
-    live = registered.live is not None
-    about = {
-        "version": registered.model,
-        "live": live,
-        "trained": registered.version,
-        "reason": registered.reason,
-        "verdict": registered.sentence,
-        "previous": registered.previous,
-        "undo": registered.undo,
-    }
-    return Outcome(live, {**about, **learned.result.record}, lines)
-
-
-def _lines_of_ranking(collection: str, learned: JobResult, registered: Registration) -> list[str]:
-    from dsearch.training import TrainingResult
-
-    trained = learned.result
-    assert isinstance(trained, TrainingResult)
-    served = _served(trained.share, trained.keyword_factor)
-    lines = [
-        registered.sentence,
-        (
-            f"{collection}: {registered.version} trained on "
-            f"{amount(learned.examples, 'query', 'queries')} in {trained.seconds:.1f} s "
-            f"({epochs_text(trained.epochs)}{served})"
-        ),
-        trained.gate.to_text(),
-    ]
-    if trained.tuned is not None:
-        report = trained.tuned.gate
-        lines.append(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
-        lines += [*decision_lines(trained.tuned.record), *leg_lines(trained.tuned.record)]
-    if learned.outcomes is not None:
-        report, count = learned.outcomes.gate, len(learned.outcomes.rows)
-        lines.append(
-            f"{amount(count, 'row')} of past queries from feedback: {report.verdict}: {report.reason}"
-        )
-    if learned.second_stage is not None:
-        lines.append(learned.second_stage.to_text())
-        if learned.second_stage.passed and registered.live is not None:
-            return [*lines, answers_now(registered.live, registered.undo)]
-    if registered.live is None:
-        return [*lines, *kept_lines(collection, registered)]
-    if registered.live != registered.version:
-        named = "the tuned search" if learned.outcomes is None else "with the memory of past queries"
-        lines.append(f"{registered.live}, {named}, is better than what answered before")
-    return [*lines, answers_now(registered.live, registered.undo)]
-
-
-def _lines_of_values(collection: str, field: str, learned: JobResult, registered: Registration) -> list[str]:
-    from dsearch.training import TrainedValues
-
-    trained, version = learned.result, registered.model
-    assert isinstance(trained, TrainedValues)
-    return [
-        (
-            f"{collection}: {version} learned values of {field!r} ({trained.record['kind']}) from "
-            f"{amount(learned.examples, 'document')} in {trained.seconds:.1f} s "
-            f"({epochs_of_values(trained.epochs)})"
-        ),
-        trained.to_text(),
-        *(
-            kept_lines(collection, registered, f"predict with model={version!r}")
-            if registered.live is None
-            else [answers_now(version, registered.undo)]
-        ),
-    ]
 
 
 def epochs_text(epochs: int | str) -> str:

@@ -202,10 +202,6 @@ class TrainedStage:
         """True if it may go live."""
         return self.gate.passed
 
-    def to_text(self) -> str:
-        """Lines for a terminal."""
-        return stage_in_words(self.record)["text"]
-
 
 def train_second_stage(
     examples: Examples,

@@ -69,13 +69,6 @@ class TrainedValues:
     seconds: float
     record: dict[str, Any]
 
-    def to_text(self) -> str:
-        """The gate's report, and the measures before and after."""
-        if self.before is None or self.after is None:
-            return self.gate.to_text()
-        pairs = [f"{name} {self.before[name]:.4f} → {self.after[name]:.4f}" for name in self.before]
-        return f"{self.gate.to_text()}\n  held-out documents: {', '.join(pairs)}"
-
 
 @dataclass(frozen=True, slots=True)
 class _Fold:

@@ -61,9 +61,10 @@ def test_one_process_writes_and_each_learns_as_it_was_asked_to(
     monkeypatch.setattr(command, "local_engine", open_engine)
     monkeypatch.setattr(command, "in_process", lambda engine: engine)
     monkeypatch.setattr("dsearch.training.run_training", run_training)
-    outcome = MagicMock()
-    monkeypatch.setattr(command, "outcome_of", lambda *_: outcome)
+    show = MagicMock()
+    monkeypatch.setattr(command, "show_training", show)
+    learned.result.record, learned.summary.return_value = {"seconds": 1.0}, {"live": True}
     assert dsearch("train", "--self-supervised", "--seed", "4")[0] == 0
     job = TrainingJob(self_supervised=True, seed=4)
     assert (opened, trained) == ([not first], [(job, "cuda:1", processes)])
-    assert learned.register.call_count == outcome.show.call_count == first
+    assert learned.register.call_count == show.call_count == first

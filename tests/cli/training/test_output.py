@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
-from dsearch.cli.training import output
 from dsearch.cli.training.output import (
-    Outcome,
     _served,
     answers_now,
     epochs_text,
     is_kept,
-    kept_lines,
     leg_lines,
-    outcome_of_task,
+    show_training,
+    training_lines,
 )
 from dsearch.jobs import TrainingJob
-from dsearch.training import Registration
 
 
 def test_a_version_that_answers_is_told_with_its_way_back() -> None:
@@ -31,19 +26,53 @@ def test_a_version_that_answers_is_told_with_its_way_back() -> None:
     assert "Undo" not in answers_now("v2", None)
 
 
-@pytest.mark.parametrize("live", [True, False])
-def test_values_learned_by_a_server_are_told(live: bool) -> None:
-    gate = {"verdict": "passed", "reason": "r", "measure": "log loss", "p_value": 0.01, "slices": []}
-    gate |= {"alpha": 0.05, "harm": 0.3, "margin": 0.01, "min_queries": 5, "canary_overlap": None}
-    result = {"live": live, "model": "v2", "trained": "v2", "parent": "v1", "examples": 9, "epochs": 3}
-    back = "dsearch rollback -c papers"
-    result |= {"verdict": "It predicts year.", "reason": "r", "seconds": 1.0, "gate": gate, "undo": back}
-    outcome = outcome_of_task("papers", TrainingJob(objective="context", field="year"), result)
+GATE: dict[str, Any] = {
+    "verdict": "passed",
+    "reason": "r",
+    "measure": "log loss",
+    "p_value": 0.01,
+    "slices": [],
+    "alpha": 0.05,
+    "harm": 0.3,
+    "margin": 0.01,
+    "min_queries": 5,
+    "canary_overlap": None,
+}
+
+
+def result_of(live: str | None, **others: Any) -> dict[str, Any]:
+    """The result of a training that made v2."""
+    return {
+        "live": live is not None,
+        "model": live or "v2",
+        "trained": "v2",
+        "parent": "v1",
+        "passed": live,
+        "examples": 9,
+        "epochs": 3,
+        "seconds": 1.0,
+        "gate": GATE,
+        "reason": "r",
+        "verdict": "It is so.",
+        "undo": "dsearch rollback -c papers",
+        **others,
+    }
+
+
+@pytest.mark.parametrize("live", ["v2", None])
+def test_learned_values_are_told(live: str | None) -> None:
+    job = TrainingJob(objective="context", field="year")
+    values = {"before": {"accuracy": 0.5}, "after": {"accuracy": 0.75}}
+    lines = training_lines("papers", job, result_of(live, kind="label", values=values))
+    assert lines[:2] == [
+        "It is so.",
+        "papers: v2 learned values of 'year' (label) from 9 documents in 1.0 s (3 epochs)",
+    ]
+    assert "  held-out documents: accuracy 0.5000 → 0.7500" in lines
     if live:
-        assert outcome.lines[0] == "It predicts year."
-        assert outcome.lines[-1].endswith(f"Undo: {back}")
+        assert lines[-1].endswith("Undo: dsearch rollback -c papers")
     else:
-        assert outcome.lines[-1].startswith("v2 is kept but does not answer; predict with model='v2', or:")
+        assert lines[-1].startswith("v2 is kept but does not answer; predict with model='v2', or:")
 
 
 def test_a_kept_version_says_how_to_use_it() -> None:
@@ -52,26 +81,25 @@ def test_a_kept_version_says_how_to_use_it() -> None:
     assert is_kept("papers", "v2", "ask it").endswith(f"answer; ask it, {promote}")
 
 
+JOB = TrainingJob(self_supervised=True)
+
+
 def test_a_version_that_came_too_late_is_named_with_the_reason() -> None:
     """The tuned search, or one with a memory, may pass in place of the version that was trained."""
-    kept = Registration("v2", None, "v1", "no gain")
-    assert kept_lines("papers", kept) == [is_kept("papers", "v2")]
-    late = replace(kept, reason="v4 became live meanwhile", passed="v3", outdated_by="v4")
-    assert kept_lines("papers", late) == ["v4 became live meanwhile", is_kept("papers", "v3")]
+    assert training_lines("papers", JOB, result_of(None))[-1] == is_kept("papers", "v2")
+    late = result_of(None, reason="v4 became live meanwhile", passed="v3", outdated_by="v4")
+    lines = training_lines("papers", JOB, late)
+    assert (lines[-2], lines[-1]) == ("v4 became live meanwhile", is_kept("papers", "v3"))
 
 
-@pytest.mark.parametrize(("live", "answers"), [(None, "v2"), ("v2", "v2"), ("v1", "v1")])
-def test_json_names_what_was_trained_and_what_answers(
-    monkeypatch: pytest.MonkeyPatch, live: str | None, answers: str
-) -> None:
-    """The tuned search may have become live in place of the version that was trained."""
-    monkeypatch.setattr(output, "_lines_of_ranking", lambda *_: [])
-    learned: Any = SimpleNamespace(result=SimpleNamespace(record={"epochs": 3}))
-    job = TrainingJob(self_supervised=True)
-    outcome = output.outcome_of("papers", job, learned, Registration("v2", live, "v0", "r", "s"))
-    expected = {"version": answers, "trained": "v2", "live": live is not None, "reason": "r", "verdict": "s"}
-    assert outcome.record == {**expected, "previous": None, "undo": None, "epochs": 3}
-    assert outcome.live == (live is not None)
+def test_the_search_that_is_live_in_place_of_the_training_is_named() -> None:
+    tuned = {"gate": GATE, "keyword_weight": 0.5, "hop_strength": 0.0}
+    lines = training_lines("papers", JOB, result_of("v3", tuned=tuned))
+    assert any(line.startswith("tuned search, ") and line.endswith(": passed: r") for line in lines)
+    assert lines[-2] == "v3, the tuned search, is better than what answered before"
+    stage = {"verdict": "passed", "text": "second stage (steps): passed: r"}
+    lines = training_lines("papers", JOB, result_of("v3", second_stage=stage))
+    assert lines[-2:] == [stage["text"], answers_now("v3", "dsearch rollback -c papers")]
 
 
 @pytest.mark.parametrize(
@@ -101,18 +129,22 @@ def test_a_leg_is_named_only_where_it_is_better_than_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("live", "promote", "stops"), [(True, True, False), (False, True, True), (False, False, False)]
+    ("live", "promote", "stops"), [("v2", True, False), (None, True, True), (None, False, False)]
 )
-def test_an_outcome_is_printed_and_stops_if_the_gate_prevented_it(
-    capsys: pytest.CaptureFixture[str], live: bool, promote: bool, stops: bool
+def test_a_training_is_shown_and_stops_if_the_gate_prevented_it(
+    capsys: pytest.CaptureFixture[str], live: str | None, promote: bool, stops: bool
 ) -> None:
-    outcome = Outcome(live, {"a": 1}, ["one", "two"])
     for as_json in (False, True):
         code: Any = None
         try:
-            outcome.show(json=as_json, promote=promote)
+            job = TrainingJob(self_supervised=True, promote=promote)
+            show_training("papers", job, result_of(live), json=as_json)
         except typer.Exit as stopped:
             code = stopped.exit_code
         assert code == (3 if stops else None)
         printed = capsys.readouterr().out
-        assert json.loads(printed) == {"a": 1} if as_json else printed == "one\ntwo\n"
+        if as_json:
+            told = json.loads(printed)
+            assert (told["version"], told["live"], told["trained"]) == ("v2", live is not None, "v2")
+        else:
+            assert printed.startswith("It is so.\npapers: v2 trained on 9 queries in 1.0 s (3 epochs)\n")
