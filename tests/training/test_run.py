@@ -276,8 +276,7 @@ def test_a_head_of_feedback_goes_live_only_where_its_rows_do_not(
     memory = SimpleNamespace(gate=gate(rows), rows=[], record={"rows": 0})
     monkeypatch.setattr(run, "finetune_from_feedback", lambda *_, **__: Judged(gate(head)))
     monkeypatch.setattr(run, "remember_outcomes", lambda *_, **__: memory)
-    monkeypatch.setattr(run, "rows_of_feedback", lambda *_: ([], {}))
-    monkeypatch.setattr(run, "judged_together", lambda memory, report, **_: (memory, report))
+    monkeypatch.setattr(run, "rows_of_feedback", lambda *_: (["a row"], {}))
     monkeypatch.setattr(run.TrustedSlice, "of", lambda *_: None)
     learned = run_training(pairs, TrainingJob(source="feedback", queries=QUERIES, judgements=JUDGEMENTS))
     given: Any = learned.result
