@@ -59,7 +59,7 @@ from dsearch.evaluation import (
 from dsearch.jobs import TrainingJob
 from dsearch.training import Examples, TrainingResult, examples_from_judgements, run_training
 from dsearch.training.finetune.lists import CandidateLists, lists_of
-from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, chosen_way, fitted
+from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, chosen_way, fitted, stage_in_words
 from dsearch.training.relevant import ndcg_at_10
 from dsearch.types import Query
 
@@ -225,7 +225,11 @@ def live_row(folder: Path, collection: Collection, on: str, most: int) -> dict[s
             head = result.head if result.goes_live == "head" or result.tuned is None else result.tuned.head
         served = head if stage is None or not stage.passed else head.reranking(stage.stage)
         live.append(f"{result.goes_live or 'untrained'}{'' if served is head else ' + stage'}")
-        print(f"  {folder.name}: {live[-1]}; {stage and stage.to_text()}", file=sys.stderr, flush=True)
+        print(
+            f"  {folder.name}: {live[-1]}; {stage and stage_in_words(stage.record)['text']}",
+            file=sys.stderr,
+            flush=True,
+        )
         queries = [Query(query, texts[query]) for query in scored]
         for values, of in ((untrained, collection.head("v0")), (without, head), (with_stage, served)):
             run = make_run(collection, queries, head=of, depth=10, exclude=exclude)

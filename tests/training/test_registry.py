@@ -183,6 +183,8 @@ def test_a_registration_names_what_answers_else_what_was_trained() -> None:
         "verdict": "It stays.",
         "previous": None,
         "undo": None,
+        "passed": None,
+        "outdated_by": None,
     }
     tuned = Registration("v2", "v3", "v1", "better")
     assert (tuned.model, tuned.to_dict()["live"], tuned.to_dict()["trained"]) == ("v3", True, "v2")

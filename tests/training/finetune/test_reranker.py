@@ -85,7 +85,7 @@ def test_it_goes_live_and_is_stored_served_and_explained(
     collection, _, learned = trained
     assert learned.second_stage is not None
     assert learned.second_stage.passed
-    assert str(folder) in learned.second_stage.to_text()
+    assert str(folder) in second_stage.stage_in_words(learned.second_stage.record)["text"]
     stored = collection.store.model(collection.live_model).record
     identity = identity_of(load_reranker(str(folder)))
     assert (stored["format"], stored["reranker"]) == (15, list(identity))
