@@ -1,23 +1,18 @@
-"""One description of each call, for a blocking client and for one that awaits.
+"""Requests and replies of HTTP without a socket: a flow yields requests and is sent the replies.
 
-A call is a generator that yields requests and receives the answers. It builds requests and parses answers
-without any socket (the "sans-I/O" way). `@operation` turns it into a method: `Client` runs it to its end and
-returns its result, `AsyncClient` returns a coroutine; type checkers see both.
+One flow serves a client that blocks and one that awaits (the "sans-I/O" way).
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import BinaryIO, TypeAlias, TypeVar
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 TENSORS = "application/x-safetensors"
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -65,46 +60,3 @@ class HttpReply:
 NOTHING = HttpReply(0, {}, b"")
 Flow: TypeAlias = Generator[Request | Pause, HttpReply, T]
 """Yields requests, is sent their answers (those of 400 and more are raised into it), returns a result."""
-
-
-class BlockingRunner(Protocol):
-    """Runs a flow and waits for it."""
-
-    def run(self, flow: Flow[T]) -> T:
-        """The flow's result."""
-        ...
-
-
-class AsyncRunner(Protocol):
-    """Runs a flow in an event loop."""
-
-    async def run(self, flow: Flow[T]) -> T:
-        """The flow's result."""
-        ...
-
-
-class operation(Generic[P, T]):  # it is read as a decorator
-    """Turn a flow into a method that returns its result, or a coroutine of it."""
-
-    def __init__(self, flow: Callable[Concatenate[Any, P], Flow[T]]):
-        self._flow = flow
-        functools.update_wrapper(self, flow)  # type: ignore[arg-type]
-
-    @overload
-    def __get__(self, client: None, owner: Any) -> Callable[Concatenate[Any, P], Flow[T]]: ...
-    @overload
-    def __get__(self, client: BlockingRunner, owner: Any) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, client: AsyncRunner, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, client: Any, owner: Any) -> Any:
-        """The method of `client`; the flow itself of a class."""
-        if client is None:
-            return self._flow
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return client.run(self._flow(client, *args, **kwargs))
-
-        functools.update_wrapper(call, self._flow)
-        signature = inspect.signature(self._flow)
-        call.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
-        return call

@@ -1,4 +1,4 @@
-"""`Client` and `AsyncClient`: the operations, over HTTP.
+"""`Client` and `AsyncClient`: the calls, over HTTP.
 
 Both retry if the server asks for it (429, 503: after its Retry-After, or a growing delay), and if a
 connection breaks. A request that is not repeatable is retried only if the server has said that it did not
@@ -16,10 +16,12 @@ from collections.abc import AsyncIterator, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from dsearch.client.flow import NOTHING, Flow, HttpReply, Pause, Request
-from dsearch.client.operations.all import Operations
+from dsearch.client.calls import Calls
+from dsearch.client.flow import NOTHING, HttpReply, Pause, Request
+from dsearch.client.over_http import flow_of
 from dsearch.client.wire import error_of
 from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable
+from dsearch.operations import Call
 from dsearch.version import __version__
 
 if TYPE_CHECKING:
@@ -152,7 +154,7 @@ def _retry_after_s(answer: HttpReply) -> float | None:
     return float(header) if header.isascii() and header.isdigit() and len(header) < 9 else None
 
 
-class Client(_Connection, Operations):
+class Client(_Connection, Calls):
     """Talks to a dsearch server. Threads may share it; close it, or use it in a `with` statement.
 
     Every method raises the errors that the same call raises in Python, by the server's `code`, and
@@ -170,8 +172,9 @@ class Client(_Connection, Operations):
         InvalidRequest: not an http address, a time that is not above 0, retries below 0.
     """
 
-    def run(self, flow: Flow[T]) -> T:
-        """Run a call described in client/operations and return its result."""
+    def run(self, call: Call[T], /) -> T:
+        """Carry out a call and return its result."""
+        flow = flow_of(call)
         try:
             request = next(flow)
             while True:
@@ -223,11 +226,12 @@ class Client(_Connection, Operations):
         self.close()
 
 
-class AsyncClient(_Connection, Operations):
+class AsyncClient(_Connection, Calls):
     """`Client` for an event loop: the same methods, to be awaited; use it in an `async with` statement."""
 
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a call described in client/operations and return its result."""
+    async def run(self, call: Call[T], /) -> T:
+        """Carry out a call and return its result."""
+        flow = flow_of(call)
         try:
             request = next(flow)
             while True:

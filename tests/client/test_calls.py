@@ -14,8 +14,11 @@ import pytest
 from support.service.service_fakes import documents
 
 from dsearch.client import Client, LocalEngine
-from dsearch.client.operations.all import Operations
+from dsearch.client.calls import Calls
+from dsearch.client.doors import Door
+from dsearch.client.local.handlers import HANDLERS
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
+from dsearch.operations import CALLS, GetDocument
 from dsearch.store.documents import validate
 from dsearch.types import Document, EmbeddedDocument, Stamp
 
@@ -26,8 +29,7 @@ JUDGED = ({"q": "cat"}, {"q": {"d001": 1}})
 STATES = np.random.default_rng(3).standard_normal((2, 32))
 
 
-def operations() -> dict[str, Any]:
-    return {name: getattr(Operations, name) for name in dir(Operations) if not name.startswith("_")}
+DOORS = {name: one for name, one in vars(Calls).items() if isinstance(one, Door)}
 
 
 def same(one: Any, other: Any, place: str = "") -> None:
@@ -52,20 +54,31 @@ def same(one: Any, other: Any, place: str = "") -> None:
         assert one == other, place
 
 
-def test_the_local_engine_has_every_operation_with_its_signature() -> None:
-    assert len(operations()) > 15
-    for name in operations():
-        flow, method = getattr(Operations, name), getattr(LocalEngine, name)
-        expected, given = inspect.signature(flow), inspect.signature(method)
-        assert list(expected.parameters.values()) == list(given.parameters.values()), name
-        assert inspect.getdoc(flow), name
-        assert inspect.getdoc(method), name
+def test_a_method_takes_what_its_call_declares() -> None:
+    assert {door.kind for door in DOORS.values()} == set(CALLS) == set(HANDLERS)
+    for name, door in DOORS.items():
+        parameters = [*inspect.signature(door).parameters.values()][1:]
+        declared = [*inspect.signature(door.kind).parameters.values()]
+        for given, field in zip(parameters, declared, strict=True):
+            assert given.name == field.name, name
+            if given.kind != given.VAR_KEYWORD:
+                assert (given.kind, given.default) == (field.kind, field.default), (name, given.name)
+
+
+def test_wrong_arguments_are_named_by_the_method() -> None:
+    with Client() as client:
+        with pytest.raises(TypeError, match="'id'"):
+            client.get("papers")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="colour"):
+            client.get("papers", "a", colour="red")  # type: ignore[call-arg]
 
 
 def test_a_client_shows_signatures_and_descriptions() -> None:
     client = Client()
     assert list(inspect.signature(client.get).parameters) == ["collection", "id", "episode"]
-    assert (client.get.__name__, client.get.__doc__) == ("get", Operations.get.__doc__)
+    assert client.get.__name__ == "get"
+    assert GetDocument.__doc__ is not None
+    assert (client.get.__doc__ or "").startswith(GetDocument.__doc__)
 
 
 READS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [

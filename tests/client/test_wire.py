@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from dsearch.client import over_http
+from dsearch.client.calls import Calls
 from dsearch.client.flow import TENSORS, HttpReply
-from dsearch.client.operations.all import Operations
 from dsearch.client.wire import (
     BATCH_BYTES,
     BATCH_DOCUMENTS,
@@ -341,14 +342,12 @@ def test_the_command_of_a_hint_is_not_said_twice() -> None:
 
 
 def test_a_function_judges_against_the_live_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dsearch.client.operations import tasks
-
     compared: list[str] = []
-    monkeypatch.setattr(tasks, "upload_of", lambda *_: None)
-    monkeypatch.setattr(tasks, "evidence_by", lambda *given: compared.append(given[3]()))
-    monkeypatch.setattr(tasks, "model_file", lambda *_: io.BytesIO(b"file"))
-    monkeypatch.setattr(tasks, "clean_up", lambda _: None)
-    flow: Any = Operations.save_model(None, "papers", {}, evidence=lambda _: [1.0])  # type: ignore[misc]
+    monkeypatch.setattr(over_http, "upload_of", lambda *_: None)
+    monkeypatch.setattr(over_http, "evidence_by", lambda *given: compared.append(given[3]()))
+    monkeypatch.setattr(over_http, "model_file", lambda *_: io.BytesIO(b"file"))
+    monkeypatch.setattr(over_http, "clean_up", lambda _: None)
+    flow: Any = over_http.flow_of(Calls.save_model.request("papers", {}, evidence=lambda _: [1.0]))
     assert next(flow).path == "/v1/collections/papers/models"
     sent = flow.send(HttpReply(200, {}, json.dumps({"live": "v3", "models": []}).encode()))
     assert compared == ["v3"]

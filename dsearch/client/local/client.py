@@ -3,8 +3,8 @@
     with dsearch.open("index") as engine:
         print(engine.search("papers", "attention as retrieval").hits)
 
-A program can be written against a folder and deployed against a server. The calls are grouped as those of the
-clients are: documents.py, search.py, models.py.
+A program can be written against a folder and deployed against a server. A request is handed over as it is:
+documents.py, search.py and models.py answer it by the engine.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from dsearch.client.local.documents import LocalDocuments
-from dsearch.client.local.models import LocalModels, LocalUpkeep
-from dsearch.client.local.search import LocalSearch
+from dsearch.client.calls import Calls
+from dsearch.client.local import documents, models, search, tasks  # noqa: F401  (they register handlers)
+from dsearch.client.local.handlers import HANDLERS
 from dsearch.encoder import EncoderSource
 from dsearch.engine import SearchEngine
 from dsearch.engine.episodes import Episodes
 from dsearch.errors import InvalidRequest
+from dsearch.operations import Call
 
 if TYPE_CHECKING:
     from dsearch.encoder import TextEncoder
+    from dsearch.results import Task
     from dsearch.training import Observer
+
+T = TypeVar("T")
 
 
 def open(
@@ -72,8 +76,8 @@ def open(
     return LocalEngine(engine, observer=observer, device=device or settings.device)
 
 
-class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):
-    """The calls of `Client`, without a server; each method is described there.
+class LocalEngine(Calls):
+    """The calls of `Client`, without a server.
 
     Args:
         engine: closed with this.
@@ -84,11 +88,11 @@ class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):
     def __init__(self, engine: SearchEngine, *, observer: Observer | None = None, device: str = "cpu"):
         self.engine, self.observer, self.device = engine, observer, device
         self.episodes = Episodes()
-        self._tasks = {}
+        self.ended_tasks: dict[str, Task] = {}
 
-    def ready(self) -> bool:
-        """Always True."""
-        return True
+    def run(self, call: Call[T], /) -> T:
+        """Carry out a call and return its result."""
+        return HANDLERS[type(call)](self, call)
 
     def close(self) -> None:
         """Close the engine; safe to call twice."""

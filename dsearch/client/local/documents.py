@@ -1,174 +1,171 @@
-"""Collections and documents of an engine in this process; see `client/operations/documents.py`."""
+"""Collections and documents of an engine in this process; see `dsearch/operations/`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dsearch import results
-from dsearch.client.options import Filter
+from dsearch import operations, results
+from dsearch.client.local.handlers import answers
 from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS, numbers
-from dsearch.engine import PassageOptions, SearchEngine, calls, statistics
-from dsearch.engine.episodes import Episodes
+from dsearch.engine import PassageOptions, calls, statistics
 from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest, amount
 from dsearch.store import CheckedDocuments
 from dsearch.types import Document, EmbeddedDocument
 
 if TYPE_CHECKING:
-    from dsearch.client.wire import Vectors
+    from dsearch.client.local.client import LocalEngine
+
+# ---- collections
 
 
-class LocalDocuments:
-    """The calls about collections and documents; each is described in `Client`."""
+@answers(operations.Ready)
+def ready(_: LocalEngine, __: operations.Ready) -> bool:
+    """Return True: an engine that is open answers."""
+    return True
 
-    engine: SearchEngine
-    episodes: Episodes
 
-    # ---- collections
+@answers(operations.ListCollections)
+def list_collections(local: LocalEngine, _: operations.ListCollections) -> list[results.CollectionInfo]:
+    """List those that can be opened."""
+    infos: list[results.CollectionInfo] = []
+    for name in local.engine.names():
+        try:
+            infos.append(local.engine.collection(name).describe())
+        except DsearchError:  # damaged: its next use reports it
+            continue
+    return infos
 
-    def collections(self) -> list[results.CollectionInfo]:
-        """Every collection that can be opened, by name."""
-        infos: list[results.CollectionInfo] = []
-        for name in self.engine.names():
-            try:
-                infos.append(self.collection(name))
-            except DsearchError:  # damaged: its next use reports it
-                continue
-        return infos
 
-    def collection(self, name: str) -> results.CollectionInfo:
-        """Describe a collection."""
-        return self.engine.collection(name).describe()
+@answers(operations.DescribeCollection)
+def describe_collection(local: LocalEngine, call: operations.DescribeCollection) -> results.CollectionInfo:
+    return local.engine.collection(call.name).describe()
 
-    def statistics(self, name: str) -> dict[str, Any]:
-        """Return the statistics of a collection: generations, changes since, keys and their recall, bytes."""
-        return statistics(self.engine.collection(name))
 
-    def create_collection(
-        self,
-        name: str,
-        *,
-        language: str | None = None,
-        passages: Mapping[str, Any] | None = None,
-        kind: str | None = None,
-        dimension: int | None = None,
-        search_fields: Sequence[str] | None = None,
-    ) -> results.CollectionInfo:
-        """Make a collection for the engine's encoder; one that is there stays. Options as for `Client`."""
-        cut = None if passages is None else PassageOptions(**passages)
-        created = self.engine.collection_or_new(
-            name,
-            language=language,
-            search_fields=search_fields,
-            passages=cut,
-            kind=kind,
-            dimension=dimension,
-        )
-        return created.describe()
+@answers(operations.ReadStatistics)
+def read_statistics(local: LocalEngine, call: operations.ReadStatistics) -> dict[str, Any]:
+    return statistics(local.engine.collection(call.name))
 
-    def delete_collection(self, name: str) -> None:
-        """Delete a collection with everything in it."""
-        self.engine.drop(name)
 
-    def aliases(self) -> dict[str, str]:
-        """Alias → the collection that it stands for."""
-        return self.engine.aliases()
+@answers(operations.CreateCollection)
+def create_collection(local: LocalEngine, call: operations.CreateCollection) -> results.CollectionInfo:
+    created = local.engine.collection_or_new(
+        call.name,
+        language=call.language,
+        search_fields=call.search_fields,
+        passages=None if call.passages is None else PassageOptions(**call.passages),
+        kind=call.kind,
+        dimension=call.dimension,
+    )
+    return created.describe()
 
-    def set_alias(self, alias: str, collection: str) -> results.AliasSet:
-        """Let an alias stand for a collection from now on, whatever it stood for."""
-        name = self.engine.collection(collection).name
-        return results.AliasSet(alias, name, self.engine.set_alias(alias, name))
 
-    def drop_alias(self, alias: str) -> None:
-        """Remove an alias; the collection stays."""
-        self.engine.drop_alias(alias)
+@answers(operations.DeleteCollection)
+def delete_collection(local: LocalEngine, call: operations.DeleteCollection) -> None:
+    local.engine.drop(call.name)
 
-    # ---- documents
 
-    def upsert(
-        self,
-        collection: str,
-        documents: Iterable[Document | Mapping[str, Any]],
-        *,
-        embeddings: Vectors | None = None,
-    ) -> results.WriteResult:
-        """Insert documents, or replace those of the same ids; durable and searchable on return."""
-        opened = self.engine.collection(collection)
-        if embeddings is not None:
-            rows, listed = numbers(embeddings), list(documents)
-            if len(rows) != len(listed):
-                raise InvalidRequest(
-                    f"{amount(len(rows), 'embedding')} for {amount(len(listed), 'document')}; give one each"
-                )
-            documents = [_document(bare, row.tolist()) for bare, row in zip(listed, rows, strict=True)]
-        inserted = updated = unchanged = refused = 0
-        problems: list[results.RefusedDocument] = []
-        seen: dict[str, int] = {}
-        numbered = iter(enumerate(documents, start=1))
-        while batch := list(islice(numbered, BATCH_DOCUMENTS)):
-            good, lines = CheckedDocuments(), list[int]()
-            for number, item in batch:
-                try:
-                    _add(good, item, number, seen)
-                    lines.append(number)
-                except DsearchError as error:
-                    refused += 1
-                    problems.append(results.RefusedDocument(number, error.code, str(error)))
-            wrong = embedding_problems(opened.store, good)
-            for place, problem in wrong.items():
-                refused += 1
-                detail = f"the document (id {good[place].id[:80]!r}) {problem}"
-                problems.append(results.RefusedDocument(lines[place], problem.code, detail))
-                del seen[good[place].id]
-            if wrong and embeddings is not None:
-                raise InvalidDocument(problems[-len(wrong)].detail)  # the first of this batch
-            if good := good.without(wrong):
-                receipt = opened.upsert(good)
-                inserted, updated = inserted + receipt.inserted, updated + receipt.updated
-                unchanged += receipt.unchanged
-        if refused and not inserted + updated + unchanged:
-            raise InvalidDocument(
-                f"none of {amount(refused, 'document')} can be stored; the first: {problems[0].detail}"
+@answers(operations.ListAliases)
+def list_aliases(local: LocalEngine, _: operations.ListAliases) -> dict[str, str]:
+    return local.engine.aliases()
+
+
+@answers(operations.SetAlias)
+def set_alias(local: LocalEngine, call: operations.SetAlias) -> results.AliasSet:
+    name = local.engine.collection(call.collection).name
+    return results.AliasSet(call.alias, name, local.engine.set_alias(call.alias, name))
+
+
+@answers(operations.DropAlias)
+def drop_alias(local: LocalEngine, call: operations.DropAlias) -> None:
+    local.engine.drop_alias(call.alias)
+
+
+# ---- documents
+
+
+@answers(operations.Upsert)
+def upsert(local: LocalEngine, call: operations.Upsert) -> results.WriteResult:
+    """Store batch by batch; of each what can be stored."""
+    opened, documents, embeddings = local.engine.collection(call.collection), call.documents, call.embeddings
+    if embeddings is not None:
+        rows, listed = numbers(embeddings), list(documents)
+        if len(rows) != len(listed):
+            raise InvalidRequest(
+                f"{amount(len(rows), 'embedding')} for {amount(len(listed), 'document')}; give one each"
             )
-        sequence = opened.store.sequence
-        return results.WriteResult(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
+        documents = [_document(bare, row.tolist()) for bare, row in zip(listed, rows, strict=True)]
+    inserted = updated = unchanged = refused = 0
+    problems: list[results.RefusedDocument] = []
+    seen: dict[str, int] = {}
+    numbered = iter(enumerate(documents, start=1))
+    while batch := list(islice(numbered, BATCH_DOCUMENTS)):
+        good, lines = CheckedDocuments(), list[int]()
+        for number, item in batch:
+            try:
+                _add(good, item, number, seen)
+                lines.append(number)
+            except DsearchError as error:
+                refused += 1
+                problems.append(results.RefusedDocument(number, error.code, str(error)))
+        wrong = embedding_problems(opened.store, good)
+        for place, problem in wrong.items():
+            refused += 1
+            detail = f"the document (id {good[place].id[:80]!r}) {problem}"
+            problems.append(results.RefusedDocument(lines[place], problem.code, detail))
+            del seen[good[place].id]
+        if wrong and embeddings is not None:
+            raise InvalidDocument(problems[-len(wrong)].detail)  # the first of this batch
+        if good := good.without(wrong):
+            receipt = opened.upsert(good)
+            inserted, updated = inserted + receipt.inserted, updated + receipt.updated
+            unchanged += receipt.unchanged
+    if refused and not inserted + updated + unchanged:
+        raise InvalidDocument(
+            f"none of {amount(refused, 'document')} can be stored; the first: {problems[0].detail}"
+        )
+    sequence = opened.store.sequence
+    return results.WriteResult(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
 
-    def get(self, collection: str, id: str, *, episode: str | None = None) -> Document:
-        """One document, read for the task `episode` if one is named."""
-        opened = self.engine.collection(collection)
-        document = opened.store.get(id)
-        if episode is not None:
-            self.episodes.add_reading("", episode, opened.name, id)
-        return document
 
-    def delete(self, collection: str, id: str) -> results.DeleteResult:
-        """Delete one document; gone from every later search on return."""
-        return calls.delete_document(self.engine.collection(collection), id)
+@answers(operations.GetDocument)
+def get_document(local: LocalEngine, call: operations.GetDocument) -> Document:
+    opened = local.engine.collection(call.collection)
+    document = opened.store.get(call.id)
+    if call.episode is not None:
+        local.episodes.add_reading("", call.episode, opened.name, call.id)
+    return document
 
-    def delete_many(
-        self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
-    ) -> results.DeleteResult:
-        """Delete the documents of these ids, or those that a filter finds."""
-        return calls.delete_documents(self.engine.collection(collection), ids=ids, filter=filter)
 
-    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> results.MetadataResult:
-        """Change part of a document's metadata (JSON Merge Patch, RFC 7396)."""
-        return calls.change_metadata(self.engine.collection(collection), id, changes)
+@answers(operations.DeleteDocument)
+def delete_document(local: LocalEngine, call: operations.DeleteDocument) -> results.DeleteResult:
+    return calls.delete_document(local.engine.collection(call.collection), call.id)
 
-    def documents(
-        self,
-        collection: str,
-        *,
-        limit: int = 100,
-        cursor: str | None = None,
-        filter: Filter | None = None,
-    ) -> results.DocumentPage:
-        """Documents by id, from `next` of the page before on."""
-        opened = self.engine.collection(collection)
-        return calls.list_documents(opened, limit=limit, cursor=cursor, filter=filter)
+
+@answers(operations.DeleteDocuments)
+def delete_documents(local: LocalEngine, call: operations.DeleteDocuments) -> results.DeleteResult:
+    opened = local.engine.collection(call.collection)
+    return calls.delete_documents(opened, ids=call.ids, filter=call.filter)
+
+
+@answers(operations.UpdateMetadata)
+def update_metadata(local: LocalEngine, call: operations.UpdateMetadata) -> results.MetadataResult:
+    return calls.change_metadata(local.engine.collection(call.collection), call.id, call.changes)
+
+
+@answers(operations.ListDocuments)
+def list_documents(local: LocalEngine, call: operations.ListDocuments) -> results.DocumentPage:
+    opened = local.engine.collection(call.collection)
+    return calls.list_documents(opened, limit=call.limit, cursor=call.cursor, filter=call.filter)
+
+
+@answers(operations.CountFacets)
+def count_facets(local: LocalEngine, call: operations.CountFacets) -> results.Facets:
+    opened = local.engine.collection(call.collection)
+    return calls.count_facets(opened, call.fields, filter=call.filter, limit=call.limit)
 
 
 def _document(source: Document | Mapping[str, Any], embedding: list[float] | None = None) -> Document:

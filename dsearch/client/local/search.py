@@ -1,4 +1,4 @@
-"""Search, attention and feedback of an engine in this process; see `client/operations/search.py`.
+"""Search, attention and feedback of an engine in this process; see `dsearch/operations/search.py`.
 
 Feedback consists of events about the words of a query, since only servers remember pages.
 """
@@ -12,223 +12,152 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from dsearch import results
+from dsearch import operations, results
 from dsearch.attention_options import AttentionOptions
-from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
+from dsearch.client.local.handlers import answers
 from dsearch.client.wire import numbers, one_vector, ragged
 from dsearch.declared import check_keywords
-from dsearch.engine import Collection, LayerOptions, SearchEngine, calls
-from dsearch.engine.episodes import Episodes, TaskOutcome
+from dsearch.engine import Collection, LayerOptions
+from dsearch.engine.episodes import TaskOutcome
 from dsearch.engine.feedback import impression_of
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions
 from dsearch.store import Event, FeedbackStore, Impression
-from dsearch.types import (
-    FeedbackResult,
-    OwnJudgements,
-    QueriesToJudge,
-    SearchResult,
-)
+from dsearch.types import FeedbackResult, OwnJudgements, QueriesToJudge, SearchResult
 
 if TYPE_CHECKING:
-    from dsearch.client.wire import Rows, Vectors
+    from dsearch.client.local.client import LocalEngine
     from dsearch.engine.search.gradients import GradientQuery
 
+Options = Mapping[str, Any]
 
-class LocalSearch:
-    """The calls that search and attend; each is described in `Client`."""
+# ---- search
 
-    engine: SearchEngine
-    episodes: Episodes
 
-    # ---- search
+@answers(operations.Search)
+def search(local: LocalEngine, call: operations.Search) -> SearchResult:
+    opened = local.engine.collection(call.collection)
+    result = opened.search(call.query, vector=one_vector(call.vector), **_without_feedback(call.options))
+    _remember(local, opened, [result], call.options)
+    return result
 
-    def search(
-        self,
-        collection: str,
-        query: str | None = None,
-        *,
-        vector: Sequence[float] | None = None,
-        **options: Unpack[FindOptions],
-    ) -> SearchResult:
-        """The documents that a query attends to most."""
-        opened = self.engine.collection(collection)
-        result = opened.search(query, vector=one_vector(vector), **_without_feedback(options))
-        self._remember(opened, [result], options)
-        return result
 
-    def search_batch(
-        self,
-        collection: str,
-        queries: Sequence[str] | None = None,
-        *,
-        vectors: Vectors | None = None,
-        **options: Unpack[FindOptions],
-    ) -> list[SearchResult]:
-        """Many queries, or vectors in their place, answered from one state."""
-        opened = self.engine.collection(collection)
-        states = None if vectors is None else numbers(vectors)
-        if queries is None and states is None:
-            raise InvalidRequest("neither queries nor vectors; give at least one")
-        texts = [""] * len(states) if queries is None and states is not None else queries or []
-        pages = opened.answer(texts, SearchOptions(**_without_feedback(options)), states)
-        self._remember(opened, pages, options)
-        return pages
+@answers(operations.SearchBatch)
+def search_batch(local: LocalEngine, call: operations.SearchBatch) -> list[SearchResult]:
+    opened = local.engine.collection(call.collection)
+    states = None if call.vectors is None else numbers(call.vectors)
+    if call.queries is None and states is None:
+        raise InvalidRequest("neither queries nor vectors; give at least one")
+    texts = [""] * len(states) if call.queries is None and states is not None else call.queries or []
+    pages = opened.answer(texts, SearchOptions(**_without_feedback(call.options)), states)
+    _remember(local, opened, pages, call.options)
+    return pages
 
-    def similar(
-        self,
-        collection: str,
-        like: Sequence[str],
-        *,
-        unlike: Sequence[str] = (),
-        query: str | None = None,
-        vector: Sequence[float] | None = None,
-        **options: Unpack[FindOptions],
-    ) -> SearchResult:
-        """The documents most like some ids and least like others, themselves left out."""
-        opened = self.engine.collection(collection)
-        chosen, own = _without_feedback(options), one_vector(vector)
-        result = opened.similar(like, unlike=unlike, query=query, vector=own, **chosen)
-        self._remember(opened, [result], options)
-        return result
 
-    def facets(
-        self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
-    ) -> results.Facets:
-        """Count the documents with each value of these metadata fields."""
-        opened = self.engine.collection(collection)
-        return calls.count_facets(opened, fields, filter=filter, limit=limit)
+@answers(operations.FindSimilar)
+def find_similar(local: LocalEngine, call: operations.FindSimilar) -> SearchResult:
+    opened = local.engine.collection(call.collection)
+    chosen, own = _without_feedback(call.options), one_vector(call.vector)
+    result = opened.similar(call.like, unlike=call.unlike, query=call.query, vector=own, **chosen)
+    _remember(local, opened, [result], call.options)
+    return result
 
-    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> FeedbackResult:
-        """Tell what people clicked or judged, by `user_query`: pages are remembered by servers alone."""
-        return record_feedback(self.engine.collection(collection), events)
 
-    def own_judgements(self, collection: str, *, client_id: str | None = None) -> OwnJudgements:
-        """Return the opinions sent with this `client_id`, or all of them, as judgements."""
-        from dsearch.training.judging import own_judgements
+@answers(operations.RecordFeedback)
+def feedback(local: LocalEngine, call: operations.RecordFeedback) -> FeedbackResult:
+    return record_feedback(local.engine.collection(call.collection), call.events)
 
-        key = None if client_id is None else f"client:{client_id}"
-        return own_judgements(self.engine.collection(collection), key)
 
-    def queries_to_judge(
-        self,
-        collection: str,
-        *,
-        version: str | None = None,
-        limit: int = 10,
-        client_id: str | None = None,
-    ) -> QueriesToJudge:
-        """Return queries on which the live version and another one differ most."""
-        from dsearch.training.judging import queries_to_judge
+@answers(operations.ReadOwnJudgements)
+def read_own_judgements(local: LocalEngine, call: operations.ReadOwnJudgements) -> OwnJudgements:
+    from dsearch.training.judging import own_judgements
 
-        own = self.own_judgements(collection, client_id=client_id)
-        opened = self.engine.collection(collection)
-        judged = list(own.queries.values())
-        return queries_to_judge(opened, version=version, judged=judged, limit=limit)
+    key = None if call.client_id is None else f"client:{call.client_id}"
+    return own_judgements(local.engine.collection(call.collection), key)
 
-    def report_outcome(
-        self,
-        collection: str,
-        episode: str,
-        *,
-        useful_ids: Sequence[str] = (),
-        success: bool,
-        client_id: str = "",
-    ) -> FeedbackResult:
-        """Record how a task ended, named by `episode` in its searches and in `get`."""
-        opened = self.engine.collection(collection)
-        outcome, now_s = TaskOutcome(useful_ids, success), time.time()
-        pages, events = self.episodes.feedback(
-            "", episode, opened.name, outcome, client_id=client_id, now_s=now_s
-        )
-        recorded = opened.feedback.record(pages, events)
-        return FeedbackResult(recorded.events, recorded.repeated)
 
-    def _remember(self, opened: Collection, pages: Sequence[SearchResult], options: FindOptions) -> None:
-        if episode := options.get("episode"):
-            for result in pages:
-                if result.query:  # as in the service: without words there is nothing to learn from
-                    page = impression_of(result, uuid.uuid4().hex)
-                    self.episodes.add_page("", episode, opened.name, page)
+@answers(operations.FindQueriesToJudge)
+def find_queries_to_judge(local: LocalEngine, call: operations.FindQueriesToJudge) -> QueriesToJudge:
+    from dsearch.training.judging import queries_to_judge
 
-    # ---- attention
+    own = local.own_judgements(call.collection, client_id=call.client_id)
+    opened, judged = local.engine.collection(call.collection), list(own.queries.values())
+    return queries_to_judge(opened, version=call.version, judged=judged, limit=call.limit)
 
-    def attend(
-        self,
-        collection: str,
-        queries: Sequence[str] | None = None,
-        *,
-        vectors: Vectors | None = None,
-        include: Sequence[Part] = (),
-        **options: Unpack[DifferentiableOptions],
-    ) -> results.Attention:
-        """Attention itself: context, weights, scores and ids."""
-        from dsearch.engine.search.gradients import attention_parts
 
-        question = _question(queries, vectors, options)
-        opened = self.engine.collection(collection)
-        return attention_parts(opened, question, include=set(include))
+@answers(operations.ReportOutcome)
+def report_outcome(local: LocalEngine, call: operations.ReportOutcome) -> FeedbackResult:
+    opened = local.engine.collection(call.collection)
+    outcome, now_s = TaskOutcome(call.useful_ids, call.success), time.time()
+    pages, events = local.episodes.feedback(
+        "", call.episode, opened.name, outcome, client_id=call.client_id, now_s=now_s
+    )
+    recorded = opened.feedback.record(pages, events)
+    return FeedbackResult(recorded.events, recorded.repeated)
 
-    def vjp(
-        self,
-        collection: str,
-        queries: Sequence[str] | None = None,
-        *,
-        vectors: Vectors | None = None,
-        context: Vectors | None = None,
-        weights: Rows | None = None,
-        scores: Rows | None = None,
-        head: bool = True,
-        **options: Unpack[DifferentiableOptions],
-    ) -> results.Gradients:
-        """The gradients of a loss of what `attend` answered; asked as it was, with its stamp."""
-        from dsearch.engine.search.gradients import vjp
 
-        gradients = vjp(
-            self.engine.collection(collection),
-            _question(queries, vectors, options),
-            context=None if context is None else numbers(context),
-            weights=None if weights is None else [row.tolist() for row in ragged(weights)],
-            scores=None if scores is None else [row.tolist() for row in ragged(scores)],
-        )
-        return gradients if head else replace(gradients, head={})
+def _remember(
+    local: LocalEngine, opened: Collection, pages: Sequence[SearchResult], options: Options
+) -> None:
+    if episode := options.get("episode"):
+        for result in pages:
+            if result.query:  # as in the service: without words there is nothing to learn from
+                page = impression_of(result, uuid.uuid4().hex)
+                local.episodes.add_page("", episode, opened.name, page)
 
-    def predict(
-        self,
-        collection: str,
-        queries: Sequence[str] | None = None,
-        *,
-        vectors: Vectors | None = None,
-        ids: Sequence[str] | None = None,
-        field: str,
-        evidence: int = 10,
-        **options: Unpack[AttendOptions],
-    ) -> results.Predictions:
-        """A field of the documents, pooled by the attention of each query."""
-        ways = {"queries": queries, "vectors": vectors, "ids": ids}
-        kinds = [name for name, way in ways.items() if way is not None]
-        if len(kinds) != 1:
-            named = " and ".join(kinds) or "neither queries nor vectors nor ids"
-            raise InvalidRequest(f"{named}; give one of queries, vectors and ids")
-        check_keywords(AttentionOptions, options, _SELECTION)
-        import torch
 
-        opened = self.engine.collection(collection)
-        inputs: Any = queries
-        if ids is not None:
-            inputs = opened.states_of(ids)
-        elif vectors is not None:
-            inputs = torch.as_tensor(numbers(vectors), dtype=torch.float32)
-        return opened.predict(inputs, field=field, evidence=evidence, **options)
+# ---- attention
+
+
+@answers(operations.Attend)
+def attend(local: LocalEngine, call: operations.Attend) -> results.Attention:
+    from dsearch.engine.search.gradients import attention_parts
+
+    question = _question(call.queries, call.vectors, call.options)
+    include: Any = set(call.include)
+    return attention_parts(local.engine.collection(call.collection), question, include=include)
+
+
+@answers(operations.Differentiate)
+def differentiate(local: LocalEngine, call: operations.Differentiate) -> results.Gradients:
+    from dsearch.engine.search.gradients import vjp
+
+    gradients = vjp(
+        local.engine.collection(call.collection),
+        _question(call.queries, call.vectors, call.options),
+        context=None if call.context is None else numbers(call.context),
+        weights=None if call.weights is None else [row.tolist() for row in ragged(call.weights)],
+        scores=None if call.scores is None else [row.tolist() for row in ragged(call.scores)],
+    )
+    return gradients if call.head else replace(gradients, head={})
+
+
+@answers(operations.Predict)
+def predict(local: LocalEngine, call: operations.Predict) -> results.Predictions:
+    ways = {"queries": call.queries, "vectors": call.vectors, "ids": call.ids}
+    kinds = [name for name, way in ways.items() if way is not None]
+    if len(kinds) != 1:
+        named = " and ".join(kinds) or "neither queries nor vectors nor ids"
+        raise InvalidRequest(f"{named}; give one of queries, vectors and ids")
+    check_keywords(AttentionOptions, call.options, _SELECTION)
+    import torch
+
+    opened = local.engine.collection(call.collection)
+    inputs: Any = call.queries
+    if call.ids is not None:
+        inputs = opened.states_of(call.ids)
+    elif call.vectors is not None:
+        inputs = torch.as_tensor(numbers(call.vectors), dtype=torch.float32)
+    return opened.predict(inputs, field=call.field, evidence=call.evidence, **call.options)
 
 
 _SELECTION = ("filter", "among", "exclude")
 _OF_GRADIENTS = (*_SELECTION, "dtype", "stamp", "ids", "draft", "field", "with_head", "bias", "table")
 
 
-def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:
+def _question(queries: Sequence[str] | None, vectors: Any, options: Options) -> GradientQuery:
     import torch
 
     from dsearch.engine.search.gradients import GradientQuery
@@ -241,7 +170,7 @@ def _question(queries: Sequence[str] | None, vectors: Any, options: Differentiab
     return GradientQuery(states=states, texts=queries, options=layer, **own)
 
 
-def _without_feedback(options: FindOptions) -> Any:
+def _without_feedback(options: Options) -> Any:
     """Options as the engine takes them; the coin of `explore` is tossed by servers, which remember pages."""
     check_keywords(SearchOptions, options, ("explore", "episode"))
     return {name: value for name, value in options.items() if name not in ("explore", "episode")}

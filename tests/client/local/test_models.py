@@ -11,7 +11,7 @@ from support.fakes import HashingEncoder
 
 import dsearch
 from dsearch.client import LocalEngine
-from dsearch.client.local.models import MOST_TASKS
+from dsearch.client.local.tasks import MOST_TASKS, ended_task
 from dsearch.engine import Collection
 from dsearch.errors import Cancelled, Conflict, InvalidRequest, NotFound
 
@@ -30,7 +30,7 @@ def done(engine: LocalEngine, name: str = "a", error: Exception | None = None, k
             raise error
         return {"of": collection.name}
 
-    return engine._done(kind, name, work).id
+    return ended_task(engine, kind, name, work).id
 
 
 def test_a_task_has_ended_with_its_call(engine: LocalEngine) -> None:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.client import AsyncClient, Client, LocalEngine
+from dsearch.client.calls import Calls
 from dsearch.client.flow import JSON, NDJSON
-from dsearch.client.operations.all import Operations
 from dsearch.engine import head_tensors
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import EvaluationJob, ExampleScores, SavingJob, TrainingJob, TuningJob
@@ -30,11 +30,12 @@ from dsearch.store import CheckedDocuments
 from dsearch.types import Stamp
 
 URL = "http://search.example"
-OPERATIONS = [name for name in dir(Operations) if not name.startswith("_")]
+OPERATIONS = [name for name in dir(Calls) if not name.startswith("_")]
 WORK = {  # what does the work of an engine in this process, by the module that it is looked up in
     "dsearch.client.local.documents": ("calls", "embedding_problems", "statistics"),
-    "dsearch.client.local.models": ("calls", "compact", "store_files"),
-    "dsearch.client.local.search": ("calls", "impression_of"),
+    "dsearch.client.local.models": ("calls",),
+    "dsearch.client.local.search": ("impression_of",),
+    "dsearch.client.local.tasks": ("compact_collection", "store_files"),
     "dsearch.engine.search.gradients": ("attention_parts", "vjp"),
     "dsearch.training": (
         *("judge_version", "remember", "run_evaluation", "run_training", "run_tuning", "save_model"),
@@ -68,7 +69,7 @@ NAMES = ("Mapping[str, Mapping[str, float]]", "Mapping[str, Sequence[str]]", "Ma
 
 def parameters_of(name: str) -> dict[str, tuple[Any, bool]]:
     """Type and necessity of each parameter of an operation, the keyword arguments of `**options` too."""
-    function = getattr(Operations, name)
+    function = inspect.unwrap(getattr(Calls, name))
     every: dict[str, tuple[Any, bool]] = {}
     for parameter in [*inspect.signature(function).parameters.values()][1:]:
         if parameter.kind != parameter.VAR_KEYWORD:
@@ -198,7 +199,7 @@ class Door:
                 monkeypatch.setattr(module, name, getattr(self.outside, name))
         for job in (EvaluationJob, SavingJob, TrainingJob, TuningJob):  # test_jobs.py: what goes together
             monkeypatch.setattr(job, "check", lambda _: None)
-        monkeypatch.setattr("dsearch.client.local.models.KeyOptions", MagicMock())
+        monkeypatch.setattr("dsearch.client.local.tasks.KeyOptions", MagicMock())
         monkeypatch.setattr("time.time", lambda: 0.0)
         observer: Any = _Observer()
         self._client = LocalEngine(self.outside.engine, observer=observer, device=f"{MADE_UP}device")

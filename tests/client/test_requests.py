@@ -1,4 +1,4 @@
-"""The request of each operation: method, path, query, body, and whether it may be sent again.
+"""The HTTP request of each call: method, path, query, body, and whether it may be sent again.
 
 A flow yields its requests, so no server is needed. What is None is left out of bodies.
 """
@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from dsearch.client import Client
+from dsearch import operations
+from dsearch.client import Client, over_http
+from dsearch.client.calls import Calls
 from dsearch.client.flow import JSON, NDJSON, TENSORS, HttpReply, Pause, Request
-from dsearch.client.operations.all import Operations
-from dsearch.client.operations.tasks import TaskOperations
 from dsearch.errors import InvalidDocument, Unavailable
 from dsearch.jobs import ExampleScores
 from dsearch.types import Stamp
@@ -30,7 +30,7 @@ P = "/v1/collections/my%20papers"
 
 
 def flow_of(name: str, *args: Any, **options: Any) -> Any:
-    return getattr(Operations, name)(None, *args, **options)
+    return over_http.flow_of(getattr(Calls, name).request(*args, **options))
 
 
 def sent(name: str, *args: Any, **options: Any) -> Request:
@@ -378,21 +378,20 @@ def test_the_encoding_of_a_kept_version_is_waited_for_however_long(monkeypatch: 
     """An hour is not enough for a large collection; whoever gave up would leave a version without verdict."""
     waits: list[Any] = []
 
-    def wait(_: Any, task: str, **options: Any) -> Any:
-        waits.append((task, options))
+    def wait(call: operations.WaitForTask) -> Any:
+        waits.append(call)
         yield from ()
         return SimpleNamespace(state="failed")
 
-    monkeypatch.setattr(TaskOperations, "wait_for_task", wait)
+    monkeypatch.setitem(over_http.FLOWS, operations.WaitForTask, wait)
     pending = SimpleNamespace(scores_of_live=lambda live: [])
-    kept = "dsearch.client.operations.tasks.kept_version"
-    monkeypatch.setattr(kept, lambda layer, evidence, *of: pending if evidence else None)
+    monkeypatch.setattr(over_http, "kept_version", lambda layer, evidence, *of: pending if evidence else None)
     flow = flow_of("save_model", C, HEAD, evidence=lambda layer: [], encode_documents=True)
     assert next(flow) == Request(GET, f"{P}/models")
     flow.send(HttpReply(200, {}, b'{"live": "v0", "models": []}'))
     with pytest.raises(StopIteration):
         flow.send(reply())
-    assert waits == [("t", {"timeout_s": inf})]
+    assert waits == [operations.WaitForTask("t", timeout_s=inf)]
 
 
 def test_a_damaged_collection_is_no_entry() -> None:
@@ -410,7 +409,7 @@ def test_a_server_is_ready_when_it_says_so() -> None:
         with pytest.raises(StopIteration) as ended:
             flow.send(HttpReply(200, {}, json.dumps({"status": status}).encode()))
         assert ended.value.value is ready
-    assert Client.ready.__doc__ == Operations.ready.__doc__
+    assert Client.ready.__doc__ == Calls.ready.__doc__
 
 
 def written(**counts: int) -> HttpReply:

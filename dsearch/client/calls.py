@@ -1,0 +1,370 @@
+"""`Calls`: a method for each call of the product, which clients and an engine of this process share.
+
+What a call does stands at its declaration, in `dsearch/operations/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dsearch import operations
+from dsearch.client.doors import door
+from dsearch.client.files import GivenFiles
+from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
+from dsearch.client.uploads import AnyEvidence, TrainedEncoder, TrainedLayer
+from dsearch.jobs import ExampleScores, LearningOptions, SaveOptions, TrainOptions, TuneOptions
+from dsearch.results import (
+    AliasSet,
+    Attention,
+    CollectionInfo,
+    DeleteResult,
+    DocumentPage,
+    DraftAdded,
+    Facets,
+    Gradients,
+    MemoryResult,
+    MetadataResult,
+    ModelAdded,
+    Models,
+    Predictions,
+    PromotionResult,
+    RowsDropped,
+    Task,
+    TaskPage,
+    WriteResult,
+)
+from dsearch.types import Document, FeedbackResult, OwnJudgements, QueriesToJudge, SearchResult
+
+if TYPE_CHECKING:
+    from dsearch.client.wire import Rows, Vectors
+
+
+class Calls:
+    """The calls that both clients and an engine of this process have."""
+
+    # ---- collections
+
+    @door(operations.Ready)
+    def ready(self) -> bool: ...
+
+    @door(operations.ListCollections)
+    def collections(self) -> list[CollectionInfo]: ...
+
+    @door(operations.DescribeCollection)
+    def collection(self, name: str) -> CollectionInfo: ...
+
+    @door(operations.ReadStatistics)
+    def statistics(self, name: str) -> dict[str, Any]: ...
+
+    @door(operations.CreateCollection)
+    def create_collection(
+        self,
+        name: str,
+        *,
+        language: str | None = None,
+        passages: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+        dimension: int | None = None,
+        search_fields: Sequence[str] | None = None,
+    ) -> CollectionInfo: ...
+
+    @door(operations.DeleteCollection)
+    def delete_collection(self, name: str) -> None: ...
+
+    @door(operations.ListAliases)
+    def aliases(self) -> dict[str, str]: ...
+
+    @door(operations.SetAlias)
+    def set_alias(self, alias: str, collection: str) -> AliasSet: ...
+
+    @door(operations.DropAlias)
+    def drop_alias(self, alias: str) -> None: ...
+
+    # ---- documents
+
+    @door(operations.Upsert)
+    def upsert(
+        self,
+        collection: str,
+        documents: Iterable[Document | Mapping[str, Any]],
+        *,
+        embeddings: Vectors | None = None,
+    ) -> WriteResult: ...
+
+    @door(operations.GetDocument)
+    def get(self, collection: str, id: str, *, episode: str | None = None) -> Document: ...
+
+    @door(operations.DeleteDocument)
+    def delete(self, collection: str, id: str) -> DeleteResult: ...
+
+    @door(operations.DeleteDocuments)
+    def delete_many(
+        self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
+    ) -> DeleteResult: ...
+
+    @door(operations.UpdateMetadata)
+    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> MetadataResult: ...
+
+    @door(operations.ListDocuments)
+    def documents(
+        self,
+        collection: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        filter: Filter | None = None,
+    ) -> DocumentPage: ...
+
+    @door(operations.CountFacets)
+    def facets(
+        self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
+    ) -> Facets: ...
+
+    # ---- search and attention
+
+    @door(operations.Search)
+    def search(
+        self,
+        collection: str,
+        query: str | None = None,
+        *,
+        vector: Sequence[float] | None = None,
+        **options: Unpack[FindOptions],
+    ) -> SearchResult: ...
+
+    @door(operations.SearchBatch)
+    def search_batch(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        **options: Unpack[FindOptions],
+    ) -> list[SearchResult]: ...
+
+    @door(operations.FindSimilar)
+    def similar(
+        self,
+        collection: str,
+        like: Sequence[str],
+        *,
+        unlike: Sequence[str] = (),
+        query: str | None = None,
+        vector: Sequence[float] | None = None,
+        **options: Unpack[FindOptions],
+    ) -> SearchResult: ...
+
+    @door(operations.RecordFeedback)
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> FeedbackResult: ...
+
+    @door(operations.ReadOwnJudgements)
+    def own_judgements(self, collection: str, *, client_id: str | None = None) -> OwnJudgements: ...
+
+    @door(operations.FindQueriesToJudge)
+    def queries_to_judge(
+        self,
+        collection: str,
+        *,
+        version: str | None = None,
+        limit: int = 10,
+        client_id: str | None = None,
+    ) -> QueriesToJudge: ...
+
+    @door(operations.ReportOutcome)
+    def report_outcome(
+        self,
+        collection: str,
+        episode: str,
+        *,
+        useful_ids: Sequence[str] = (),
+        success: bool,
+        client_id: str = "",
+    ) -> FeedbackResult: ...
+
+    @door(operations.Attend)
+    def attend(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        include: Sequence[Part] = (),
+        **options: Unpack[DifferentiableOptions],
+    ) -> Attention: ...
+
+    @door(operations.Differentiate)
+    def vjp(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        context: Vectors | None = None,
+        weights: Rows | None = None,
+        scores: Rows | None = None,
+        head: bool = True,
+        **options: Unpack[DifferentiableOptions],
+    ) -> Gradients: ...
+
+    @door(operations.Predict)
+    def predict(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        ids: Sequence[str] | None = None,
+        field: str,
+        evidence: int = 10,
+        **options: Unpack[AttendOptions],
+    ) -> Predictions: ...
+
+    # ---- models
+
+    @door(operations.ListModels)
+    def models(self, collection: str) -> Models: ...
+
+    @door(operations.Promote)
+    def promote(self, collection: str, version: str) -> PromotionResult: ...
+
+    @door(operations.Rollback)
+    def rollback(self, collection: str) -> PromotionResult: ...
+
+    @door(operations.RollbackRows)
+    def rollback_rows(self, collection: str, sequence: int) -> RowsDropped: ...
+
+    @door(operations.Remember)
+    def remember(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        *,
+        accept: bool = False,
+    ) -> MemoryResult: ...
+
+    @door(operations.DeleteModel)
+    def delete_model(self, collection: str, version: str) -> None: ...
+
+    @door(operations.ReadHead)
+    def head(self, collection: str, version: str) -> dict[str, Any]: ...
+
+    @door(operations.DraftHead)
+    def draft_head(
+        self, collection: str, tensors: Mapping[str, Any], *, parent: str | None = None
+    ) -> DraftAdded: ...
+
+    @door(operations.ReadDraft)
+    def draft_tensors(self, collection: str, draft: str) -> dict[str, Any]: ...
+
+    @door(operations.DropDraft)
+    def drop_draft(self, collection: str, draft: str) -> None: ...
+
+    @door(operations.AddModel)
+    def add_model(
+        self,
+        collection: str,
+        tensors: Mapping[str, Any],
+        *,
+        parent: str | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> ModelAdded: ...
+
+    # ---- tasks
+
+    @door(operations.AddFiles)
+    def add_files(self, collection: str, files: GivenFiles) -> Task: ...
+
+    @door(operations.Train)
+    def train(
+        self,
+        collection: str,
+        *,
+        queries: Mapping[str, str] | None = None,
+        judgements: Mapping[str, Mapping[str, float]] | None = None,
+        **options: Unpack[TrainOptions],
+    ) -> Task: ...
+
+    @door(operations.Tune)
+    def tune(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        **options: Unpack[TuneOptions],
+    ) -> Task: ...
+
+    @door(operations.Evaluate)
+    def evaluate(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        *,
+        model: str | None = None,
+        systems: Sequence[Mapping[str, str]] | None = None,
+        training: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> Task: ...
+
+    @door(operations.Refresh)
+    def refresh(
+        self,
+        collection: str,
+        *,
+        kind: str | None = None,
+        recall_target: float | None = None,
+        memory_bytes: int | None = None,
+        queries: Sequence[str] | None = None,
+    ) -> Task: ...
+
+    @door(operations.Compact)
+    def compact(self, collection: str) -> Task: ...
+
+    @door(operations.Migrate)
+    def migrate(self, collection: str, *, encoder: str | None = None) -> Task: ...
+
+    @door(operations.SaveModel)
+    def save_model(
+        self,
+        collection: str,
+        layer: TrainedLayer,
+        *,
+        evidence: AnyEvidence = None,
+        measure: str | None = None,
+        encoder: TrainedEncoder = None,
+        parent: str | None = None,
+        record: Mapping[str, Any] | None = None,
+        **options: Unpack[SaveOptions],
+    ) -> Task: ...
+
+    @door(operations.JudgeModel)
+    def judge_model(
+        self, collection: str, version: str, evidence: ExampleScores, **options: Unpack[LearningOptions]
+    ) -> Task: ...
+
+    @door(operations.ReadTask)
+    def task(self, id: str) -> Task: ...
+
+    @door(operations.WaitForTask)
+    def wait_for_task(
+        self,
+        id: str,
+        *,
+        timeout_s: float = 3600.0,
+        every_s: float = 0.5,
+        on_progress: Callable[[Task], None] | None = None,
+    ) -> Task: ...
+
+    @door(operations.ListTasks)
+    def tasks(
+        self,
+        *,
+        collection: str | None = None,
+        state: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> TaskPage: ...
+
+    @door(operations.CancelTask)
+    def cancel_task(self, id: str) -> Task: ...

@@ -1,0 +1,26 @@
+"""What an engine of this process does for each call, by the class of its request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsearch.operations import Call
+
+if TYPE_CHECKING:
+    from dsearch.client.local.client import LocalEngine
+
+C = TypeVar("C", bound=Call[Any])
+Handler = Callable[["LocalEngine", C], Any]
+
+HANDLERS: dict[type[Call[Any]], Handler[Any]] = {}
+
+
+def answers(kind: type[C]) -> Callable[[Handler[C]], Handler[C]]:
+    """Register a function that answers the calls of this kind."""
+
+    def register(handler: Handler[C]) -> Handler[C]:
+        HANDLERS[kind] = handler
+        return handler
+
+    return register

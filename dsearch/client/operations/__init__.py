@@ -1,1 +1,0 @@
-"""The calls of the HTTP API, one module a topic."""

@@ -1,0 +1,136 @@
+"""Calls that manage the versions of a collection, and their heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Any
+
+from dsearch.operations.declared import Call, call
+from dsearch.results import DraftAdded, MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped
+
+Tensors = Mapping[str, Any]
+
+
+@call("GET", "/v1/collections/{collection}/models")
+class ListModels(Call[Models]):
+    """List every version with its record; v0 is the untrained one."""
+
+    collection: str
+
+
+@call("POST", "/v1/collections/{collection}/models/{version}/promote")
+class Promote(Call[PromotionResult]):
+    """Make a version live; to undo it promote `previous`.
+
+    Args:
+        collection: its name.
+        version: a version; v0 is the untrained one.
+    """
+
+    collection: str
+    version: str
+
+
+@call("POST", "/v1/collections/{collection}/models/rollback", repeatable=False)
+class Rollback(Call[PromotionResult]):
+    """Make the version live again that answered before."""
+
+    collection: str
+
+
+@call("POST", "/v1/collections/{collection}/models/rollback-rows", repeatable=False)
+class RollbackRows(Call[RowsDropped]):
+    """Drop the rows of the query memory that later operations wrote.
+
+    Args:
+        collection: its name.
+        sequence: operation whose rows, and earlier ones, stay.
+    """
+
+    collection: str
+    sequence: int
+
+
+@call("POST", "/v1/collections/{collection}/models/remember", repeatable=False)
+class Remember(Call[MemoryResult]):
+    """Add judged queries to the live version's memory, without training.
+
+    Args:
+        collection: its name.
+        queries: query id → text; at most 1,000.
+        judgements: query id → document id → grade, above 0 for documents that answer the query.
+        accept: begin a memory with default settings where the live version has none.
+    """
+
+    collection: str
+    queries: Mapping[str, str]
+    judgements: Mapping[str, Mapping[str, float]]
+    _: KW_ONLY
+    accept: bool = False
+
+
+@call("DELETE", "/v1/collections/{collection}/models/{version}")
+class DeleteModel(Call[None]):
+    """Delete a version that is not live; what was trained from it goes on."""
+
+    collection: str
+    version: str
+
+
+@call("GET", "/v1/collections/{collection}/models/{version}/head")
+class ReadHead(Call[dict[str, Any]]):
+    """Return the tensors of a version's head, as NumPy arrays by name."""
+
+    collection: str
+    version: str
+
+
+@call("POST", "/v1/collections/{collection}/heads", scope="read", query=("parent",))
+class DraftHead(Call[DraftAdded]):
+    """Hand a head in for a while: `attend` and `vjp` answer by it with `draft=…`. It is no version.
+
+    Args:
+        collection: its name.
+        tensors: named and shaped as `head` gives them.
+        parent: version whose encoder and documents it answers with; the live one when None.
+    """
+
+    collection: str
+    tensors: Tensors
+    _: KW_ONLY
+    parent: str | None = None
+
+
+@call("GET", "/v1/collections/{collection}/heads/{draft}")
+class ReadDraft(Call[dict[str, Any]]):
+    """Return the tensors of a draft head, as NumPy arrays by name."""
+
+    collection: str
+    draft: str
+
+
+@call("DELETE", "/v1/collections/{collection}/heads/{draft}", scope="read")  # nobody else's
+class DropDraft(Call[None]):
+    """Forget a draft head; one that is gone already is no error."""
+
+    collection: str
+    draft: str
+
+
+@call("POST", "/v1/collections/{collection}/models", query=("parent",), repeatable=False)
+class AddModel(Call[ModelAdded]):
+    """Add a head that was trained elsewhere as a new version, which is not live.
+
+    Args:
+        collection: its name.
+        tensors: named and shaped as `head` gives them.
+        parent: the version that it was trained from; the live one when None.
+        record: what should be known of it later, as JSON.
+    """
+
+    collection: str
+    tensors: Tensors
+    _: KW_ONLY
+    parent: str | None = None
+    record: Mapping[str, Any] | None = None
