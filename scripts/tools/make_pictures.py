@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "dsearch" / "guide"
 PORT = 18431
 SIZE: Any = {"width": 900, "height": 640}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 COLOURS = 64  # of a palette: a tenth of the bytes, and nobody sees it
 
 
@@ -115,7 +116,7 @@ def served(home: Path) -> Iterator[None]:
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     with sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = launched.new_page(base_url=f"http://127.0.0.1:{PORT}", viewport=SIZE, color_scheme="light")

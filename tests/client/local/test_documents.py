@@ -98,14 +98,14 @@ def test_collections_are_listed_without_those_that_are_damaged(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [info.name for info in engine.collections()] == ["food", "given"]
-    describe = engine.collection
+    describe = engine.engine.collection
 
     def failing(name: str) -> object:
         if name == "food":
             raise CorruptData("damaged")
         return describe(name)
 
-    monkeypatch.setattr(engine, "collection", failing)
+    monkeypatch.setattr(engine.engine, "collection", failing)
     assert [info.name for info in engine.collections()] == ["given"]
 
 
