@@ -23,8 +23,8 @@ next change adds them.
 `Access` authorises requests. Only the listed paths are open. Without keys everything is open; the service
 then listens on this machine only. Once a key has been created, every request needs one (`Authorization:
 Bearer ds_…`) except `/healthz`, `/readyz` and the files of the page, which hold no data. The required scope
-follows from method and path. A route that this file does not list needs "admin" to change data and "read" to
-read it.
+is that of the declared call at method and path (`dsearch/operations/`). A route that no call declares needs
+"admin" to change data and "read" to read it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import threading
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from filelock import FileLock
 from starlette.datastructures import Headers
@@ -55,9 +55,9 @@ from dsearch.errors import (
     NotFound,
     ScopeTooNarrow,
 )
+from dsearch.operations import CALLS, Scope
 from dsearch.store.sqlite.watermark import sync_folder
 
-Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 FILE_NAME = "keys.json"
 MARK_NAME = "keys.mark"
@@ -291,16 +291,25 @@ def _now() -> str:
 
 OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
-_ASKING = re.compile(
-    r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict|heads)"
-    r"|/v1/embeddings|/v[12]/rerank|/retrieve"
+_ASKING_ELSEWHERE = re.compile(  # routes in the shapes of other APIs
+    r"/v1/embeddings|/v[12]/rerank|/retrieve"
     r"|/mcp"  # each of its tools has a scope of its own
 )
-_DRAFT = re.compile(r"/v1/collections/[^/]+/heads/[^/]+")  # nobody else's
-_WRITING = re.compile(
-    r"/v1/collections/[^/]+/(documents(/.*)?|files|delete|feedback(/.*)?|outcomes)",
-    re.DOTALL,
-)
+
+
+def _paths(scope: Scope) -> dict[str, re.Pattern[str]]:
+    """The paths of declared calls that a key of this scope may change things by, by method."""
+    paths: dict[str, list[str]] = {}
+    for kind in CALLS:
+        place = kind.place
+        if place.scope == scope and place.method != "GET":
+            # An id of a document may have slashes.
+            path = re.sub(r"\\{id\\}", ".+", re.escape(place.path))
+            paths.setdefault(place.method, []).append(re.sub(r"\\{\w+\\}", "[^/]+", path))
+    return {method: re.compile("|".join(each), re.DOTALL) for method, each in paths.items()}
+
+
+_READING, _WRITING = _paths("read"), _paths("write")
 
 
 def is_open(path: str) -> bool:
@@ -309,11 +318,13 @@ def is_open(path: str) -> bool:
 
 
 def needed_scope(method: str, path: str) -> Scope:
-    """Return the scope that a request needs; a route that is not listed here needs the highest."""
-    asks = method == "POST" and _ASKING.fullmatch(path)
-    if method in ("GET", "HEAD") or asks or (method == "DELETE" and _DRAFT.fullmatch(path)):
+    """Return the scope that a request needs; a route that no call declares needs the highest."""
+    if method in ("GET", "HEAD") or (method == "POST" and _ASKING_ELSEWHERE.fullmatch(path)):
         return "read"
-    return "write" if _WRITING.fullmatch(path) else "admin"
+    for scope, paths in (("read", _READING), ("write", _WRITING)):
+        if method in paths and paths[method].fullmatch(path):
+            return scope
+    return "admin"
 
 
 class Access:

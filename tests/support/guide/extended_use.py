@@ -14,6 +14,7 @@ from support.service.apps import patient_app
 
 import dsearch
 from dsearch.cli.grouped_help import app
+from dsearch.client import LocalEngine
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
@@ -64,6 +65,7 @@ with SearchEngine(Path(sys.argv[2]), encoder=HashingEncoder) as engine:
     with pytest.raises(InvalidRequest, match="did you mean name"):
         opened.search("apple", filter={"nane": {"starts": "x"}})
     assert engine.collection("food").describe().documents == 64
+    assert LocalEngine(engine).toys("food").documents == 64
     client = TestClient(patient_app(engine), base_url="http://127.0.0.1")
     with client:
         found = client.post("/v1/collections/food/search", json={"query": "apple", "toy_cap": 2}).json()

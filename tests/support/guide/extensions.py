@@ -153,26 +153,46 @@ async def count_toys(collection: str, service: TheService) -> Response:
             before=True,
         ),
         Edit(
-            "client/operations/models.py",
-            '"""The versions of a collection, and their heads."""',
+            "operations/models.py",
+            "Tensors = Mapping[str, Any]",
             '''
-    @operation
-    def toys(self, collection: str) -> Flow[Any]:
-        """Count the documents. `GET …/toy`"""
-        from dsearch.results import Toy
 
-        answer = yield Request("GET", path_of(collection, "toy"))
-        return wire.parse(Toy, wire.content_of(answer))
+@call("GET", "/v1/collections/{collection}/toy")
+class CountToys(Call[Any]):
+    """Count the documents."""
+
+    collection: str
 ''',
         ),
         Edit(
+            "client/calls.py",
+            "# ---- models",
+            """
+    @door(CountToys)
+    def toys(self, collection: str) -> Any: ...
+""",
+        ),
+        Edit(
+            "client/calls.py",
+            "from dsearch import operations",
+            "from dsearch.operations.models import CountToys\n",
+        ),
+        Edit(
             "client/local/models.py",
-            "_tasks: dict[str, Task]",
-            '''
-    def toys(self, collection: str) -> results.Toy:
-        """Count the documents."""
-        return results.Toy(self.engine.collection(collection).describe().documents)
-''',
+            "from dsearch.engine import calls",
+            "from dsearch.operations.models import CountToys\n",
+        ),
+        Edit(
+            "client/local/models.py",
+            "def _arrays_of(head: Head)",
+            """
+@answers(CountToys)
+def count_toys(local: LocalEngine, call: CountToys) -> results.Toy:
+    return results.Toy(local.engine.collection(call.collection).describe().documents)
+
+
+""",
+            before=True,
         ),
     ],
 }
