@@ -11,7 +11,7 @@ context = layer(query_states).context
 dsearch.save_model(collection, layer, evidence=score)    # once trained: a version, if the gate lets it
 
 client = dsearch.Client("http://127.0.0.1:8080")         # the same calls, of a server
-layer = dsearch.RemoteSearch(client, "papers")           # the same layer, of a server
+layer = dsearch.open_layer(client, "papers")             # the same layer, of a server
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dsearch.lazy_names import lazy_names
 from dsearch.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dsearch.client import AsyncClient, Client, RemoteSearch, open
+    from dsearch.client import AsyncClient, Client, RemoteSearch, open, open_layer
     from dsearch.encoder import Encoder
-    from dsearch.engine import Collection, SearchEngine, SearchLayer, open_layer
+    from dsearch.engine import Collection, SearchEngine, SearchLayer
     from dsearch.errors import DsearchError
     from dsearch.jobs import ExampleScores, JudgedQueries
     from dsearch.service import create_app
@@ -48,7 +48,7 @@ _HOMES = {
     "SearchResult": "dsearch.types",
     "create_app": "dsearch.service",
     "open": "dsearch.client",
-    "open_layer": "dsearch.engine",
+    "open_layer": "dsearch.client",
     "save_model": "dsearch.training",
 }
 

@@ -16,19 +16,21 @@ from dsearch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsearch.client.http import AsyncClient, Client
-    from dsearch.client.local.client import LocalEngine, open
+    from dsearch.client.layers import open_layer
+    from dsearch.client.local.engine import LocalEngine, open
     from dsearch.client.remote_layer import RemoteSearch
     from dsearch.client.remote_output import RemoteOutput
 
 _HOMES = {
     "AsyncClient": "dsearch.client.http",
     "Client": "dsearch.client.http",
-    "LocalEngine": "dsearch.client.local.client",
+    "LocalEngine": "dsearch.client.local.engine",
     "RemoteOutput": "dsearch.client.remote_output",
     "RemoteSearch": "dsearch.client.remote_layer",
-    "open": "dsearch.client.local.client",
+    "open": "dsearch.client.local.engine",
+    "open_layer": "dsearch.client.layers",
 }
 
-__all__ = ["AsyncClient", "Client", "LocalEngine", "RemoteOutput", "RemoteSearch", "open"]
+__all__ = ["AsyncClient", "Client", "LocalEngine", "RemoteOutput", "RemoteSearch", "open", "open_layer"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

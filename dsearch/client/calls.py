@@ -250,7 +250,7 @@ class Calls:
     @door(operations.ReadHead)
     def head(self, collection: str, version: str) -> dict[str, Any]: ...
 
-    @door(operations.DraftHead)
+    @door(operations.AddDraft)
     def draft_head(
         self, collection: str, tensors: Mapping[str, Any], *, parent: str | None = None
     ) -> DraftAdded: ...

@@ -249,7 +249,7 @@ def _head(call: Call[dict[str, Any]]) -> Flow[dict[str, Any]]:
     return wire.tensors_of(reply.content)[1]
 
 
-def _head_sent(call: operations.DraftHead | operations.AddModel) -> Flow[Any]:
+def _head_sent(call: operations.AddDraft | operations.AddModel) -> Flow[Any]:
     record = call.record if isinstance(call, operations.AddModel) else None
     reply = yield request_of(call, head_file(call.tensors, record), TENSORS)
     return result_of(call, reply)
@@ -323,7 +323,7 @@ FLOWS: dict[type[Call[Any]], Callable[[Any], Flow[Any]]] = {
     operations.Differentiate: _vjp,
     operations.ReadHead: _head,
     operations.ReadDraft: _head,
-    operations.DraftHead: _head_sent,
+    operations.AddDraft: _head_sent,
     operations.AddModel: _head_sent,
     operations.AddFiles: _add_files,
     operations.WaitForTask: _wait_for_task,

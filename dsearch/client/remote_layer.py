@@ -55,7 +55,7 @@ from dsearch.products import in_full_precision
 from dsearch.results import Attention
 
 if TYPE_CHECKING:
-    from dsearch.client.local.client import LocalEngine
+    from dsearch.client.local.engine import LocalEngine
     from dsearch.encoder import LearningEncoder, TextEncoder
 
 

@@ -27,9 +27,9 @@ from dsearch.operations.documents import (
     Upsert,
 )
 from dsearch.operations.models import (
+    AddDraft,
     AddModel,
     DeleteModel,
-    DraftHead,
     DropDraft,
     ListModels,
     Promote,
@@ -69,6 +69,7 @@ from dsearch.operations.tasks import (
 
 __all__ = [
     "CALLS",
+    "AddDraft",
     "AddFiles",
     "AddModel",
     "Attend",
@@ -83,7 +84,6 @@ __all__ = [
     "DeleteModel",
     "DescribeCollection",
     "Differentiate",
-    "DraftHead",
     "DropAlias",
     "DropDraft",
     "Evaluate",

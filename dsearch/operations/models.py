@@ -87,7 +87,7 @@ class ReadHead(Call[dict[str, Any]]):
 
 
 @call("POST", "/v1/collections/{collection}/heads", scope="read", query=("parent",))
-class DraftHead(Call[DraftAdded]):
+class AddDraft(Call[DraftAdded]):
     """Hand a head in for a while: `attend` and `vjp` answer by it with `draft=…`. It is no version.
 
     Args:

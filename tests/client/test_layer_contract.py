@@ -358,3 +358,28 @@ def test_a_large_request_with_gradients_is_split(
     monkeypatch.setattr(remote, "_ask", refuse)
     with pytest.raises(AnswerTooLarge, match="use fewer candidates"):
         layers[1](states)
+
+
+def test_a_layer_is_opened_of_whatever_answers_calls(local: LocalEngine, remote: Client) -> None:
+    here, there = (dsearch.open_layer(source, "papers", model="v2") for source in (local, remote))
+    assert isinstance(there, RemoteSearch)
+    expected = dsearch.open_layer(local.engine, "papers", model="v2")
+    for layer in (here, there, expected):
+        layer(states_of(), QUERIES).context.square().sum().backward()
+    for layer in (here, there):
+        found, wanted = (one(states_of(), QUERIES) for one in (layer, expected))
+        torch.testing.assert_close(found.context, wanted.context, rtol=1e-5, atol=1e-5)
+        gradient = layer.head.key_delta.grad
+        torch.testing.assert_close(gradient, expected.head.key_delta.grad, rtol=1e-4, atol=1e-6)
+    there.release()
+
+
+def test_what_is_no_source_of_a_layer_is_refused(remote: Client) -> None:
+    sources: list[Any] = [dsearch.AsyncClient(), None, 7]
+    for source in sources:
+        with pytest.raises(InvalidRequest, match=type(source).__name__):
+            dsearch.open_layer(source, "papers")
+    with pytest.raises(InvalidRequest, match="resident"):
+        dsearch.open_layer(remote, "papers", resident="float32")  # type: ignore[call-overload]
+    with pytest.raises(InvalidRequest, match="encoder"):
+        dsearch.open_layer("index", "papers", encoder=WordEncoder())  # type: ignore[call-overload]

@@ -126,7 +126,7 @@ def test_each_argument_and_the_settings_of_encoders_reach_the_engine(
         made.append((home, options))
         return "engine"
 
-    monkeypatch.setattr("dsearch.client.local.client.SearchEngine", engine)
+    monkeypatch.setattr("dsearch.client.local.engine.SearchEngine", engine)
     monkeypatch.setenv("DSEARCH_NEXT_ENCODER", "next/model")
     monkeypatch.setenv("DSEARCH_BACKEND", "openvino")
     observer: Any = object()

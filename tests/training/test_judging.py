@@ -13,7 +13,7 @@ from support.service.apps import patient_app
 from support.training.topics import topics_in
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.client.local.client import LocalEngine
+from dsearch.client.local.engine import LocalEngine
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression

@@ -17,7 +17,7 @@ from dsearch.store import CheckedDocuments
 from dsearch.types import Document, EmbeddedDocument
 
 if TYPE_CHECKING:
-    from dsearch.client.local.client import LocalEngine
+    from dsearch.client.local.engine import LocalEngine
 
 # ---- collections
 

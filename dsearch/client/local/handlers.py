@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from dsearch.operations import Call
 
-if TYPE_CHECKING:
-    from dsearch.client.local.client import LocalEngine
-
 C = TypeVar("C", bound=Call[Any])
-Handler = Callable[["LocalEngine", C], Any]
+Handler = Callable[[Any, C], Any]  # of a LocalEngine and a request
 
 HANDLERS: dict[type[Call[Any]], Handler[Any]] = {}
 

@@ -11,7 +11,7 @@ from dsearch.engine import calls
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
-    from dsearch.client.local.client import LocalEngine
+    from dsearch.client.local.engine import LocalEngine
 
 
 @answers(operations.ListModels)
@@ -53,8 +53,8 @@ def read_head(local: LocalEngine, call: operations.ReadHead) -> dict[str, Any]:
     return _arrays_of(local.engine.collection(call.collection).head(call.version))
 
 
-@answers(operations.DraftHead)
-def draft_head(local: LocalEngine, call: operations.DraftHead) -> results.DraftAdded:
+@answers(operations.AddDraft)
+def draft_head(local: LocalEngine, call: operations.AddDraft) -> results.DraftAdded:
     opened = local.engine.collection(call.collection)
     return calls.add_draft(opened, head_file(call.tensors, None), call.parent)
 

@@ -28,7 +28,7 @@ from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.types import FeedbackResult, OwnJudgements, QueriesToJudge, SearchResult
 
 if TYPE_CHECKING:
-    from dsearch.client.local.client import LocalEngine
+    from dsearch.client.local.engine import LocalEngine
     from dsearch.engine.search.gradients import GradientQuery
 
 Options = Mapping[str, Any]

@@ -35,7 +35,7 @@ from dsearch.results import Task, TaskPage
 from dsearch.types import Progress, TaskState
 
 if TYPE_CHECKING:
-    from dsearch.client.local.client import LocalEngine
+    from dsearch.client.local.engine import LocalEngine
 
 MOST_TASKS = 1000  # of a page, as a server has it
 Work = Callable[[Collection], dict[str, Any]]

@@ -321,7 +321,8 @@ def needed_scope(method: str, path: str) -> Scope:
     """Return the scope that a request needs; a route that no call declares needs the highest."""
     if method in ("GET", "HEAD") or (method == "POST" and _ASKING_ELSEWHERE.fullmatch(path)):
         return "read"
-    for scope, paths in (("read", _READING), ("write", _WRITING)):
+    changing: tuple[tuple[Scope, dict[str, re.Pattern[str]]], ...] = (("read", _READING), ("write", _WRITING))
+    for scope, paths in changing:
         if method in paths and paths[method].fullmatch(path):
             return scope
     return "admin"

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
 from support.service.apps import patient_app
 
-from dsearch.client.local.client import LocalEngine
+from dsearch.client.local.engine import LocalEngine
 from dsearch.engine import SearchEngine
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.errors import InvalidRequest

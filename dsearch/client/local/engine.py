@@ -4,7 +4,7 @@
         print(engine.search("papers", "attention as retrieval").hits)
 
 A program can be written against a folder and deployed against a server. A request is handed over as it is:
-documents.py, search.py and models.py answer it by the engine.
+the modules beside this one answer it by the engine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from dsearch.client.calls import Calls
-from dsearch.client.local import documents, models, search, tasks  # noqa: F401  (they register handlers)
 from dsearch.client.local.handlers import HANDLERS
 from dsearch.encoder import EncoderSource
 from dsearch.engine import SearchEngine
