@@ -178,7 +178,12 @@ def refresh(local: LocalEngine, call: operations.Refresh) -> Task:
 
 @answers(operations.Compact)
 def compact(local: LocalEngine, call: operations.Compact) -> Task:
-    return ended_task(local, "compact", call.collection, lambda opened: compact_collection(opened, _on_progress(local)).to_dict())
+    return ended_task(
+        local,
+        "compact",
+        call.collection,
+        lambda opened: compact_collection(opened, _on_progress(local)).to_dict(),
+    )
 
 
 @answers(operations.Migrate)
@@ -190,7 +195,10 @@ def migrate(local: LocalEngine, call: operations.Migrate) -> Task:
             f"encoder={call.encoder!r}: this engine moves collections to {encoder_name!r}; open another"
         )
     return ended_task(
-        local, "migrate", call.collection, lambda _: local.engine.migrate(call.collection, on_progress=_on_progress(local)).to_dict()
+        local,
+        "migrate",
+        call.collection,
+        lambda _: local.engine.migrate(call.collection, on_progress=_on_progress(local)).to_dict(),
     )
 
 
