@@ -92,7 +92,6 @@ class TrainOptions(LearningOptions, total=False):
     compiled: bool
     tune: bool
     memory: bool
-    token_matrix: bool
     stage_loss: bool
     reranker: str | None
 
@@ -251,7 +250,6 @@ class TrainingJob(LearningJob):
         True, "choose keyword weight, k1, b and hop strength first; they may go live where a head may not"
     )
     memory: bool = option(True, "recall judgements of similar queries, where held-out queries gain by it")
-    token_matrix: bool = option(False, "second stage: learn a matrix between tokens too; takes minutes")
     stage_loss: bool = option(False, "scopes query, full: the encoder learns by a second stage too")
     reranker: str | None = option(None, "second stage: a CrossEncoder or MultiVectorEncoder", longest=500)
 

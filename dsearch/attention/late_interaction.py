@@ -1,6 +1,6 @@
 """`FixedStage`: a learned term of the logit from the tokens of query and document (late interaction).
 
-    m_i(q, d) = max_j q_i W t_j                  the best token of d for token i of the query, at least 0
+    m_i(q, d) = max_j q_i t_j                    the best token of d for token i of the query, at least 0
     M(q, d)   = Σ_i a_i m_i^6 / Σ_i a_i          a_i: the idf of its word
     term      = γ M + Σ_f u_f x_f + v r          x: `FEATURES`; u and v start at 0
 
@@ -9,9 +9,8 @@ never trained for it that sum lost on every collection tried here: nearly every 
 other. The sixth power keeps what is nearly the same word in nearly the same sense.
 
 r is the score of a reranker, a model of its own that reads query and document together, less the mean of the
-candidates; a stage without one has no v. W starts as the identity and is applied to the query, so that stored
-tokens stay as they are. No parameter belongs to a document or a query. The module that learns them is
-`SecondStage` (retrieval/second_stage.py).
+candidates; a stage without one has no v. No parameter belongs to a document or a query. The module that
+learns them is `SecondStage` (retrieval/second_stage.py).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FEATURES = (
     *("dense", "keyword", "sum", "lead", "length", "feedback", "dense_place", "keyword_place"),
     *("leaders", "neighbours"),
 )
-TENSORS = ("token_delta", "strength", "feature_weights", "reranker_weight")
+TENSORS = ("strength", "feature_weights", "reranker_weight")
 LEAD = 16  # first tokens of a document, its title among them
 
 
@@ -81,11 +80,10 @@ class Matches(NamedTuple):
 
 
 class StageFormulas:
-    """γ, W, u and v, for tensors and for NumPy arrays.
+    """γ, u and v, for tensors and for NumPy arrays.
 
     Attributes:
         strength: γ.
-        token_delta: W − I.
         feature_weights: u, by `FEATURES`.
         reranker: the one that is asked; None without.
         reranker_weight: v; None without one.
@@ -93,28 +91,18 @@ class StageFormulas:
 
     reranker: RerankerIdentity | None
     if TYPE_CHECKING:  # as what they are a stage says
-        token_delta: Any
         strength: Any
         feature_weights: Any
         reranker_weight: Any
-
-    @property
-    def dims(self) -> int:
-        """Length of a stored token."""
-        return self.token_delta.shape[0]
 
     @property
     def has_features(self) -> bool:
         """True if features count."""
         return bool(numbers_of(self.feature_weights).any())
 
-    def queries(self, states: Float[Array, "query_tokens dims"]) -> Float[Array, "query_tokens dims"]:
-        """Wᵀ q: what gives with a stored token the match that q gives with W t."""
-        return states + states @ self.token_delta
-
     def matches(self, of: Interactions) -> Matches:
         """Match of the query with each candidate; 0 for one without tokens."""
-        likeness = (self.queries(of.query) * of.steps) @ of.tokens.mT
+        likeness = (of.query * of.steps) @ of.tokens.mT
         best = largest_of_groups(likeness, of.counts)
         shares = (of.weights / of.weights.sum())[:, None]
         lead = largest_of_groups(*leading(likeness, of.counts))
@@ -137,19 +125,16 @@ class FixedStage(StageFormulas):
     """A second stage in NumPy that does not change: it scores as the `SecondStage` of the same numbers.
 
     Args:
-        dims: length of a stored token.
         tensors: of a stage, by name; those that are missing are as at the start.
         reranker: a model whose scores are one more feature.
     """
 
     def __init__(
         self,
-        dims: int,
         tensors: Mapping[str, np.ndarray] | None = None,
         *,
         reranker: RerankerIdentity | None = None,
     ):
-        self.token_delta = np.zeros((dims, dims), np.float32)
         self.strength = np.array(START_STRENGTH, np.float32)
         self.feature_weights = np.zeros(len(FEATURES), np.float32)
         self.reranker, self.reranker_weight = reranker, None

@@ -88,8 +88,8 @@ class CollectionLayer(SearchLayer):
             release = finalize(self, lease.release)  # also of a layer that is refused below
             origin = _Origin(collection)
             head = copy.deepcopy(collection.head(version)).train()
-        if options.get("stages") == 2 and head.second_stage is None and snapshot.token_dims is not None:
-            head.second_stage = SecondStage(snapshot.token_dims)
+        if options.get("stages") == 2 and head.second_stage is None and snapshot.tokens is not None:
+            head.second_stage = SecondStage()
         super().__init__(snapshot, head, **own)
         self.version = version
         self.encoder: LearningEncoder | None = learning

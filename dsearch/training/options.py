@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 
@@ -216,11 +216,6 @@ def check_stage_options(job: TrainingJob, collection: Collection) -> None:
         InvalidRequest: no judged queries in scope head, or no tokens; a reranker that is none.
         RerankerUnavailable, MissingExtra: it cannot be loaded.
     """
-    chosen = {
-        "token_matrix": job.token_matrix,
-        "reranker": job.reranker,
-    }
-    names = [name for name, value in chosen.items() if value]
     if job.stage_loss and (
         job.scope not in ("query", "full") or job.judgements is None or collection.snapshot.tokens is None
     ):
@@ -228,29 +223,16 @@ def check_stage_options(job: TrainingJob, collection: Collection) -> None:
             "stage_loss: for judged queries, in scope query or full, in a collection with tokens; leave it "
             "out, or add them: dsearch index -c COLLECTION --second-stage"
         )
-    if not names:
+    if job.reranker is None:
         return
     judged_head = job.scope == "head" and job.source is None and job.judgements is not None
     judged_head = judged_head and job.field is None
-    snapshot = collection.snapshot
-    if not judged_head or snapshot.tokens is None:
+    if not judged_head or collection.snapshot.tokens is None:
         raise InvalidRequest(
-            f"{' and '.join(names)}: for judged queries, in scope head, in a collection with tokens; leave "
+            "reranker: for judged queries, in scope head, in a collection with tokens; leave "
             "it out, or add them: dsearch index -c COLLECTION --second-stage"
         )
     reranker_of(job.reranker)
-
-
-class StageFeatures(TypedDict):
-    """Arguments of `train_second_stage` beside the examples."""
-
-    matrix: bool
-    reranker: RerankerIdentity | None
-
-
-def stage_features(job: TrainingJob) -> StageFeatures:
-    """Features of a job's second stage; raises as `check_stage_options`."""
-    return StageFeatures(matrix=job.token_matrix, reranker=reranker_of(job.reranker))
 
 
 def reranker_of(name: str | None) -> RerankerIdentity | None:

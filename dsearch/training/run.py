@@ -38,8 +38,8 @@ from dsearch.training.options import (
     check_stage_options,
     feedback_options,
     query_options,
+    reranker_of,
     self_supervised_options,
-    stage_features,
 )
 from dsearch.training.registry import (
     starting_version,
@@ -226,8 +226,10 @@ class _TrainingRun:
             )
             return None
         tokens = tokens_of(collection, examples.texts, examples.snapshot)
-        seed, chosen = trained.record["options"]["seed"], stage_features(job)
-        return train_second_stage(examples, tokens, trained.folds, base, gate=_gate(job), seed=seed, **chosen)
+        seed, reranker = trained.record["options"]["seed"], reranker_of(job.reranker)
+        return train_second_stage(
+            examples, tokens, trained.folds, base, gate=_gate(job), seed=seed, reranker=reranker
+        )
 
     def _calibrated(self, trained: TrainingResult, examples: Examples) -> TrainingResult:
         """Record with the head and with the tuned search how likely their first hits are right."""

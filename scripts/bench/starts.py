@@ -59,8 +59,8 @@ with dsearch.open(sys.argv[1]) as client:
     rows = state.rows(state.visible())
     memory = QueryMemory(drawn.astype(np.float32), embeddings, rows, every, every, np.ones(len(rows)))
     head = Head(collection.store.dimension).remembering(memory.with_setting(0.5, 0.05, 0.5))
-    if state.token_dims is not None:
-        head.second_stage = SecondStage(state.token_dims)
+    if state.tokens is not None:
+        head.second_stage = SecondStage()
         head.second_stage.feature_weights.data += 0.1
     collection.promote(collection.add_model(head, {}))
 """

@@ -23,7 +23,6 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 DIMS = 3
 COUNTS = [2, 0, LEAD + 2, 1, LEAD]
 TENSORS = {
-    "token_delta": np.random.default_rng(1).normal(size=(DIMS, DIMS)).astype(np.float32) / 4,
     "strength": np.array(0.4, np.float32),
     "feature_weights": np.linspace(-1, 1, len(FEATURES)).astype(np.float32),
     "reranker_weight": np.array(3.0, np.float32),
@@ -45,15 +44,14 @@ def interactions() -> Interactions:
 
 def stages() -> list[tuple[Any, Any]]:
     """The stage of arrays and that of tensors, with what makes their arguments."""
-    fixed = FixedStage(DIMS, TENSORS, reranker=RERANKER)
-    learned = SecondStage(DIMS, reranker=RERANKER)
+    fixed = FixedStage(TENSORS, reranker=RERANKER)
+    learned = SecondStage(reranker=RERANKER)
     learned.load_state_dict({name: torch.tensor(tensor) for name, tensor in TENSORS.items()})
     return [(fixed, np.asarray), (learned, torch.as_tensor)]
 
 
 def written_out(of: Interactions) -> dict[str, list[float]]:
     """sharp, sum and lead of each candidate, term by term."""
-    delta = TENSORS["token_delta"].astype(float)
     all_weights = float(of.weights.sum())
     expected: dict[str, list[float]] = {"sharp": [], "sum": [], "lead": []}
     start = 0
@@ -62,8 +60,7 @@ def written_out(of: Interactions) -> dict[str, list[float]]:
         start += count
         sharp = plain = lead = 0.0
         for state, weight in zip(of.query.astype(float), of.weights.tolist(), strict=True):
-            turned = state + state @ delta
-            matches = [float(turned @ token) for token in tokens]
+            matches = [float(state @ token) for token in tokens]
             best, first = max([0.0, *matches]), max([0.0, *matches[:LEAD]])
             sharp += weight * best**POWER / all_weights
             plain += weight * best / all_weights
@@ -106,14 +103,10 @@ def test_equal_candidates_have_equal_terms() -> None:
 
 
 def test_a_stage_that_was_not_trained_is_the_plain_match() -> None:
-    for stage in (FixedStage(DIMS), SecondStage(DIMS)):
-        assert stage.dims == DIMS
+    for stage in (FixedStage(), SecondStage()):
         assert float(numbers_of(stage.strength)) == START_STRENGTH == 0.75
         assert not stage.has_features
-        assert not numbers_of(stage.token_delta).any()
         assert stage.reranker_weight is None
-    queries = numbers(7, 2, DIMS)
-    assert FixedStage(DIMS).queries(queries).tolist() == queries.tolist()
 
 
 def test_a_stage_with_features_says_so() -> None:
@@ -121,7 +114,6 @@ def test_a_stage_with_features_says_so() -> None:
 
 
 def test_tensors_that_are_missing_are_as_at_the_start() -> None:
-    stage = FixedStage(DIMS, {"strength": np.array(0.1, np.float32)})
+    stage = FixedStage({"strength": np.array(0.1, np.float32)})
     assert stage.strength == np.float32(0.1)
-    assert not stage.token_delta.any()
     assert stage.feature_weights.tolist() == [0.0] * len(FEATURES)

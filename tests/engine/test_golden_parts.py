@@ -50,7 +50,7 @@ FATES = {
     ("every", "v6"): KEPT,  # excitation
     ("every", "v7"): KEPT,  # query memory
     ("every", "v8"): KEPT,  # second stage, linear; calibrated for near queries
-    ("every", "v9"): KEPT,  # second stage with a token matrix
+    ("every", "v9"): ANCESTOR,  # second stage with a matrix between tokens
     ("every", "v10"): ANCESTOR,  # second stage with fields of the metadata
     ("clicked", "v0"): KEPT,
     ("clicked", "v1"): KEPT,

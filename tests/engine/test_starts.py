@@ -73,7 +73,7 @@ def home(engine: SearchEngine, collection: Collection, documents: list[Document]
     staged.ingest(documents, second_stage=True)
     head = Head(32, heads=2, rank=4)
     head.open_excitation(3)
-    head.second_stage = SecondStage(staged.snapshot.token_dims or 0)
+    head.second_stage = SecondStage()
     at = staged.snapshot.visible()[:3]
     every = np.arange(3)
     rows, embeddings = staged.snapshot.rows(at), staged.snapshot.embeddings(at[None])[0]

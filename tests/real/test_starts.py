@@ -48,7 +48,7 @@ def train_all_parts(collection: Collection) -> None:
     embeddings = snapshot.embeddings(at[None])[0]
     memory = QueryMemory(embeddings, embeddings, snapshot.rows(at), every, every, np.ones(2), strength=0.5)
     head = Head(collection.store.dimension).remembering(memory)
-    head.second_stage = SecondStage(snapshot.token_dims or 0)
+    head.second_stage = SecondStage()
     head.second_stage.feature_weights.data += 0.1
     collection.promote(collection.add_model(head, {}))
 

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -180,7 +179,7 @@ class Given:
 
 
 def head(given: Given) -> None:
-    given.train(**given.judged, token_matrix=True)
+    given.train(**given.judged)
 
 
 def clicks(given: Given) -> None:
@@ -279,7 +278,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Watched]:
         sentences.ingest(_documents())
         given = Given(words, queries, judgements, numbers, sentences, homes)
         patched.setattr(second_stage, "WAYS", second_stage.WAYS[:2])  # each is fitted like the others
-        patched.setattr(second_stage, "fit_matrix", partial(second_stage.fit_matrix, epochs=0))
         patched.setattr(sys.modules[finetune_full.__module__], "judge", _passing)
         run_module = importlib.import_module("dsearch.training.run")
         running: list[str] = []

@@ -140,7 +140,7 @@ def test_a_second_stage_is_kept_behind_the_version_that_it_follows(topics: Colle
     topics.promote("v1") if passed else None
     first = register(topics, topics.head("v0"), record, passed=passed, reason="first")
     topics.promote("v1")
-    stage = SecondStage(topics.store.dimension)
+    stage = SecondStage()
     registered = register_second_stage(topics, stage, {"gate": better.to_dict(), "second_stage": {}}, first)
     assert (registered.live, registered.outdated_by, topics.live_model) == (None, "v1", "v1")
     assert registered.version == first.version

@@ -83,7 +83,7 @@ def test_bounds(declaration: Any, name: str, bounds: tuple[list[Any], list[Any]]
         {"scope": "query", "self_supervised": True, "stage_loss": True},
         {"scope": "head", "stage_loss": True},
         {"source": "feedback", "reranker": "a"},
-        {"scope": "query", "token_matrix": True},
+        {"scope": "query", "reranker": "a"},
         {"field": "n", "reranker": "a"},
     ],
     ids=str,

@@ -81,7 +81,6 @@ GIVEN: dict[str, Any] = {
     "compiled": True,
     "tune": False,
     "memory": False,
-    "token_matrix": True,
     "stage_loss": True,
     "reranker": "given/reranker",
 }
@@ -115,8 +114,7 @@ NOT_LEARNED = {
     "risk": "of the gate",
     "alpha": "of the gate",
     "margin": "of the gate",
-    "token_matrix": "of the second stage, which is fitted when the head is trained",
-    "reranker": "of the second stage",
+    "reranker": "of the second stage, which is fitted when the head is trained",
     **{
         f"{name} of {way}": "judges what was learned"
         for name in ("queries", "judgements", "exclude")
@@ -226,6 +224,8 @@ def trainers(opened: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(run_module, name, getattr(outside, name))
     for name in LATER:
         monkeypatch.setattr(run_module, name, getattr(outside, name))
+    monkeypatch.setattr(options_module, "reranker_of", lambda name: name)
+    monkeypatch.setattr(run_module, "reranker_of", lambda name: name)
     for name in {*REAL} - {*TRAINERS, *LATER}:
         real = getattr(run_module, name)
         if getattr(real, "__module__", "") != run_module.__name__:
@@ -238,7 +238,6 @@ def trainers(opened: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     outside.remember_outcomes.return_value = OutcomeMemory([], head, report, {})
     tuned = TunedSearch(head, DEFAULT, {}, report, 0.0, {})
     outside.tune.return_value, outside.strength_behind.return_value = tuned, None
-    monkeypatch.setattr(options_module, "reranker_of", lambda name: name)
     outside.with_calibration.side_effect = lambda record, *_, **__: record
     monkeypatch.setattr(run_module, "tokens_of", lambda *_: [])
     monkeypatch.setattr(summary_module, "register_trained", outside.register_trained)
@@ -343,6 +342,7 @@ NOT_GIVEN = {
     "finetune_full": {"processes"},
     "finetune_from_feedback of clicks": {"trusted"},
     "train_second_stage": {"learned", "reranker"},  # of an encoder that learned; an option of its own
+    "reranker_of": {"name"},
     "examples_from_judgements": {"exclude", "teacher"},
     "examples_from_corpus": {"per_document", "limit"},
     "examples_from_feedback": {"options", "propensities", "correct", "only", "without"},

@@ -93,7 +93,7 @@ def test_what_stands_beside_a_result_goes_live_if_anything_may(
     for passed in (True, False):
         called.clear()
         beside: Any = SimpleNamespace(
-            gate=SimpleNamespace(passed=passed), passed=passed, rows=[], record={}, stage=SecondStage(4)
+            gate=SimpleNamespace(passed=passed), passed=passed, rows=[], record={}, stage=SecondStage()
         )
         result: Any = SimpleNamespace(head=Head(4), record={})
         learned = JobResult(result, "v0", 12, {}, **{part: beside})

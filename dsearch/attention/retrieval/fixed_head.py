@@ -196,8 +196,7 @@ class FixedHead(HeadFormulas):
         head = cls(len(tensors["key_delta"]), tensors, heads=heads, query_side=query_side)
         of_stage = {name.removeprefix(_OF_STAGE): tensors[name] for name in _STAGE if name in tensors}
         if of_stage:
-            dims = len(of_stage["token_delta"])
-            head.second_stage = FixedStage(dims, of_stage, reranker=reranker)
+            head.second_stage = FixedStage(of_stage, reranker=reranker)
         if _EXCITATION[0] in tensors:
             parts: dict[str, Any] = {name.partition(".")[2]: tensors[name] for name in _EXCITATION}
             head.excitation = partial(excited_mixture, **parts)

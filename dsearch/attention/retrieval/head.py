@@ -261,13 +261,12 @@ class Head(HeadFormulas, nn.Module):
         # of older releases, and heads without a part, have none of its tensors.
         chosen: Tensor | None = state_dict.get(f"{prefix}bm25")
         self.bm25 = None if chosen is None else torch.empty_like(chosen)
-        delta: Tensor | None = state_dict.get(f"{prefix}second_stage.token_delta")
         reranker = None
         if f"{prefix}second_stage.reranker_weight" in state_dict:  # its name is not among the tensors
             present = None if self.second_stage is None else self.second_stage.reranker
             reranker = present or RerankerIdentity("", "", "")
-        stage = None if delta is None else SecondStage(delta.shape[0], reranker=reranker)
-        self.second_stage = stage
+        has_stage = f"{prefix}second_stage.strength" in state_dict
+        self.second_stage = SecondStage(reranker=reranker) if has_stage else None
         names = [name for name in state_dict if name.startswith(f"{prefix}score.")]
         tensors = ((name.removeprefix(f"{prefix}score."), state_dict[name]) for name in names)
         self.score = score_of_tensors(tensors, self.encoder_dim) or nn.ModuleDict()

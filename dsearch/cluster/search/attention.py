@@ -215,8 +215,8 @@ class ShardedAttention:
         reranker = None
         if query.rerank is not None:
             # A shard without documents has tokens as the others have.
-            dims = next(answer.token_dims for answer in answers.values())
-            stage = stage_over(query.rerank, dims, head, query.mode)
+            has_tokens = next(answer.has_tokens for answer in answers.values())
+            stage = stage_over(query.rerank, has_tokens, head, query.mode)
             if stage is not None:
                 reranker = ShardedReranker(self._shards.ask, stage, query.rerank)
         output, by_weight = ranked(candidates, folded, head, question, reranker)

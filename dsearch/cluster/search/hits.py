@@ -12,7 +12,6 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.search.attention import ShardedOutput, Shards
 from dsearch.cluster.search.merge import Candidates
-from dsearch.cluster.search.second_stage import delta_of
 from dsearch.cluster.wire.messages import HitPreview, HitRequest, MeaningRequest, QueryText, ShardHit
 from dsearch.engine.ranking.explain import explained
 from dsearch.engine.ranking.output import SearchOutput
@@ -127,7 +126,7 @@ def hits_of(
             weighting=head.keyword_weighting,
             meaning=None
             if fields.meaning is None
-            else MeaningRequest(fields.meaning, [place.query for place in here], delta_of(head.second_stage)),
+            else MeaningRequest(fields.meaning, [place.query for place in here]),
         )
         for shard, here in by_shard.items()
     }

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 
 from dsearch.attention.late_interaction import Matches
 from dsearch.attention.retrieval.head import Head
@@ -53,7 +53,7 @@ def may_rerank(stages: int | None, head: Head, mode: Mode) -> bool:
     return stages == 2 or (stages is None and head.second_stage is not None and mode == "hybrid")
 
 
-def stage_over(query: RerankQuery, token_dims: int | None, head: Head, mode: Mode) -> SecondStage | None:
+def stage_over(query: RerankQuery, has_tokens: bool, head: Head, mode: Mode) -> SecondStage | None:
     """Return the second stage that follows; None if there is only the first.
 
     Raises:
@@ -62,7 +62,7 @@ def stage_over(query: RerankQuery, token_dims: int | None, head: Head, mode: Mod
             reranker.
     """
     learned = head.second_stage
-    if query.stages is None and learned is not None and mode == "hybrid" and learned.dims != token_dims:
+    if query.stages is None and learned is not None and mode == "hybrid" and not has_tokens:
         raise NotInCluster(
             "this model has a second stage, and the release no tokens for it; publish the collection again, "
             "or ask with stages=1",
@@ -70,22 +70,14 @@ def stage_over(query: RerankQuery, token_dims: int | None, head: Head, mode: Mod
         )
     if query.queries is None:
         return None
-    if chosen_stages(query.stages, token_dims, head, mode=mode, plain=True) == 1:
+    if chosen_stages(query.stages, head, has_tokens=has_tokens, mode=mode, plain=True) == 1:
         return None
-    assert token_dims is not None
     if learned is not None and learned.reranker is not None:
         raise NotInCluster(
             f"this model asks the reranker {learned.reranker.name!r}, which shards do not run; promote a "
             "version without one, or ask with stages=1"
         )
-    return learned or SecondStage(token_dims)
-
-
-def delta_of(stage: SecondStage | None) -> Float32[np.ndarray, "dims dims"] | None:
-    """W − I of a stage for a request; None for W = I."""
-    if stage is None or not bool(stage.token_delta.any()):
-        return None
-    return stage.token_delta.detach().numpy()
+    return learned or SecondStage()
 
 
 class ShardedReranker:
@@ -147,10 +139,5 @@ class ShardedReranker:
             positions = np.full((len(of_rows), max(map(len, of_rows))), -1, np.int64)
             for row, at in enumerate(of_rows):
                 positions[row, : len(at)] = first.positions[row, at]
-            requests[shard] = RescoreRequest(
-                self._query.queries,
-                positions,
-                delta_of(self._stage),
-                self._stage.has_features,
-            )
+            requests[shard] = RescoreRequest(self._query.queries, positions, self._stage.has_features)
         return cast("dict[int, RescoreResult]", self._ask("rerank", requests) if requests else {})

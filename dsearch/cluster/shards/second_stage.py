@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Float32
 
 from dsearch.attention.arrays import inference, numbers_of
 from dsearch.attention.late_interaction import FixedStage, Interactions
@@ -29,13 +28,14 @@ def rerank(state: Snapshot, offset: int, request: RescoreRequest) -> RescoreResu
         InvalidRequest: the shard has no tokens.
     """
     with inference():
-        reranker = Reranker(state, _stage(state, request.token_delta))
+        require_tokens(state)
+        reranker = Reranker(state, FixedStage())
         queries = _projected(state, request.queries)
         here = np.where(request.positions == NONE, NONE, request.positions - offset)
         matches = np.zeros((*here.shape, 3), np.float32)
         counts, present = np.zeros(here.shape, np.int64), np.zeros(here.shape, bool)
         for row, query in enumerate(queries):
-            of, is_known = reranker.interactions(query, here[row], reranker.stage.token_delta)
+            of, is_known = reranker.interactions(query, here[row], reranker.stage.strength)
             # Rounded from float64, so documents of equal tokens tie in any shard; see `_dense` of shard.py.
             states, weights, tokens, steps = (numbers_of(part).astype(np.float64) for part in of[:4])
             exact = Interactions(states, weights, tokens, steps, of.counts)
@@ -51,20 +51,14 @@ def shown_meaning(
     """Return a function that highlights by meaning the document at a position, given the hit's number."""
     if request is None:
         return None
-    pieces = meaning_highlighter(
-        state, _stage(state, request.token_delta), _projected(state, request.queries)
-    )
+    require_tokens(state)
+    pieces = meaning_highlighter(state, _projected(state, request.queries))
 
     def of_hit(number: int, position: int, document: Document) -> list[Highlight]:
         (row,) = state.rows(np.array([position])).tolist()
         return pieces(request.numbers[number], row, document)
 
     return of_hit
-
-
-def _stage(state: Snapshot, token_delta: Float32[np.ndarray, "dims dims"] | None) -> FixedStage:
-    changed = {} if token_delta is None else {"token_delta": token_delta}
-    return FixedStage(require_tokens(state).codec.dims, changed)
 
 
 def _projected(state: Snapshot, queries: Sequence[QueryText]) -> list[QueryTokens]:

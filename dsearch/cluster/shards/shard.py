@@ -161,7 +161,7 @@ class Shard:
                 partition=_partition(state, question, legs, past) if question.partition else None,
                 memory=None if past is None else past.scores(positions),
                 by_memory=None if past is None else past.proposable(positions),
-                token_dims=state.token_dims,
+                has_tokens=state.tokens is not None,
                 names=self._names(state, positions) if question.collapse else None,
                 beyond=beyond,
             )
@@ -306,7 +306,7 @@ def _without_memory(question: ProposalRequest, state: Snapshot) -> Proposal:
         None,
         None,
         lacks_memory=True,
-        token_dims=state.token_dims,
+        has_tokens=state.tokens is not None,
     )
 
 

@@ -33,12 +33,10 @@ class MeaningRequest:
     Attributes:
         queries: queries of a batch.
         numbers: of the query of each hit.
-        token_delta: W − I; None for I.
     """
 
     queries: list[QueryText]
     numbers: list[int]
-    token_delta: Float32[np.ndarray, "dims dims"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +46,11 @@ class RescoreRequest:
     Attributes:
         queries: queries of the batch.
         positions: candidates of each, in the whole generation, −1 for none.
-        token_delta: W − I; None for I.
         embeddings: whether to return the embeddings.
     """
 
     queries: list[QueryText]
     positions: Int64[np.ndarray, "batch reranked"]
-    token_delta: Float32[np.ndarray, "dims dims"] | None
     embeddings: bool
 
 
@@ -205,7 +201,7 @@ class Proposal:
         by_memory: candidates that its leg may propose.
         names: names of the candidates' texts, equal where these are, −1 for none; None if not requested.
         lacks_memory: True in place of candidates if the shard does not know the memory.
-        token_dims: numbers of a document's token; None in a release without tokens.
+        has_tokens: whether the release has tokens of its documents.
         beyond: True for documents beyond the candidates, which `depth` alone proposed; None without depth.
     """
 
@@ -220,7 +216,7 @@ class Proposal:
     by_memory: Bool[np.ndarray, "batch candidates"] | None = None
     names: Int64[np.ndarray, "batch candidates"] | None = None
     lacks_memory: bool = False
-    token_dims: int | None = None
+    has_tokens: bool = False
     beyond: Bool[np.ndarray, "batch candidates"] | None = None
 
 

@@ -5,10 +5,10 @@ and does not serve the head without it. Format 2: a trained query encoder, in `e
 3: a trained document encoder, in `documents/` (documents.py). Format 4: its own k1 and b of the keyword
 score. Format 7: another kind of query projection than the default (`Head.query_side`).
 Format 10: a memory of judged queries, in `memory.safetensors` (memory.py); format 9: in half precision; 16:
-with a share of lending. Format 11: a second stage. Format 12: a learned score or an output projection. Format
-13: shares of the heads that follow the query. These are among the head's tensors. Format 15: a reranker in
-its second stage, which lies elsewhere. Formats 6, 8 and 14 are retired; of format 5 the weight for "nothing
-fits" is left out: it changed no order of hits.
+with a share of lending. Format 12: a learned score or an output projection. Format 13: shares of the heads
+that follow the query. Format 17: a second stage. These are among the head's tensors; its reranker lies
+elsewhere. Formats 6 and 8 are retired; so are 11, 14 and 15, which had other tensors in a second stage. Of
+format 5 the weight for "nothing fits" is left out: it changed no order of hits.
 
 The module also finds the version that was live before, and deletes versions.
 
@@ -57,13 +57,12 @@ FORMAT_WITH_DOCUMENTS = 3
 FORMAT_WITH_WEIGHTING = 4
 FORMAT_WITH_QUERY_SIDE = 7
 FORMAT_WITH_MEMORY = 10
-FORMAT_WITH_SECOND_STAGE = 11
 FORMAT_WITH_SCORE = 12
 FORMAT_WITH_EXCITATION = 13
-FORMAT_WITH_RERANKER = 15
 FORMAT_WITH_LENDING = 16
+FORMAT_WITH_SECOND_STAGE = 17
 RERANKER = "reranker"  # member of a record: of the second stage
-NEWEST_FORMAT = 16
+NEWEST_FORMAT = 17
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 NULL_SLOT = "null_slot"  # tensor of earlier releases' heads: a weight for "nothing fits"
@@ -128,16 +127,16 @@ def save_model(
         format = FORMAT_WITH_QUERY_SIDE
     if head.memory is not None:
         format = FORMAT_WITH_MEMORY
-    if head.second_stage is not None:
-        format = FORMAT_WITH_SECOND_STAGE
     if head.learned_score is not None or head.output is not None:
         format = FORMAT_WITH_SCORE
     if head.excitation is not None:
         format = FORMAT_WITH_EXCITATION
-    if head.second_stage is not None and head.second_stage.reranker is not None:
-        record, format = {**record, RERANKER: [*head.second_stage.reranker]}, FORMAT_WITH_RERANKER
     if head.memory is not None and head.memory.lending != 1.0:
         format = FORMAT_WITH_LENDING
+    if head.second_stage is not None:
+        format = FORMAT_WITH_SECOND_STAGE
+        if head.second_stage.reranker is not None:
+            record = {**record, RERANKER: [*head.second_stage.reranker]}
     record = {
         **record,
         "format": format,
@@ -323,10 +322,11 @@ def delete_version(store: Store, version: str) -> None:
 OVERLAY_NAME = "overlay.safetensors"
 CONSTANT = "constant"
 RETIRED_TENSORS = {
+    "second_stage.token_delta": "a matrix between tokens in its second stage (--token-matrix)",
     "second_stage.field_weights": "fields of the metadata in its second stage (--monotone-fields)",
 }
 _NOTHING = np.zeros(0)
-FORMATS_WITH_RETIRED_TENSORS = range(14, 17)
+FORMATS_WITH_RETIRED_TENSORS = range(11, 17)
 
 
 def retired_part(store: Store, model: ModelRecord) -> str | None:

@@ -133,9 +133,8 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     head = _empty_head(tensors, encoder_dim)
     if "bm25" in tensors:
         head.weigh_keywords(K1, B)
-    delta = tensors.get("second_stage.token_delta")
-    if delta is not None and delta.ndim == 2 and 1 <= len(delta) <= encoder_dim:
-        head.second_stage = SecondStage(len(delta))
+    if "second_stage.strength" in tensors:
+        head.second_stage = SecondStage()
     learned = (
         (name.removeprefix("score."), tensor) for name, tensor in tensors.items() if name[:6] == "score."
     )

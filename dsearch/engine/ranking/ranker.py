@@ -147,7 +147,9 @@ class Ranker:
         self.bias: Float[Array, " positions"] | None = None
         self.resident: ResidentEmbeddings | None = None
         plain = ranks_by_inner_product(self.score) and over == "candidates"
-        self.stages = chosen_stages(stages, snapshot.token_dims, head, mode=mode, plain=plain)
+        self.stages = chosen_stages(
+            stages, head, has_tokens=snapshot.tokens is not None, mode=mode, plain=plain
+        )
 
     @property
     def snapshot(self) -> Snapshot:
@@ -216,7 +218,7 @@ class Ranker:
 
         if self._snapshot.tokens is None:
             raise AttributeError("reranker of documents without tokens")
-        return Reranker(self._snapshot, stage_of(self._snapshot, self.head), self.rerank_candidates)
+        return Reranker(self._snapshot, stage_of(self.head), self.rerank_candidates)
 
     def weighing_of(self, folded: Float[Array, "batch heads encoder_dim"]) -> Weighing:
         """Weighting of the candidates of these queries."""

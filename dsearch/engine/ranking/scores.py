@@ -137,14 +137,14 @@ def checked_temperature(temperature: float | None, score: Score) -> float | None
 
 
 def chosen_stages(
-    stages: int | None, token_dims: int | None, head: HeadFormulas, *, mode: Mode, plain: bool
+    stages: int | None, head: HeadFormulas, *, has_tokens: bool, mode: Mode, plain: bool
 ) -> int:
     """The number of stages of a search: 2 if asked for, or if the head learned it and it is a hybrid search.
 
     Args:
         stages: as asked for; None for the head's own.
-        token_dims: numbers of a document's token; None for documents without tokens.
         head: the learned part.
+        has_tokens: whether the documents have tokens.
         mode: legs of the search.
         plain: whether it ranks candidates by inner products.
 
@@ -153,23 +153,16 @@ def chosen_stages(
     """
     if stages is not None and stages not in (1, 2):
         raise InvalidRequest(f"stages={stages}; use 1 or 2")
-    learned = head.second_stage
-    fits = token_dims is not None and (learned is None or learned.dims == token_dims)
     if stages is None:
-        return 2 if learned is not None and fits and plain and mode == "hybrid" else 1
+        return 2 if head.second_stage is not None and has_tokens and plain and mode == "hybrid" else 1
     if stages == 1:
         return 1
-    if token_dims is None:
+    if not has_tokens:
         raise InvalidRequest(WITHOUT_TOKENS)
     if mode == "keyword" or not plain:
         raise InvalidRequest(
             f"stages=2 with mode={mode!r}, over='all' or a score of its own; a second stage follows hybrid "
             "or dense search by inner products among candidates: leave one of them out"
-        )
-    if not fits:
-        raise InvalidRequest(
-            f"stages=2 by a model for other tokens than this collection's, of {token_dims} numbers; "
-            "use another model, or train again"
         )
     return 2
 

@@ -303,15 +303,15 @@ def spread(
     return put(zeros((raw.shape[1],), raw) + floor, columns, inside)
 
 
-def stage_of(snapshot: Snapshot, head: HeadFormulas) -> StageFormulas:
+def stage_of(head: HeadFormulas) -> StageFormulas:
     """The head's second stage; the untrained one if it learned none."""
     if head.second_stage is not None:
         return head.second_stage
     if is_array(head.log_temperature):
-        return FixedStage(_tokens_of(snapshot).codec.dims)
+        return FixedStage()
     from dsearch.attention.retrieval.second_stage import SecondStage
 
-    return SecondStage(_tokens_of(snapshot).codec.dims).to(head.log_temperature.device)
+    return SecondStage().to(head.log_temperature.device)
 
 
 def require_tokens(snapshot: Snapshot) -> SnapshotTokens:

@@ -161,4 +161,4 @@ def _meaning(
 
     layer = group.layer
     tokens = tokens_of(collection, group.texts, layer.snapshot, stamp.model)
-    return meaning_highlighter(layer.snapshot, layer.reranker.stage, tokens)
+    return meaning_highlighter(layer.snapshot, tokens)

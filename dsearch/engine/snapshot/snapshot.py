@@ -101,11 +101,6 @@ class Snapshot:
         state = replace(self, fresh=fresh, passages=_passages_of(generation, fresh), tokens=tokens)
         return state.without(removed, sequence)
 
-    @property
-    def token_dims(self) -> int | None:
-        """Numbers of a document's token; None without tokens."""
-        return None if self.tokens is None else self.tokens.codec.dims
-
     def weighed(self, weighting: tuple[float, float] | None) -> Snapshot:
         """Return this state with another (k1, b) of the keyword score, with the generation's for None."""
         keyword = self.keyword.weighed(weighting)

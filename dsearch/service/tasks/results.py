@@ -189,7 +189,7 @@ def register_made(
     tensors = load((folder / _STAGE).read_bytes())
     named = record["second_stage"].get("reranker")
     reranker = None if named is None else RerankerIdentity(*named)
-    stage = SecondStage(len(tensors["token_delta"]), reranker=reranker)
+    stage = SecondStage(reranker=reranker)
     stage.load_state_dict(tensors)
     return register_second_stage(collection, stage.eval(), {**record, "task": task}, registered)
 

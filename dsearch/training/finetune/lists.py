@@ -140,7 +140,7 @@ def _block(
 ) -> CandidateLists:
     snapshot = layer.snapshot
     assert snapshot.tokens is not None
-    reranker = Reranker(snapshot, SecondStage(snapshot.tokens.codec.dims, reranker=model))
+    reranker = Reranker(snapshot, SecondStage(reranker=model))
     texts = [examples.texts[i] for i in at]
     first_hits = layer.ranked(torch.as_tensor(examples.states[at]), texts)
     positions = first_hits.positions.copy()

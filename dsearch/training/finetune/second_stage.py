@@ -4,8 +4,8 @@
 
 is linear in (γ, u), which are pulled towards (0, 0), where hybrid search answers as before; β is free, for
 the order does not depend on it. First γ alone is tried on a grid, then the linear model with several pulls;
-other queries choose among them. W stays as it is, unless it is asked for (token_matrix.py). A reranker's
-score is one more feature; it has to bring more than its standard error over the best that goes without.
+other queries choose among them. A reranker's score is one more feature; it has to bring more than its
+standard error over the best that goes without.
 
 Scores of the first stage have to be those of queries that it did not learn from, so each fold of the training
 is scored by the head (and the memory) that was trained without it (`FoldHeads`). What is chosen and fitted on
@@ -28,14 +28,12 @@ from dsearch.attention.late_interaction import FEATURES, START_STRENGTH, Reranke
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import TextTokens
-from dsearch.engine import Snapshot
 from dsearch.engine.models.training_record import query_statistics
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.choice_model import fit_choice
 from dsearch.training.finetune.lists import CandidateLists, lists_of
-from dsearch.training.finetune.token_matrix import TokenLists, fit_matrix, with_matrix
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, HeldOut, joined, split_folds
 from dsearch.training.relevant import ndcg_at_10
@@ -62,7 +60,6 @@ class FitMethod(NamedTuple):
 
 
 TERMS_OF_UNTRAINED = torch.tensor([START_STRENGTH, *(0.0 for _ in FEATURES)])  # (γ, u)
-OF_UNTRAINED = FitMethod(strength=START_STRENGTH)
 WAYS = (FitMethod(), *(FitMethod(strength=of) for of in STRENGTHS), *(FitMethod(pull=of) for of in PULLS))
 RERANKED_WAYS = tuple(FitMethod(pull=of, reranked=True) for of in PULLS)
 
@@ -172,10 +169,10 @@ def chosen_way(lists: CandidateLists, examples: Examples, seed: int) -> FitMetho
         for row, way in enumerate(ways):
             values[row, mine] = ndcg_at_10(part.ranked(fitted(rest, way)), relevant)
     best = int(values[: len(WAYS)].mean(1).argmax())
-    best = best if _clear([values[best] - values[0]]) else 0
+    best = best if _is_clear(values[best] - values[0]) else 0
     if lists.reranked:
         other = len(WAYS) + int(values[len(WAYS) :].mean(1).argmax())
-        best = other if _clear([values[other] - values[best]]) else best
+        best = other if _is_clear(values[other] - values[best]) else best
     return ways[best]
 
 
@@ -211,7 +208,6 @@ def train_second_stage(
     *,
     gate: Gate | None = None,
     seed: int = 0,
-    matrix: bool = False,
     reranker: RerankerIdentity | None = None,
     learned: Sequence[int] = (),
 ) -> TrainedStage | None:
@@ -224,7 +220,6 @@ def train_second_stage(
         base: which of those heads.
         gate: requirements.
         seed: random seed of the folds.
-        matrix: fit W as well (token_matrix.py), and keep it where held-out queries gain by it.
         reranker: a model whose score is a feature, where held-out queries gain by it.
         learned: further examples, which all heads have learned: documents relevant to them are seen.
     """
@@ -237,17 +232,10 @@ def train_second_stage(
     if sum(map(len, of_folds)) < MIN_QUERIES:
         return None
     lists = CandidateLists.joined(of_folds)
-    candidates = TokenLists(examples.snapshot, tokens, lists) if matrix else None
-    before, after, with_w = _crossed(lists, examples, seed, candidates, learned)
+    before, after = _crossed(lists, examples, seed, learned)
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
     way = chosen_way(lists, examples, seed)
-    if with_w:
-        assert candidates is not None
-        way = way if way != WAYS[0] else OF_UNTRAINED
-        delta, weights = fitted_with_matrix(lists, candidates, way, seed)
-    else:
-        delta, weights = None, fitted(lists, way)
-    stage = stage_with(examples.snapshot, weights, delta, reranker if way.reranked else None)
+    stage = stage_with(fitted(lists, way), reranker if way.reranked else None)
     record = stage_record(examples, lists, base, way, stage, report, seed, started)
     return TrainedStage(base, stage, way, report, record)
 
@@ -273,7 +261,6 @@ def stage_record(
             "rerank_candidates": RERANK_CANDIDATES,
             "way": way._asdict(),
             "strength": stage.strength.item(),
-            "token_matrix": stage.token_delta.norm().item(),
             "features": dict(zip(FEATURES, stage.feature_weights.tolist(), strict=True)),
             "reranker": None if stage.reranker is None else list(stage.reranker),
             "reranker_weight": None if stage.reranker_weight is None else stage.reranker_weight.item(),
@@ -291,8 +278,6 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     how = "no second stage" if way == WAYS[0] else _described(way)
     if about.get("reranker"):
         how += f", reranker {about['reranker'][0]} {about['reranker_weight']:+.4g}"
-    if about.get("token_matrix"):
-        how += ", token matrix"
     return {
         "verdict": gate["verdict"],
         "reason": gate["reason"],
@@ -305,76 +290,38 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fitted_with_matrix(
-    lists: CandidateLists, tokens: TokenLists, way: FitMethod, seed: int
-) -> tuple[Float[Tensor, "dims dims"], Float[Tensor, " terms"]]:
-    """W − I by these queries, and (γ, u) fitted beside it."""
-    delta = fit_matrix(lists, tokens, fitted(lists, way), seed=seed)
-    return delta, fitted(with_matrix(lists, tokens, delta), way)
-
-
-def stage_with(
-    snapshot: Snapshot,
-    weights: Float[Tensor, " terms"],
-    delta: Float[Tensor, "dims dims"] | None = None,
-    reranker: RerankerIdentity | None = None,
-) -> SecondStage:
-    """A second stage with these weights and W − I, for the tokens of a state."""
-    assert snapshot.tokens is not None
-    dims = snapshot.tokens.codec.dims
-    stage = SecondStage(dims, strength=weights[0].item(), reranker=reranker)
+def stage_with(weights: Float[Tensor, " terms"], reranker: RerankerIdentity | None = None) -> SecondStage:
+    """A second stage with these weights."""
+    stage = SecondStage(strength=weights[0].item(), reranker=reranker)
     with torch.no_grad():
         stage.feature_weights.copy_(weights[1 : 1 + len(FEATURES)])
         if stage.reranker_weight is not None:
             stage.reranker_weight.copy_(weights[-1])
-        if delta is not None:
-            stage.token_delta.copy_(delta)
     return stage.eval()
 
 
 def _crossed(
-    lists: CandidateLists,
-    examples: Examples,
-    seed: int,
-    tokens: TokenLists | None,
-    learned: Sequence[int],
-) -> tuple[Answers, Answers, bool]:
-    """Answers without a second stage, and each part's by what the other parts choose and fit; and whether
-    W is fitted.
-
-    W is left out of a part's answers unless the other parts gain by more than their standard error.
-    """
+    lists: CandidateLists, examples: Examples, seed: int, learned: Sequence[int]
+) -> tuple[Answers, Answers]:
+    """Answers without a second stage, and each part's by what the other parts choose and fit."""
     befores: list[Answers] = []
-    ways: list[list[Answers]] = []  # of each part: without W, with W
-    values: list[list[Float[np.ndarray, ...]]] = []
+    afters: list[Answers] = []
     places: list[int] = []
     for part, rest in _parts(lists, examples, seed):
         training, mine = lists.subset(rest), lists.subset(part)
         taught = examples.subset([*training.queries.tolist(), *learned])
         held_out = HeldOut(examples.subset(mine.queries.tolist()), taught)
-        way = chosen_way(training, examples, seed)
-        weights = fitted(training, way)
-        ranked = [mine.ranked(weights)]
-        if tokens is not None:
-            way = way if way != WAYS[0] else OF_UNTRAINED
-            delta, beside = fitted_with_matrix(training, tokens.of(training), way, seed)
-            ranked.append(with_matrix(mine, tokens.of(mine), delta).ranked(beside))
-        relevant = [examples.relevant[i] for i in mine.queries]
+        weights = fitted(training, chosen_way(training, examples, seed))
         befores.append(held_out.answers_to(mine.ranked(torch.zeros_like(weights))))
-        ways.append([held_out.answers_to(of) for of in ranked])
-        values.append([ndcg_at_10(of, relevant) for of in ranked])
+        afters.append(held_out.answers_to(mine.ranked(weights)))
         places += part
     order = np.argsort(np.array(places))
-    gains = [of[-1] - of[0] for of in values]
-    numbers = [-1 if _clear(gains[:at] + gains[at + 1 :]) else 0 for at in range(len(gains))]
-    after = joined([of[number] for of, number in zip(ways, numbers, strict=True)])
-    return joined(befores).subset(order), after.subset(order), tokens is not None and _clear(gains)
+    return joined(befores).subset(order), joined(afters).subset(order)
 
 
-def _clear(gains: Sequence[Float[np.ndarray, ...]]) -> bool:
+def _is_clear(gains: Float[np.ndarray, " queries"]) -> bool:
     """True if the mean is above its standard error."""
-    every = np.concatenate([*gains, np.zeros(0)])
-    return len(every) > 0 and bool(every.mean() > every.std() / np.sqrt(len(every)))
+    return len(gains) > 0 and bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
 
 
 def _parts(lists: CandidateLists, examples: Examples, seed: int) -> Iterator[tuple[list[int], list[int]]]:

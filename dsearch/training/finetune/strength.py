@@ -95,7 +95,7 @@ def fit_strength(
     crossed = np.stack([ranked[number][row] for row, number in enumerate(choice.left_out)])
     before, after = held_out.answers_to(ranked[0]), held_out.answers_to(crossed)
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
-    stage = stage_with(examples.snapshot, terms_of(choice.way))
+    stage = stage_with(terms_of(choice.way))
     record = stage_record(examples, lists, base, choice.way, stage, report, seed, started)
     return TrainedStage(base, stage, choice.way, report, record)
 

@@ -104,7 +104,7 @@ class PoolMatches:
         projection = torch.as_tensor(self._snapshot.tokens.codec.projection).to(every)
         tokens = torch.nn.functional.normalize(every @ projection.mT, dim=-1)
         stage = self._stage.to(every)
-        steps = tokens.new_ones(stage.dims)
+        steps = tokens.new_ones(tokens.shape[1])
         rows: list[Tensor] = []
         for states, spans, text in zip(queries.states, queries.spans, query_texts, strict=True):
             query = query_tokens_in_graph(states, spans, text, self._snapshot)
@@ -126,10 +126,9 @@ def _stage_of(snapshot: Snapshot) -> SecondStage:
     Raises:
         InvalidRequest: its documents have none.
     """
-    dims = snapshot.token_dims
-    if dims is None:
+    if snapshot.tokens is None:
         raise InvalidRequest(
             "stage_loss in a collection without tokens; leave it out, or add them: dsearch index -c "
             "COLLECTION --second-stage"
         )
-    return SecondStage(dims).requires_grad_(False)
+    return SecondStage().requires_grad_(False)

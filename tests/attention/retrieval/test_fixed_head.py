@@ -109,7 +109,7 @@ def test_shares_of_an_excitation_are_the_modules() -> None:
 
 def test_a_stage_keeps_its_reranker() -> None:
     reranker = RerankerIdentity("some/model", "cross-encoder", "0" * 64)
-    head = Head(8).reranking(SecondStage(4, reranker=reranker))
+    head = Head(8).reranking(SecondStage(reranker=reranker))
     tensors = {name: tensor.numpy() for name, tensor in head.own_tensors().items()}
     fixed = FixedHead.of_tensors(tensors, heads=1, query_side="linear", reranker=reranker)
     assert fixed is not None

@@ -200,7 +200,7 @@ def test_what_is_loaded_replaces_all_parts_and_decay_pulls_values_too() -> None:
 def test_a_stage_that_is_loaded_asks_the_reranker_that_it_was_fitted_to() -> None:
     """Its name is not among the tensors; the version's record has put it there."""
     reranker = RerankerIdentity("some/model", "cross-encoder", "0" * 64)
-    head = Head(8).reranking(SecondStage(4, reranker=reranker))
+    head = Head(8).reranking(SecondStage(reranker=reranker))
     state = {**head.state_dict()}
     head.load_state_dict(state)
     assert head.second_stage is not None

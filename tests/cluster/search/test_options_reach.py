@@ -99,12 +99,12 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         for heads in (1, 2):
             generator = torch.Generator().manual_seed(heads)
             head = Head(32, heads=heads, rank=4, seed=heads)
-            stage = SecondStage(food.snapshot.token_dims or 0)
+            stage = SecondStage()
             with torch.no_grad():
                 for parameter in head.parameters():
                     parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
                 head.hop_strength.fill_(0.0)
-                stage.token_delta += 0.3 * torch.randn(stage.token_delta.shape, generator=generator)
+                stage.feature_weights += 0.3 * torch.randn(stage.feature_weights.shape, generator=generator)
             head.weigh_keywords(0.5, 0.2)
             learned = head.reranking(stage).eval() if heads == 1 else head
             save_model(food.store, learned, parent="v0", record={})

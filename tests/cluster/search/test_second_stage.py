@@ -37,10 +37,10 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
             [Document(f"d{n}", text, metadata={"even": n % 2 == 0}) for n, text in enumerate(texts)],
             second_stage=True,
         )
-        generator = torch.Generator().manual_seed(3)
-        stage = SecondStage(food.snapshot.token_dims or 0)
+        generator = torch.Generator().manual_seed(4)
+        stage = SecondStage()
         with torch.no_grad():
-            stage.token_delta.copy_(torch.randn(stage.token_delta.shape, generator=generator) * 0.05)
+            stage.strength.fill_(0.5)
             stage.feature_weights.copy_(torch.randn(stage.feature_weights.shape, generator=generator) * 0.2)
         for head in (copy.deepcopy(food.head("v0")), Head(32, heads=2, rank=4, seed=1)):
             save_model(food.store, head.reranking(stage).eval(), parent="v0", record={})
@@ -69,7 +69,7 @@ def shards(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     ],
 )
 def test_shards_equal_one_machine(food: Collection, shards: ShardedSearch, options: dict[str, Any]) -> None:
-    """The untrained stage, a learned one with W and features, several heads, a batch."""
+    """The untrained stage, a learned one with features, several heads, a batch."""
     results = shards.search(QUERIES, "v0", SearchOptions(**options))
     for query, result in zip(QUERIES, results, strict=True):
         expected = food.search(query, **options)
@@ -112,7 +112,7 @@ def test_a_release_without_tokens_is_refused(tmp_path: Path) -> None:
     with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
         plain = engine.create("plain")
         plain.ingest([Document(f"d{n}", WORDS[n]) for n in range(8)])
-        head = copy.deepcopy(plain.head("v0")).reranking(SecondStage(32))
+        head = copy.deepcopy(plain.head("v0")).reranking(SecondStage())
         version = save_model(plain.store, head, parent="v0", record={})
         with sharded(plain, tmp_path / "release", 2) as shards:
             with pytest.raises(NotInCluster, match="publish the collection again"):
@@ -129,10 +129,9 @@ def test_a_release_without_tokens_is_refused(tmp_path: Path) -> None:
             )
 
 
-def test_tokens_of_another_length_than_the_stage_learned_are_none() -> None:
-    head = Head(32).reranking(SecondStage(32))
+def test_a_learned_stage_needs_tokens() -> None:
+    head = Head(32).reranking(SecondStage())
     query = RerankQuery(None, 5, [])
-    assert stage_over(query, 32, head, "hybrid") is head.second_stage
-    for dims in (16, None):
-        with pytest.raises(NotInCluster, match="publish the collection again"):
-            stage_over(query, dims, head, "hybrid")
+    assert stage_over(query, True, head, "hybrid") is head.second_stage
+    with pytest.raises(NotInCluster, match="publish the collection again"):
+        stage_over(query, False, head, "hybrid")

@@ -72,7 +72,6 @@ def unit(*, heads: int = 1, seed: int = 0) -> np.ndarray:
 
 TWO = [query_text(TEXT), query_text("honey ice")]
 ONE_HEAD = np.full(1, 0.5, np.float32)
-TURNED = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32)
 HERE = [13, 14]  # of the second shard
 PREVIEW = messages.HitPreview(2, TEXT, explain=True, highlight=True)
 MEANING = messages.MeaningRequest(TWO, [0, 0])
@@ -80,7 +79,7 @@ PROPOSAL = messages.ProposalRequest(
     unit(), [TEXT], "hybrid", 3, None, (), (), True, ONE_HEAD, 0.5, preview=PREVIEW
 )
 HITS = messages.HitRequest(HERE, None, [TEXT, TEXT], explain=True, highlight=True)
-RESCORING = messages.RescoreRequest(TWO, np.array([HERE, HERE], np.int64), None, embeddings=False)
+RESCORING = messages.RescoreRequest(TWO, np.array([HERE, HERE], np.int64), embeddings=False)
 ATTENTION = messages.ShardAttendRequest(unit(), [TEXT], ONE_HEAD, 0.5, None)
 UPSTREAM = messages.ShardGradients(ATTENTION, unit(seed=2), np.ones((1, 1), np.float32))
 GATHERING = messages.GatherRequest(np.array([HERE], np.int64), [TEXT])
@@ -125,14 +124,13 @@ CASES: list[tuple[str, str, Any, Callable[[Any], Any], dict[str, Any]]] = [
     ),
     (
         *("long", "show", MEANING, lambda meaning: replace(HITS, meaning=meaning)),
-        {"queries": TWO[::-1], "numbers": [1, 1], "token_delta": TURNED},
+        {"queries": TWO[::-1], "numbers": [1, 1]},
     ),
     (
         *("long", "rerank", RESCORING, lambda request: request),
         {
             "queries": TWO[::-1],
             "positions": np.array([[15, 16], [15, 16]], np.int64),
-            "token_delta": TURNED,
             "embeddings": True,
         },
     ),

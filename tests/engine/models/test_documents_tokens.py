@@ -122,9 +122,7 @@ def test_a_search_of_two_stages_matches_them_with_its_query(
 
 
 def test_a_version_with_a_second_stage_has_two_unasked(staged: Collection) -> None:
-    dims = staged.snapshot.token_dims
-    assert dims is not None
-    staged.promote(add(staged, Head(32).reranking(SecondStage(dims, strength=0.7))))
+    staged.promote(add(staged, Head(32).reranking(SecondStage(strength=0.7))))
     hit = staged.search(QUERY, explain=True).hits[0]
     assert hit.explain is not None
     run = make_run(staged, [Query("q", QUERY)], System("hybrid", staged.live_model))["q"]

@@ -268,7 +268,7 @@ def test_a_search_of_two_stages_runs_the_encoder_once(
 ) -> None:
     collection.ingest([], second_stage=True)
     assert collection.snapshot.tokens is not None
-    head = Head(32).reranking(SecondStage(collection.snapshot.tokens.codec.dims))
+    head = Head(32).reranking(SecondStage())
     version = collection.add_model(head, {"scope": "query"}, encoder=turned())
     encoder = collection.encoder_of(version)
     passes: list[str] = []

@@ -121,8 +121,8 @@ def test_what_no_head_has_is_refused(plane: Collection) -> None:
     with pytest.raises(InvalidRequest, match="output_dim=0; use 1 to 4096"):
         Head(DIMENSION).open_output(0)
     version = plane.store.next_model_version()
-    plane.store.add_model(version, "v0", {"format": 17, "files": {}})
-    with pytest.raises(UnsupportedFormat, match="has format 17; this release reads 1 to 16"):
+    plane.store.add_model(version, "v0", {"format": 18, "files": {}})
+    with pytest.raises(UnsupportedFormat, match="has format 18; this release reads 1 to 17"):
         plane.promote(version)
 
 

@@ -223,10 +223,8 @@ def test_a_second_stage(
 ) -> None:
     collection = engine.create("staged")
     collection.ingest(documents, second_stage=True)
-    dims = collection.snapshot.token_dims
-    assert dims is not None
     head = random_head(seed, heads=1 + seed)
-    head.second_stage = SecondStage(dims)
+    head.second_stage = SecondStage()
     if seed < 2:  # else with the weights of the start: no feature counts
         moved_from_the_start(head.second_stage)
     if seed == 1:

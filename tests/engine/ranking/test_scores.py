@@ -230,34 +230,32 @@ def test_vectors_are_equal_within_a_share_of_the_querys_length(length: float) ->
     assert score(query, keys)[0, 0].tolist() == [0, 0, -torch.inf, -torch.inf]
 
 
-WITHOUT, WITH = Head(32), Head(32).reranking(SecondStage(8))
+WITHOUT, WITH = Head(32), Head(32).reranking(SecondStage())
 ASKED = [
-    (None, 8, WITH, "hybrid", True, 2),  # the head's own
-    (None, 8, WITH, "dense", True, 1),
-    (None, 8, WITH, "keyword", True, 1),
-    (None, 8, WITH, "hybrid", False, 1),
-    (None, 16, WITH, "hybrid", True, 1),  # other tokens
-    (None, None, WITH, "hybrid", True, 1),
-    (None, 8, WITHOUT, "hybrid", True, 1),
-    (1, 8, WITH, "hybrid", True, 1),
-    (1, None, WITHOUT, "keyword", False, 1),
-    (2, 8, WITH, "hybrid", True, 2),
-    (2, 8, WITHOUT, "dense", True, 2),
-    (2, None, WITH, "hybrid", True, "by documents without tokens"),
-    (2, 8, WITH, "keyword", True, "a second stage follows hybrid or dense search"),
-    (2, 8, WITH, "hybrid", False, "a second stage follows hybrid or dense search"),
-    (2, 16, WITH, "hybrid", True, "other tokens than this collection's, of 16 numbers"),
-    (0, 8, WITH, "hybrid", True, "stages=0; use 1 or 2"),
-    (3, 8, WITH, "hybrid", True, "stages=3; use 1 or 2"),
+    (None, True, WITH, "hybrid", True, 2),  # the head's own
+    (None, True, WITH, "dense", True, 1),
+    (None, True, WITH, "keyword", True, 1),
+    (None, True, WITH, "hybrid", False, 1),
+    (None, False, WITH, "hybrid", True, 1),
+    (None, True, WITHOUT, "hybrid", True, 1),
+    (1, True, WITH, "hybrid", True, 1),
+    (1, False, WITHOUT, "keyword", False, 1),
+    (2, True, WITH, "hybrid", True, 2),
+    (2, True, WITHOUT, "dense", True, 2),
+    (2, False, WITH, "hybrid", True, "by documents without tokens"),
+    (2, True, WITH, "keyword", True, "a second stage follows hybrid or dense search"),
+    (2, True, WITH, "hybrid", False, "a second stage follows hybrid or dense search"),
+    (0, True, WITH, "hybrid", True, "stages=0; use 1 or 2"),
+    (3, True, WITH, "hybrid", True, "stages=3; use 1 or 2"),
 ]
 
 
-@pytest.mark.parametrize(("stages", "dims", "head", "mode", "plain", "expected"), ASKED)
+@pytest.mark.parametrize(("stages", "has_tokens", "head", "mode", "plain", "expected"), ASKED)
 def test_a_second_stage_follows_where_it_is_asked_for_or_learned(
-    stages: int | None, dims: int | None, head: Head, mode: Mode, plain: bool, expected: int | str
+    stages: int | None, has_tokens: bool, head: Head, mode: Mode, plain: bool, expected: int | str
 ) -> None:
     if isinstance(expected, int):
-        assert chosen_stages(stages, dims, head, mode=mode, plain=plain) == expected
+        assert chosen_stages(stages, head, has_tokens=has_tokens, mode=mode, plain=plain) == expected
         return
     with pytest.raises(InvalidRequest, match=expected):
-        chosen_stages(stages, dims, head, mode=mode, plain=plain)
+        chosen_stages(stages, head, has_tokens=has_tokens, mode=mode, plain=plain)

@@ -85,7 +85,7 @@ def test_a_first_stage_of_some_candidates_has_no_others() -> None:
 def test_a_reranker_counts_by_its_weight() -> None:
     """γ M + v r of those that were looked at; v r is told apart."""
     tensors = {"strength": np.float32(0.5), "reranker_weight": np.float32(2.0)}
-    stage = FixedStage(4, tensors, reranker=RerankerIdentity("some/model", "cross-encoder", "a" * 64))
+    stage = FixedStage(tensors, reranker=RerankerIdentity("some/model", "cross-encoder", "a" * 64))
     raw = np.array([[[1.0, 3.0, 2.0, 2.5]], [[0.0, 0.0, 0.0, 0.0]]])
     first = FirstStage(np.array([[4, 7, 9, 2], [-1] * 4]), raw, raw[:, 0], raw, None)
     scores = np.array([0.25, -0.25])

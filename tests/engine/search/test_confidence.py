@@ -47,7 +47,7 @@ def head_of(heads: int) -> Head:
     with torch.no_grad():
         for parameter in [*head.query_parameters(), head.mixture_logits]:
             parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(heads))
-    head.second_stage = SecondStage(4, strength=2.0)
+    head.second_stage = SecondStage(strength=2.0)
     with torch.no_grad():
         head.second_stage.feature_weights += torch.linspace(-1.0, 1.0, len(head.second_stage.feature_weights))
     return head.eval()
@@ -55,11 +55,6 @@ def head_of(heads: int) -> Head:
 
 def output_of(staged: Collection, head: Head, stages: int) -> tuple[Any, SearchLayer]:
     snapshot = staged.snapshot
-    assert snapshot.token_dims is not None
-    if head.second_stage is not None and head.second_stage.dims != snapshot.token_dims:
-        weights = head.second_stage.feature_weights
-        head.second_stage = SecondStage(snapshot.token_dims, strength=2.0)
-        head.second_stage.feature_weights = weights
     states = staged.query_states(QUERIES, "hybrid")
     tokens = HashingEncoder().encode_tokens(QUERIES, "query")[1]
     layer = SearchLayer(snapshot, head, stages=stages, candidates=25)

@@ -159,8 +159,7 @@ def test_served_as_trained(staged: Collection) -> None:
 
 def test_an_evaluation_ranks_as_searches_do(staged: Collection) -> None:
     """A version that learned a second stage is scored with it."""
-    assert staged.snapshot.token_dims is not None
-    head = staged.head("v0").reranking(SecondStage(staged.snapshot.token_dims, strength=3.0))
+    head = staged.head("v0").reranking(SecondStage(strength=3.0))
     staged.promote(staged.add_model(head, {}, parent="v0"))
     (run,) = make_run(staged, [Query("q", QUERY)], System("hybrid", staged.live_model)).values()
     served = staged.search(QUERY, limit=20).hits
@@ -170,8 +169,7 @@ def test_an_evaluation_ranks_as_searches_do(staged: Collection) -> None:
 
 def test_likeness_has_no_second_stage(staged: Collection) -> None:
     """Examples have no tokens of a query."""
-    assert staged.snapshot.token_dims is not None
-    head = staged.head("v0").reranking(SecondStage(staged.snapshot.token_dims, strength=3.0))
+    head = staged.head("v0").reranking(SecondStage(strength=3.0))
     staged.promote(staged.add_model(head, {}, parent="v0"))
     for stages in (None, 1):
         hits = staged.search(QUERY, stages=stages, explain=True, limit=5).hits
@@ -183,9 +181,8 @@ def test_likeness_has_no_second_stage(staged: Collection) -> None:
 
 def test_tokens_of_a_query_are_of_the_encoder_that_the_stage_was_fitted_to(staged: Collection) -> None:
     """A version with an encoder of its own has tokens of it if it has a second stage of its own, too."""
-    assert staged.snapshot.token_dims is not None
     change = EncoderChange(EncoderTraining("all"), {"weight": 2 * torch.eye(32)})
-    fitted = staged.head("v0").reranking(SecondStage(staged.snapshot.token_dims, strength=3.0))
+    fitted = staged.head("v0").reranking(SecondStage(strength=3.0))
     with_stage, without = (
         staged.add_model(head, {"scope": "query"}, encoder=change) for head in (fitted, Head(32))
     )
@@ -195,10 +192,9 @@ def test_tokens_of_a_query_are_of_the_encoder_that_the_stage_was_fitted_to(stage
     assert token_encoder_of(staged, "v0") is staged.encoder
 
 
-def test_gradients_reach_matrix_strength_and_features(staged: Collection) -> None:
+def test_gradients_reach_strength_and_features(staged: Collection) -> None:
     head = copy.deepcopy(staged.head("v0"))
-    assert staged.snapshot.tokens is not None
-    head.second_stage = SecondStage(staged.snapshot.tokens.codec.dims)
+    head.second_stage = SecondStage()
     layer = staged.layer_over(staged.snapshot, head, {"stages": 2})
     (of_query,) = staged.kept_query_tokens.of(staged.encoder, [QUERY])
     states = staged.query_states([QUERY], "hybrid")
@@ -280,7 +276,7 @@ def test_an_opened_layer_has_a_second_stage_that_learns(staged: Collection, engi
     assert layer.ids(output.positions)[0][: len(hits)] == [hit.id for hit in hits]
     output.weights[0, 0].log().neg().backward()
     learned = {name for name, of in layer.named_parameters() if of.grad is not None and of.grad.any()}
-    assert {f"head.second_stage.{name}" for name in ("strength", "token_delta")} <= learned
+    assert {f"head.second_stage.{name}" for name in ("strength", "feature_weights")} <= learned
 
 
 def test_gradients_of_matches_reach_an_encoder_that_learns(staged: Collection, engine: SearchEngine) -> None:

@@ -38,7 +38,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
         several = Head(32, heads=3, rank=4, seed=1)
         with torch.no_grad():
             several.hop_strength.fill_(0.4)
-        stage = SecondStage(made.snapshot.token_dims or 0)
+        stage = SecondStage()
         with torch.no_grad():
             stage.feature_weights.fill_(0.1)
         warm = Head(32)

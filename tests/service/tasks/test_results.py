@@ -163,7 +163,7 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
     from dsearch.training import registry
 
     record = {"second_stage": {"base": "head"}, "gate": {"verdict": verdict}}
-    stage = SecondStage(8, strength=0.5)
+    stage = SecondStage(strength=0.5)
     trained: Any = SimpleNamespace(passed=True, stage=stage, record=record)
     assert write_stage(tmp_path, trained) == record
     added: list[Any] = []

@@ -118,7 +118,7 @@ def test_it_is_fitted_to_what_the_version_serves(
 def test_a_second_stage_that_was_refused_is_no_part_of_the_version(
     staged: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = SimpleNamespace(passed=False, stage=SecondStage(staged.store.dimension))
+    refused = SimpleNamespace(passed=False, stage=SecondStage())
     monkeypatch.setattr(FULL, "train_stage_of_full", lambda *_, **__: refused)
     few = {query: QRELS[query] for query in list(QRELS)[4:10]}
     trained = finetune_full(staged, examples_from_judgements(staged, QUERIES, few), OPTIONS)

@@ -88,7 +88,7 @@ def test_it_goes_live_and_is_stored_served_and_explained(
     assert str(folder) in second_stage.stage_in_words(learned.second_stage.record)["text"]
     stored = collection.store.model(collection.live_model).record
     identity = identity_of(load_reranker(str(folder)))
-    assert (stored["format"], stored["reranker"]) == (15, list(identity))
+    assert (stored["format"], stored["reranker"]) == (17, list(identity))
 
     calls: list[int] = []
     scores = TextReranker.scores
@@ -230,17 +230,17 @@ def test_it_is_refused_where_there_is_no_second_stage(
 def test_shards_say_that_they_have_none() -> None:
     from dsearch.attention.retrieval.head import Head
 
-    stage = SecondStage(4, reranker=RerankerIdentity("some/model", "cross-encoder", "0" * 64))
+    stage = SecondStage(reranker=RerankerIdentity("some/model", "cross-encoder", "0" * 64))
     head = Head(8).reranking(stage)
     with pytest.raises(NotInCluster, match="'some/model', which shards do not run"):
-        stage_over(RerankQuery(None, 10, []), 4, head, "hybrid")
-    assert stage_over(RerankQuery(1, 10, []), 4, head, "hybrid") is None
+        stage_over(RerankQuery(None, 10, []), True, head, "hybrid")
+    assert stage_over(RerankQuery(1, 10, []), True, head, "hybrid") is None
 
 
 def test_a_head_that_is_sent_names_no_reranker() -> None:
     """Its name is not among the tensors: nobody makes a server load a model by sending one."""
     from dsearch.attention.retrieval.head import Head
 
-    stage = SecondStage(4, reranker=RerankerIdentity("some/model", "cross-encoder", "0" * 64))
+    stage = SecondStage(reranker=RerankerIdentity("some/model", "cross-encoder", "0" * 64))
     with pytest.raises(InvalidRequest, match=r"second_stage\.reranker_weight"):
         head_from_bytes(head_bytes(Head(8).reranking(stage)), 8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,26 +99,23 @@ def test_weights_are_on_the_scale_of_the_first_stage() -> None:
 def test_each_part_is_answered_in_its_place_by_what_the_others_choose(
     judged: tuple[Collection, Examples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token matrix that helps one part alone, of which the others know nothing, has no place in it."""
-    monkeypatch.setattr(stages, "chosen_way", lambda *_: WAYS[0])
+    """Weights that were fitted without the first part rank its queries right; no others change any."""
     lists = drawn_lists(60, informative=False)
     examples = examples_of(lists, judged[1])
+    lists.features[..., 0] = torch.as_tensor(lists.grades).float()
     first = next(iter(stages._parts(lists, examples, 0)))[0]  # pyright: ignore[reportPrivateUsage]
-    helped = np.isin(np.arange(60), first)
 
-    def with_matrix(of: CandidateLists, *_: object) -> CandidateLists:
-        here = torch.as_tensor(helped[of.queries] & True)[:, None]
-        right = torch.as_tensor(of.grades).float()
-        return replace(of, scores=torch.where(here, right, of.scores))
+    def fitted_without_first(of: CandidateLists, _: FitMethod) -> torch.Tensor:
+        weights = torch.zeros(TERMS)
+        weights[0] = 0.0 if np.isin(first, of.queries).any() else 9.0
+        return weights
 
-    monkeypatch.setattr(stages, "with_matrix", with_matrix)
-    monkeypatch.setattr(stages, "fitted_with_matrix", lambda *_: (None, torch.zeros(TERMS)))
-    tokens: Any = SimpleNamespace(of=lambda _: None)
-    before, after, chosen = stages._crossed(lists, examples, 0, tokens, ())  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(stages, "chosen_way", lambda *_: WAYS[0])
+    monkeypatch.setattr(stages, "fitted", fitted_without_first)
+    before, after = stages._crossed(lists, examples, 0, ())  # pyright: ignore[reportPrivateUsage]
     plain = ndcg_at_10(lists.ranked(torch.zeros(TERMS)), examples.relevant)
     np.testing.assert_allclose(before.all, plain)
-    np.testing.assert_allclose(after.all, plain)  # the part itself, and those that it makes no difference to
-    assert chosen
+    np.testing.assert_allclose(after.all, np.where(np.isin(np.arange(60), first), 1.0, plain))
 
 
 def test_lists_are_what_is_served(judged: tuple[Collection, Examples]) -> None:
@@ -131,9 +127,9 @@ def test_lists_are_what_is_served(judged: tuple[Collection, Examples]) -> None:
     head = collection.head("v0")
     lists = lists_of(examples, tokens, head, range(6))
     weights = torch.linspace(0.5, -0.1, TERMS)
-    version = collection.add_model(head.reranking(stage_with(examples.snapshot, weights)), {"scope": "test"})
+    version = collection.add_model(head.reranking(stage_with(weights)), {"scope": "test"})
     collection.promote(version)
-    assert collection.store.model(version).record["format"] == 11
+    assert collection.store.model(version).record["format"] == 17
     ranked = collection.ids_at(examples.snapshot, lists.ranked(weights))
     for text, expected in zip(texts, ranked, strict=True):
         hits = collection.search(text, limit=20).hits  # the model's own: two stages

@@ -92,14 +92,14 @@ def test_a_refused_report_is_not_judged_again() -> None:
 
 
 def test_what_gains_nothing_is_not_chosen() -> None:
-    """An earlier checkpoint, a hop, other weights of keywords, a token matrix: each has to gain."""
+    """An earlier checkpoint, a hop, other weights of keywords, a second stage: each has to gain."""
     equal, seen = np.full(40, 0.5), np.arange(40) < 20
     assert kept_checkpoint(np.stack([equal] * 3), seen) == 2
     assert kept_hop({1.0: equal, 0.0: equal}, seen) == 0.0
     assert not importlib.import_module("dsearch.training.tune")._clear(equal - equal)
     stage = importlib.import_module("dsearch.training.finetune.second_stage")
-    assert not stage._clear([equal - equal])
-    assert not stage._clear([])
+    assert not stage._is_clear(equal - equal)
+    assert not stage._is_clear(np.zeros(0))
     strength = importlib.import_module("dsearch.training.finetune.strength").chosen_strength
     none = strength(np.stack([equal] * 6))
     assert (none.way.strength, {*none.left_out}) == (0.0, {0})

@@ -140,7 +140,7 @@ def test_a_version_answers_with_the_tokens_of_its_encoder(judged: tuple[Collecti
     assert registered.live == base
     weights = torch.zeros(11)
     weights[0] = 2.0
-    stage = stage_with(examples.snapshot, weights)
+    stage = stage_with(weights)
     assert learned.second_stage is not None
     version = register_second_stage(collection, stage, learned.second_stage.record, registered).live
     assert version is not None

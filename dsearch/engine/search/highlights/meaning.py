@@ -1,6 +1,6 @@
 """Highlights of meaning: the words of a document that the second stage matches the query's words with.
 
-From the matrix that ranks: for each token of the query the document's token that is most like it, and those
+From the tokens that rank: for each token of the query the document's token that is most like it, and those
 nearly as like, if they are like it at all. Unlike `highlights` of words it marks another word for the same
 thing; words of which no token was kept (stop words, repetitions) are not marked.
 """
@@ -12,8 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from dsearch.attention.arrays import as_like, numbers_of
-from dsearch.attention.late_interaction import StageFormulas
 from dsearch.engine.search.highlights.fragments import SCANNED_CHARACTERS, fragments
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.snapshot.tokens_of_query import QueryTokens
@@ -25,15 +23,12 @@ NEARLY = 0.95  # of the largest
 ShowMeaning = Callable[[int, int, Document], list[Highlight]]
 
 
-def meaning_highlighter(
-    snapshot: Snapshot, stage: StageFormulas, queries: Sequence[QueryTokens]
-) -> ShowMeaning:
+def meaning_highlighter(snapshot: Snapshot, queries: Sequence[QueryTokens]) -> ShowMeaning:
     """Return a function that highlights the document of a row for a query's number."""
     tokens = snapshot.tokens
     assert tokens is not None
     codec = tokens.codec
-    states = [stage.queries(as_like(query.states, stage.token_delta)) for query in queries]
-    asking = [numbers_of(of_query) * codec.steps for of_query in states]
+    asking = [query.states * codec.steps for query in queries]
 
     def pieces(query: int, row: int, document: Document) -> list[Highlight]:
         of = tokens.document(int(snapshot.positions_of(np.array([row]))[0]))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from support.fakes import HashingEncoder
 
-from dsearch.attention.late_interaction import FixedStage
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.search.highlights import meaning as module
 from dsearch.engine.search.highlights.meaning import meaning_highlighter
@@ -34,10 +33,9 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
 
 def shown(food: Collection, queries: list[str], number: int, id: str) -> list[Highlight]:
     snapshot = food.snapshot
-    assert snapshot.tokens is not None
     tokens = HashingEncoder().encode_tokens(queries, "query")[1]
     asked = [query_tokens(of, text, snapshot) for of, text in zip(tokens, queries, strict=True)]
-    highlight = meaning_highlighter(snapshot, FixedStage(snapshot.tokens.codec.dims), asked)
+    highlight = meaning_highlighter(snapshot, asked)
     return highlight(number, food.store.rows_of([id])[id], food.store.get(id))
 
 
