@@ -130,10 +130,7 @@ class FixedStage(StageFormulas):
     """
 
     def __init__(
-        self,
-        tensors: Mapping[str, np.ndarray] | None = None,
-        *,
-        reranker: RerankerIdentity | None = None,
+        self, tensors: Mapping[str, np.ndarray] | None = None, *, reranker: RerankerIdentity | None = None
     ):
         self.strength = np.array(START_STRENGTH, np.float32)
         self.feature_weights = np.zeros(len(FEATURES), np.float32)

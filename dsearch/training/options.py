@@ -229,8 +229,8 @@ def check_stage_options(job: TrainingJob, collection: Collection) -> None:
     judged_head = judged_head and job.field is None
     if not judged_head or collection.snapshot.tokens is None:
         raise InvalidRequest(
-            "reranker: for judged queries, in scope head, in a collection with tokens; leave "
-            "it out, or add them: dsearch index -c COLLECTION --second-stage"
+            "reranker: for judged queries, in scope head, in a collection with tokens; leave it out, or add "
+            "them: dsearch index -c COLLECTION --second-stage"
         )
     reranker_of(job.reranker)
 

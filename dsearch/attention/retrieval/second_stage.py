@@ -16,11 +16,7 @@ class SecondStage(StageFormulas, nn.Module):
         reranker: a model whose scores are one more feature.
     """
 
-    def __init__(
-        self,
-        strength: float = START_STRENGTH,
-        reranker: RerankerIdentity | None = None,
-    ):
+    def __init__(self, strength: float = START_STRENGTH, reranker: RerankerIdentity | None = None):
         nn.Module.__init__(self)
         self.strength = nn.Parameter(torch.tensor(float(strength)))
         self.feature_weights = nn.Parameter(torch.zeros(len(FEATURES)))

@@ -156,7 +156,7 @@ class Reranker:
         self, query: QueryTokens, positions: Int64[np.ndarray, " reranked"], like: Array
     ) -> tuple[Interactions, Bool[np.ndarray, " reranked"]]:
         """Tokens of a query and of candidates, with the type and device of `like`; and which are known."""
-        tokens = _tokens_of(self.snapshot)
+        tokens = require_tokens(self.snapshot)
         gathered = tokens.gather(positions)
         codec = tokens.codec
         return (
@@ -322,11 +322,6 @@ def require_tokens(snapshot: Snapshot) -> SnapshotTokens:
     """
     if snapshot.tokens is None:
         raise InvalidRequest(WITHOUT_TOKENS)
-    return snapshot.tokens
-
-
-def _tokens_of(snapshot: Snapshot) -> SnapshotTokens:
-    assert snapshot.tokens is not None
     return snapshot.tokens
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load, save
 
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.attention.retrieval.head import Head
@@ -19,7 +20,8 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine.models import files
 from dsearch.engine.models.files import load_fixed_head, load_head, load_learned_queries, save_model
 from dsearch.engine.models.training_record import LearnedQueries
-from dsearch.errors import Conflict, CorruptData, InvalidRequest, ModelNotFound, UnsupportedFormat
+from dsearch.errors import Conflict, CorruptData, Gone, InvalidRequest, ModelNotFound, UnsupportedFormat
+from dsearch.index.durable import file_digest
 from dsearch.store import Store
 
 RERANKER = RerankerIdentity("some/model", "cross-encoder", "ab" * 32)
@@ -192,6 +194,49 @@ def test_an_unknown_version_and_a_changed_file_are_named(store: Store, load: Any
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(CorruptData, match=name):
         load(store, version)
+
+
+def stage_of_an_earlier_release(store: Store, tensors: dict[str, np.ndarray], number: int) -> str:
+    """A version whose second stage has these further tensors."""
+    version = save_model(store, Head(32).reranking(stage()).eval(), {}, parent="v0")
+    path = store.path / "models" / version / files.HEAD_NAME
+    further = {f"second_stage.{name}": tensor for name, tensor in tensors.items()}
+    path.write_bytes(save({**load(path.read_bytes()), **further}))
+    size, sha256 = file_digest(path)
+    described = {files.HEAD_NAME: {"bytes": size, "sha256": sha256}}
+    store.add_to_record(version, {"format": number, "files": described})
+    return version
+
+
+@pytest.mark.parametrize("number", [11, 14, 15, 16])
+def test_a_stage_of_an_earlier_release_is_read_where_what_went_changes_no_order(
+    store: Store, number: int
+) -> None:
+    zeros = {"token_delta": np.zeros((4, 4), np.float32), "field_weights": np.zeros(2, np.float32)}
+    version = stage_of_an_earlier_release(store, zeros, number)
+    assert files.served_version(store, version) == version
+    for load_it in (load_head, load_fixed_head):
+        loaded: Any = load_it(store, version)
+        assert loaded.second_stage.has_features
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "option"),
+    [("token_delta", (4, 4), "--token-matrix"), ("field_weights", (2,), "--monotone-fields")],
+)
+def test_a_stage_of_an_earlier_release_with_a_part_that_went_is_not_served(
+    store: Store, name: str, shape: tuple[int, ...], option: str
+) -> None:
+    version = stage_of_an_earlier_release(store, {name: np.full(shape, 0.1, np.float32)}, 11)
+    assert files.served_version(store, version) == "v0"
+    assert option in str(files.retired_part(store, store.model(version)))
+    for load_it in (load_head, load_fixed_head):
+        with pytest.raises(Gone, match=version):
+            load_it(store, version)
+    path = store.path / "models" / version / files.HEAD_NAME
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(CorruptData, match=files.HEAD_NAME):  # whatever it says
+        load_head(store, version)
 
 
 def test_what_cannot_be_saved_leaves_no_version(store: Store) -> None:
