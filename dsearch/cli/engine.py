@@ -1,7 +1,9 @@
-"""The engine of a command, with the calls of `Client`: one of this process, or the server of the home.
+"""The engine of a command: one of this process, or the server of the home. Both have the calls of `Client`.
 
-with writing(home, own) as engine:
-    engine.promote(collection, version)
+    with writing(home) as engine:
+        built = finished(engine, engine.refresh(collection))
+
+`in_process` is for what only an engine of this process does.
 """
 
 from __future__ import annotations

@@ -87,16 +87,15 @@ def test_a_task_that_failed_says_why_and_what_to_run() -> None:
 
 
 @pytest.mark.parametrize("eta_s", [30.0, 0.0])
-def test_the_time_left_is_the_servers_though_it_is_none(
-    monkeypatch: pytest.MonkeyPatch, eta_s: float
-) -> None:
-    """Units may differ in cost: three of four may be all of the work."""
+def test_the_time_left_is_the_servers(monkeypatch: pytest.MonkeyPatch, eta_s: float) -> None:
+    """Units may differ in cost: three of four may be all of the work. Nothing is drawn twice."""
     shown: list[Progress] = []
     monkeypatch.setattr(engine_module, "ProgressBars", lambda: nullcontext(shown.append))
-    progress = {"stage": "train", "done": 3, "total": 4, "elapsed_s": 10.0, "eta_s": eta_s}
+    known = {"stage": "train", "done": 3, "total": 4, "elapsed_s": 10.0, "eta_s": eta_s}
 
     def wait_for_task(id: str, *, on_progress: Any, **_: object) -> Any:
-        on_progress(SimpleNamespace(progress=progress))
+        for progress in (None, known, known):
+            on_progress(SimpleNamespace(progress=progress))
         return SimpleNamespace(state="done", result={}, problem=None)
 
     client: Any = SimpleNamespace(wait_for_task=wait_for_task)

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -475,20 +474,3 @@ def test_sending_tells_its_progress_from_the_first_second_to_the_answer(
     assert folders_module.index_by_server(client, "papers", documents, {}) == ("papers", 3)
     counts = [(step.stage, step.done) for step in steps]
     assert counts == [("send", 0), ("send", 1), ("send", 2), ("send", 3), ("server", 3)]
-
-
-def test_the_time_left_of_a_task_is_that_which_the_server_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[Progress] = []
-    monkeypatch.setattr(engine_module, "ProgressBars", lambda: nullcontext(shown.append))
-    known = {"stage": "train", "done": 1, "total": 4, "elapsed_s": 10.0, "eta_s": 30.0}
-    begun = {**known, "done": 0, "elapsed_s": 0.0, "eta_s": None}
-
-    def wait_for_task(id: str, *, timeout_s: float, on_progress: Any) -> Any:
-        for progress in (None, begun, known, known):
-            on_progress(SimpleNamespace(progress=progress))
-        return SimpleNamespace(state="done", result={"model": "v1"}, problem=None)
-
-    client: Any = SimpleNamespace(wait_for_task=wait_for_task)
-    task: Any = SimpleNamespace(id="t")
-    assert finished(client, task) == {"model": "v1"}
-    assert [(each.done, each.seconds_left) for each in shown] == [(0, None), (1, pytest.approx(30.0))]
