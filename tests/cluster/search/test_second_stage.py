@@ -12,6 +12,7 @@ import torch
 from support.cluster_checks import WORDS, require_same, sharded
 from support.fakes import HashingEncoder
 
+from dsearch.attention.late_interaction import FEATURES
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.search.search import ShardedSearch
@@ -44,6 +45,11 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
             stage.feature_weights.copy_(torch.randn(stage.feature_weights.shape, generator=generator) * 0.2)
         for head in (copy.deepcopy(food.head("v0")), Head(32, heads=2, rank=4, seed=1)):
             save_model(food.store, head.reranking(stage).eval(), parent="v0", record={})
+        # Neighbours of each document are summed in another order: copies of one text tie but for rounding.
+        without_neighbours = copy.deepcopy(stage)
+        without_neighbours.feature_weights.data[FEATURES.index("neighbours")] = 0.0
+        head = food.head("v0").reranking(without_neighbours)
+        save_model(food.store, head.eval(), parent="v0", record={})
         yield food
 
 
@@ -63,7 +69,7 @@ def shards(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         {"stages": 2, "highlight": True, "highlight_by": "meaning", "filter": {"even": {"eq": True}}},
         {"model": "v1", "explain": True, "limit": 30},
         {"model": "v2", "rerank_candidates": 9, "limit": 20, "explain": True},
-        {"model": "v1", "collapse": True, "explain": True, "limit": 30},
+        {"model": "v3", "collapse": True, "explain": True, "limit": 30},
         {"model": "v1", "stages": 1},
         {"model": "v1", "mode": "keyword"},
     ],
