@@ -11,8 +11,9 @@ from dsearch.attention_options import AttentionOptions
 from dsearch.cli import options
 from dsearch.cli.attention_output import draw_weights, show_attention, show_prediction
 from dsearch.cli.declared_options import with_options_of
+from dsearch.cli.engine import local_engine
 from dsearch.cli.output import check_picture
-from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.cli.session import print_json, say
 from dsearch.errors import InvalidRequest
 
 Queries = Annotated[
@@ -65,21 +66,17 @@ def attend(
     if heatmap is not None:
         check_picture(heatmap)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with opened_engine(home, readonly=True, **own) as (engine, _):
-        from dsearch.engine import GradientQuery, LayerOptions, attention_parts
-        from dsearch.engine.indexing.own_vectors import query_states
-
-        model = chosen.pop("model")
-        selected: Any = {"among": among, "exclude": exclude or []}
-        query = GradientQuery(
-            states=None if states is None else query_states(states),
-            texts=queries or None,
+    selected: Any = {"filter": options.filter_of(filter), "among": among, "exclude": exclude or []}
+    with local_engine(home, own, readonly=True) as engine:
+        answer = engine.attend(
+            collection,
+            queries or None,
+            vectors=states,
             ids=ids or None,
-            model=model,
-            filter=options.filter_of(filter),
-            options=LayerOptions(**chosen, **selected),
+            include=["parts"],
+            **selected,
+            **chosen,
         )
-        answer = attention_parts(engine.collection(collection), query, include={"parts"})
     if heatmap is not None and answer.head_weights is not None:
         rows = [
             dict(zip(line[:limit], heads.T.tolist(), strict=False))
@@ -127,18 +124,16 @@ def predict(
     if heatmap is not None:
         check_picture(heatmap)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with opened_engine(home, readonly=True, **own) as (engine, _):
-        from dsearch.engine.indexing.own_vectors import query_states
-
-        target = engine.collection(collection)
-        way = query_states(states) if states is not None else target.states_of(ids) if ids else names
-        answer = target.predict(
-            way,
+    selected: Any = {"filter": options.filter_of(filter), "among": among, "exclude": exclude or []}
+    with local_engine(home, own, readonly=True) as engine:
+        answer = engine.predict(
+            collection,
+            queries or None,
+            vectors=states,
+            ids=ids or None,
             field=field,
             evidence=limit,
-            filter=options.filter_of(filter),
-            among=among,
-            exclude=exclude or [],
+            **selected,
             **chosen,
         )
     if heatmap is not None:

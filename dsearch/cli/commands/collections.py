@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.engine import in_process, is_there, writing
+from dsearch.cli.engine import in_process, is_there, local_engine, writing
 from dsearch.cli.output import tell_prompts
-from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
+from dsearch.cli.session import as_json, print_json, say, typed
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, amount
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def show(
     json: options.AsJson = False,
 ) -> None:
     """Show a document: title, metadata and text."""
-    with opened_engine(home, readonly=True) as (engine, _):
-        document = engine.collection(collection).store.get(id)
+    with local_engine(home, readonly=True) as engine:
+        document = engine.get(collection, id)
     if json:
         print_json(asdict(document))
         return

@@ -12,8 +12,8 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
-from dsearch.cli.engine import finished, writing
-from dsearch.cli.session import opened_engine, print_json, say, show_outcome
+from dsearch.cli.engine import finished, local_engine, writing
+from dsearch.cli.session import print_json, say, show_outcome
 from dsearch.cli.training.output import answers_now, epochs_text, undo_line
 from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
 from dsearch.errors import Command, InvalidRequest, amount
@@ -33,12 +33,9 @@ def models(
     if context.invoked_subcommand is not None:
         context.obj = collection, home
         return
-    from dsearch.engine.calls import list_models
-
-    with opened_engine(home, readonly=True) as (engine, _):
-        target = engine.collection(collection)
-        listed = list_models(target)
-        history = target.store.model_history()
+    with local_engine(home, readonly=True) as engine:
+        listed = engine.models(collection)
+        history = engine.engine.collection(collection).store.model_history()
     if json:
         print_json(listed.models)
         return

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.engine import reading
+from dsearch.cli.engine import local_engine, reading
 from dsearch.cli.session import opened_engine, print_json, say, show_outcome, typed
 from dsearch.errors import Command, InvalidRequest, InvalidSource, amount
 
 if TYPE_CHECKING:
-    from dsearch.engine import Collection
     from dsearch.types import OwnJudgements
 
 judgements = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -75,8 +74,8 @@ def listed(
     if context.invoked_subcommand is not None:
         context.obj = collection, home
         return
-    with opened_engine(home, readonly=True) as (engine, _):
-        own = _own(engine.collection(collection), client)
+    with local_engine(home, readonly=True) as engine:
+        own = engine.own_judgements(collection, client_id=client)
     if json:
         print_json(asdict(own))
         return
@@ -105,8 +104,8 @@ def export(
     from dsearch.evaluation.judged_output import table_of, write_judged_data
 
     name, at = options.of_group(context, collection, home)
-    with opened_engine(at, readonly=True) as (engine, _):
-        own = _own(engine.collection(name), client)
+    with local_engine(at, readonly=True) as engine:
+        own = engine.own_judgements(name, client_id=client)
     count = sum(map(len, own.judgements.values()))
     if output is None:
         sys.stdout.write(table_of("jsonl" if json else "csv", own.queries, own.judgements))
@@ -204,12 +203,6 @@ def next_(
             f"{each.difference:4.0%}  {each.query}" + ("" if each.logged else "  (made from a document)")
         )
     say(f"{between} differ most on these; judge one with: {typed('judge', 'QUERY', 'ID', '-c', name)}")
-
-
-def _own(collection: Collection, client: str | None) -> OwnJudgements:
-    from dsearch.training.judging import own_judgements
-
-    return own_judgements(collection, None if client is None else f"client:{client}")
 
 
 def _nothing(collection: str) -> str:

@@ -56,7 +56,7 @@ def test_every_head_is_drawn_over_the_documents_that_are_shown(
         head_weights=weights,
     )
     drawn: list[Any] = []
-    monkeypatch.setattr("dsearch.engine.attention_parts", lambda *_, **__: answer)
+    monkeypatch.setattr("dsearch.engine.search.gradients.attention_parts", lambda *_, **__: answer)
     monkeypatch.setattr("dsearch.cli.commands.attend.draw_weights", lambda *of: drawn.append(of))
     assert dsearch("create", "t")[0] == 0
     path = tmp_path / "a.png"

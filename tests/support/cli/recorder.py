@@ -75,6 +75,8 @@ class Recorder:
         self.way = "by server" if by_server else "here"
         self.outside = MagicMock()
         self.refusal = ""  # of the last command
+        for source in {each.source for imported in _imports().values() for each in imported}:
+            importlib.import_module(source)  # all before anything is replaced, which would stay in them
         for module, imported in _imports().items():
             self._replace(importlib.import_module(module), imported, monkeypatch)
 
