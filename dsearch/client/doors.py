@@ -45,7 +45,7 @@ class Door(Generic[P, T]):
         self._method = method
         functools.update_wrapper(self, method)
         place = kind.place
-        self.__doc__ = f"{inspect.getdoc(kind)}\n\n`{place.method} {place.path}`"
+        self.__doc__ = f"{inspect.getdoc(kind)}\n\n`{place.method} {place.template}`"
         names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
         self._own = frozenset(names) if "options" in names else None
 

@@ -74,7 +74,7 @@ def request_of(call: Call[Any], content: Any = None, content_type: str | None = 
     """
     place = call.place
     values = _values(call)
-    path = place.path.format(**{name: quoted(values.pop(name)) for name in place.in_path})
+    path = place.template.format(**{name: quoted(values.pop(name)) for name in place.in_path})
     query = {name: values.pop(name) for name in place.query if name in values}
     if content is None and _has_body(call):
         error = InvalidDocument if isinstance(call, operations.UpdateMetadata) else InvalidRequest

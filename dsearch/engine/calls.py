@@ -1,12 +1,17 @@
-"""Calls that HTTP routes, the local client and the command line share: a collection in, a result out."""
+"""What calls about one collection do: a collection in, a result out, whoever was asked.
+
+`answer` carries out the declared calls of `ANSWERS`; the other functions have their parameters as well.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
 
+from dsearch import operations
 from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.releases import deletion_note
 from dsearch.engine.models.drafts import EXPIRY_S
@@ -14,6 +19,7 @@ from dsearch.engine.models.files import UNTRAINED, retired_part
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest, amount
+from dsearch.operations import Call
 from dsearch.results import (
     DeleteResult,
     DocumentPage,
@@ -30,6 +36,8 @@ from dsearch.search_options import MAX_LIMIT
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import parse_field, parse_filter
 from dsearch.types import Document
+
+T = TypeVar("T")
 
 MAX_MODELS = 10_000
 PAGE_CHARACTERS = 8 * 1024 * 1024
@@ -245,3 +253,33 @@ def add_head(collection: Collection, content: bytes, parent: str | None = None) 
     # Under a name of its own: the record of an uploaded head is not one of this engine's gate.
     version = collection.add_model(head, {"scope": "uploaded", "uploaded": record}, parent=parent)
     return ModelAdded(version, parent, collection.store.sequence)
+
+
+# ---- declared calls
+
+ANSWERS: dict[type[Call[Any]], Callable[..., Any]] = {
+    operations.DescribeCollection: Collection.describe,
+    operations.DeleteDocument: delete_document,
+    operations.DeleteDocuments: delete_documents,
+    operations.UpdateMetadata: change_metadata,
+    operations.ListDocuments: list_documents,
+    operations.CountFacets: count_facets,
+    operations.ListModels: list_models,
+    operations.Promote: promote,
+    operations.Rollback: rollback,
+    operations.RollbackRows: rollback_rows,
+    operations.DeleteModel: Collection.delete_model,
+}
+"""Functions whose parameters are a collection and the call's own fields."""
+
+
+def collection_of(call: Call[Any]) -> str:
+    """Return the name of the collection that a call is about: its path begins with it."""
+    return getattr(call, call.place.in_path[0])
+
+
+def answer(collection: Searchable, call: Call[T]) -> T:
+    """Carry out a call of `ANSWERS` on its collection; raises what its function raises."""
+    first = call.place.in_path[0]
+    own = {field.name: getattr(call, field.name) for field in fields(call) if field.name != first}  # type: ignore[arg-type]
+    return ANSWERS[type(call)](collection, **own)

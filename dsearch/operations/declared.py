@@ -32,7 +32,7 @@ class Place:
 
     Attributes:
         method: of HTTP.
-        path: of the URL, with the names of fields in braces.
+        path: of the URL, with the names of fields in braces; one with `:path` may have slashes.
         scope: what a key has to allow.
         query: fields that stand in the URL's query; the others make the body.
         renamed: fields that the body names otherwise.
@@ -54,7 +54,12 @@ class Place:
     @property
     def in_path(self) -> tuple[str, ...]:
         """Fields that stand in the path."""
-        return tuple(re.findall(r"\{(\w+)\}", self.path))
+        return tuple(re.findall(r"\{(\w+)(?::path)?\}", self.path))
+
+    @property
+    def template(self) -> str:
+        """The path as `str.format` takes it."""
+        return self.path.replace(":path}", "}")
 
 
 class Call(Generic[R_co]):

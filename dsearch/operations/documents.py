@@ -33,7 +33,7 @@ class Upsert(Call[WriteResult]):
     embeddings: Any = None
 
 
-@call("GET", "/v1/collections/{collection}/documents/{id}", query=("episode",))
+@call("GET", "/v1/collections/{collection}/documents/{id:path}", query=("episode",))
 class GetDocument(Call[Document]):
     """Return one document, read for the task `episode` if one is named."""
 
@@ -43,7 +43,7 @@ class GetDocument(Call[Document]):
     episode: str | None = None
 
 
-@call("DELETE", "/v1/collections/{collection}/documents/{id}", scope="write")
+@call("DELETE", "/v1/collections/{collection}/documents/{id:path}", scope="write")
 class DeleteDocument(Call[DeleteResult]):
     """Delete one document; gone from every later search on return."""
 
@@ -58,12 +58,12 @@ class DeleteDocuments(Call[DeleteResult]):
     collection: str
     _: KW_ONLY
     ids: Sequence[str] | None = None
-    filter: Mapping[str, Any] | None = None
+    filter: object | None = None
 
 
 @call(
     "PATCH",
-    "/v1/collections/{collection}/documents/{id}",
+    "/v1/collections/{collection}/documents/{id:path}",
     scope="write",
     renamed={"changes": "metadata"},
 )
@@ -83,7 +83,7 @@ class ListDocuments(Call[DocumentPage]):
     _: KW_ONLY
     limit: int = 100
     cursor: str | None = None
-    filter: Mapping[str, Any] | None = None
+    filter: object | None = None
 
 
 @call("POST", "/v1/collections/{collection}/facets", scope="read")
@@ -93,5 +93,5 @@ class CountFacets(Call[Facets]):
     collection: str
     fields: Sequence[str]
     _: KW_ONLY
-    filter: Mapping[str, Any] | None = None
+    filter: object | None = None
     limit: int = 10

@@ -19,9 +19,10 @@ from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from dsearch.encoder import QueryCache, prompts_of
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, calls
 from dsearch.engine.episodes import Episodes
 from dsearch.errors import DsearchError, amount
+from dsearch.operations import Call
 from dsearch.service.batching.worker import Worker
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady
@@ -183,6 +184,18 @@ class Service:
         if error is not None:
             _log.error("the service did not start", exc_info=error)
             raise NotReady("the encoder could not be loaded; the server's log says why")
+
+    async def answer(self, call: Call[T]) -> T:
+        """Carry out a declared call about one collection, which is held until it is done.
+
+        Raises:
+            DsearchError: what its function raises, see `dsearch/engine/calls.py`.
+            Overloaded, DeadlinePassed.
+        """
+        name = calls.collection_of(call)
+        if call.place.writes:
+            return await self.writing.run(self.catalogue.write(calls.answer, name, call))
+        return await self.read(self.catalogue.call(calls.answer, name, call))
 
     async def read(self, compute: Callable[[], T]) -> T:
         """The result of a read that needs neither encoder nor index.

@@ -17,6 +17,7 @@ from dsearch.client import Client, LocalEngine
 from dsearch.client.calls import Calls
 from dsearch.client.doors import Door
 from dsearch.client.local.handlers import HANDLERS
+from dsearch.engine import calls
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.operations import CALLS, GetDocument
 from dsearch.store.documents import validate
@@ -55,7 +56,7 @@ def same(one: Any, other: Any, place: str = "") -> None:
 
 
 def test_a_method_takes_what_its_call_declares() -> None:
-    assert {door.kind for door in DOORS.values()} == set(CALLS) == set(HANDLERS)
+    assert {door.kind for door in DOORS.values()} == set(CALLS) == {*HANDLERS, *calls.ANSWERS}
     for name, door in DOORS.items():
         parameters = [*inspect.signature(door).parameters.values()][1:]
         declared = [*inspect.signature(door.kind).parameters.values()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsearch import operations, results
 from dsearch.client.local.handlers import answers
 from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS, numbers
-from dsearch.engine import PassageOptions, calls, statistics
+from dsearch.engine import PassageOptions, statistics
 from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest, amount
 from dsearch.store import CheckedDocuments
@@ -38,11 +38,6 @@ def list_collections(local: LocalEngine, _: operations.ListCollections) -> list[
         except DsearchError:  # damaged: its next use reports it
             continue
     return infos
-
-
-@answers(operations.DescribeCollection)
-def describe_collection(local: LocalEngine, call: operations.DescribeCollection) -> results.CollectionInfo:
-    return local.engine.collection(call.name).describe()
 
 
 @answers(operations.ReadStatistics)
@@ -138,34 +133,6 @@ def get_document(local: LocalEngine, call: operations.GetDocument) -> Document:
     if call.episode is not None:
         local.episodes.add_reading("", call.episode, opened.name, call.id)
     return document
-
-
-@answers(operations.DeleteDocument)
-def delete_document(local: LocalEngine, call: operations.DeleteDocument) -> results.DeleteResult:
-    return calls.delete_document(local.engine.collection(call.collection), call.id)
-
-
-@answers(operations.DeleteDocuments)
-def delete_documents(local: LocalEngine, call: operations.DeleteDocuments) -> results.DeleteResult:
-    opened = local.engine.collection(call.collection)
-    return calls.delete_documents(opened, ids=call.ids, filter=call.filter)
-
-
-@answers(operations.UpdateMetadata)
-def update_metadata(local: LocalEngine, call: operations.UpdateMetadata) -> results.MetadataResult:
-    return calls.change_metadata(local.engine.collection(call.collection), call.id, call.changes)
-
-
-@answers(operations.ListDocuments)
-def list_documents(local: LocalEngine, call: operations.ListDocuments) -> results.DocumentPage:
-    opened = local.engine.collection(call.collection)
-    return calls.list_documents(opened, limit=call.limit, cursor=call.cursor, filter=call.filter)
-
-
-@answers(operations.CountFacets)
-def count_facets(local: LocalEngine, call: operations.CountFacets) -> results.Facets:
-    opened = local.engine.collection(call.collection)
-    return calls.count_facets(opened, call.fields, filter=call.filter, limit=call.limit)
 
 
 def _document(source: Document | Mapping[str, Any], embedding: list[float] | None = None) -> Document:

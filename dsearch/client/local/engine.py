@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dsearch.client.calls import Calls
 from dsearch.client.local.handlers import HANDLERS
 from dsearch.encoder import EncoderSource
-from dsearch.engine import SearchEngine
+from dsearch.engine import SearchEngine, calls
 from dsearch.engine.episodes import Episodes
 from dsearch.errors import InvalidRequest
 from dsearch.operations import Call
@@ -91,7 +91,10 @@ class LocalEngine(Calls):
 
     def run(self, call: Call[T], /) -> T:
         """Carry out a call and return its result."""
-        return HANDLERS[type(call)](self, call)
+        handler = HANDLERS.get(type(call))
+        if handler is None:
+            return calls.answer(self.engine.collection(calls.collection_of(call)), call)
+        return handler(self, call)
 
     def close(self) -> None:
         """Close the engine; safe to call twice."""

@@ -14,38 +14,12 @@ if TYPE_CHECKING:
     from dsearch.client.local.engine import LocalEngine
 
 
-@answers(operations.ListModels)
-def list_models(local: LocalEngine, call: operations.ListModels) -> results.Models:
-    return calls.list_models(local.engine.collection(call.collection))
-
-
-@answers(operations.Promote)
-def promote(local: LocalEngine, call: operations.Promote) -> results.PromotionResult:
-    return calls.promote(local.engine.collection(call.collection), call.version)
-
-
-@answers(operations.Rollback)
-def rollback(local: LocalEngine, call: operations.Rollback) -> results.PromotionResult:
-    return calls.rollback(local.engine.collection(call.collection))
-
-
-@answers(operations.RollbackRows)
-def rollback_rows(local: LocalEngine, call: operations.RollbackRows) -> results.RowsDropped:
-    opened = local.engine.collection(call.collection)
-    return calls.rollback_rows(opened, call.sequence)
-
-
 @answers(operations.Remember)
 def remember(local: LocalEngine, call: operations.Remember) -> results.MemoryResult:
     from dsearch.training import remember
 
     opened = local.engine.collection(call.collection)
     return remember(opened, call.queries, call.judgements, accept=call.accept)
-
-
-@answers(operations.DeleteModel)
-def delete_model(local: LocalEngine, call: operations.DeleteModel) -> None:
-    local.engine.collection(call.collection).delete_model(call.version)
 
 
 @answers(operations.ReadHead)

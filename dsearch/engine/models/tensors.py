@@ -250,7 +250,7 @@ def _empty_head(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
 def metadata_of(content: bytes) -> dict[str, str]:
     """The metadata of a safetensors file; ValueError if its header is not JSON."""
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return header.get("__metadata__", {})
+    return header.get("__metadata__") or {}  # null is none
 
 
 def request_of_file(path: Path) -> dict[str, Any]:

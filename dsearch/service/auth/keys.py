@@ -303,8 +303,7 @@ def _paths(scope: Scope) -> dict[str, re.Pattern[str]]:
     for kind in CALLS:
         place = kind.place
         if place.scope == scope and place.method != "GET":
-            # An id of a document may have slashes.
-            path = re.sub(r"\\{id\\}", ".+", re.escape(place.path))
+            path = re.sub(r"\\{\w+:path\\}", ".+", re.escape(place.path))
             paths.setdefault(place.method, []).append(re.sub(r"\\{\w+\\}", "[^/]+", path))
     return {method: re.compile("|".join(each), re.DOTALL) for method, each in paths.items()}
 

@@ -15,11 +15,12 @@ from dsearch.errors import (
     InvalidRequest,
     NotFound,
 )
-from dsearch.results import AliasSet
+from dsearch.operations import DropAlias, ListAliases, SetAlias
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.schemas.answers import AliasList
 from dsearch.service.schemas.documents import AliasRequest
 from dsearch.service.state import TheService
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import StrictRoute
@@ -27,15 +28,15 @@ from dsearch.service.wire.requests import StrictRoute
 router = APIRouter(prefix="/v1/aliases", tags=["collections"], route_class=StrictRoute)
 
 
-@router.get("", response_model=AliasList, responses=documented(CorruptData))
+@answers(router, ListAliases, response_model=AliasList, responses=documented(CorruptData))
 async def list_aliases(service: TheService) -> Response:
     """List every alias with its collection."""
     return json_answer({"aliases": await service.read(service.catalogue.aliases)})
 
 
-@router.put(
-    "/{alias}",
-    response_model=AliasSet,
+@answers(
+    router,
+    SetAlias,
     responses=documented(
         *(CollectionNotFound, InvalidRequest, CollectionExists, Conflict, CorruptData, Overloaded),
         *(InvalidJson, BodyTooLarge, UnsupportedMediaType, InsufficientStorage),
@@ -47,9 +48,9 @@ async def set_alias(alias: str, body: AliasRequest, service: TheService) -> Resp
     return json_answer(await service.writing.run(set_to))
 
 
-@router.delete(
-    "/{alias}",
-    status_code=204,
+@answers(
+    router,
+    DropAlias,
     responses=documented(NotFound, Conflict, CorruptData, InvalidRequest, Overloaded, InsufficientStorage),
 )
 async def delete_alias(alias: str, service: TheService) -> Response:

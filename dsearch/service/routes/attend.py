@@ -19,6 +19,7 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
+from dsearch.operations import Attend, Differentiate
 from dsearch.service.batching.attend import (
     MAX_JSON_VECTOR_BYTES,
     MAX_TENSOR_BYTES,
@@ -33,6 +34,7 @@ from dsearch.service.feedback import asker
 from dsearch.service.schemas.answers import AttendAnswer, VjpAnswer
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.state import TheService
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import (
     TENSOR_ANSWER,
     json_answer,
@@ -62,7 +64,7 @@ _PROBLEMS = documented(
 _REFUSED = documented(InvalidRequest, DimensionMismatch, AnswerTooLarge)
 
 
-@router.post("/attend", response_model=AttendAnswer, responses=TENSOR_ANSWER | _PROBLEMS | _REFUSED)
+@answers(router, Attend, response_model=AttendAnswer, responses=TENSOR_ANSWER | _PROBLEMS | _REFUSED)
 async def attend(collection: str, body: AttendRequest, request: Request, service: TheService) -> Response:
     """Compute attention for texts or query states: context, weights, scores and ids.
 
@@ -80,7 +82,7 @@ async def attend(collection: str, body: AttendRequest, request: Request, service
     return json_answer(attended_json(parts) | took)
 
 
-@router.post("/vjp", response_model=VjpAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
+@answers(router, Differentiate, response_model=VjpAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
 async def vjp(collection: str, body: VjpRequest, request: Request, service: TheService) -> Response:
     """Differentiate an answer of `attend`: repeat its request, with its stamp and your loss's gradient.
 

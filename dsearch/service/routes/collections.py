@@ -8,11 +8,13 @@ from fastapi import APIRouter, Response
 
 from dsearch.engine import PassageOptions
 from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
+from dsearch.operations import CreateCollection, DeleteCollection, DescribeCollection, ListCollections
 from dsearch.results import CollectionInfo
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.schemas.answers import CollectionList
 from dsearch.service.schemas.documents import CreateRequest
 from dsearch.service.state import TheService
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import StrictRoute
@@ -20,25 +22,21 @@ from dsearch.service.wire.requests import StrictRoute
 router = APIRouter(prefix="/v1/collections", tags=["collections"], route_class=StrictRoute)
 
 
-@router.get("", response_model=CollectionList)
+@answers(router, ListCollections, response_model=CollectionList)
 async def list_collections(service: TheService) -> Response:
     """List every collection, by name."""
     return json_answer({"collections": await service.read(service.catalogue.describe_all)})
 
 
-@router.get(
-    "/{collection}",
-    response_model=CollectionInfo,
-    responses=documented(CollectionNotFound, InvalidRequest),
-)
+@answers(router, DescribeCollection, responses=documented(CollectionNotFound, InvalidRequest))
 async def get_collection(collection: str, service: TheService) -> Response:
     """Describe a collection."""
     return json_answer(await service.read(partial(service.catalogue.describe, collection)))
 
 
-@router.put(
-    "/{collection}",
-    response_model=CollectionInfo,
+@answers(
+    router,
+    CreateCollection,
     responses=documented(InvalidRequest, InvalidJson, Conflict, EncoderUnavailable, Overloaded)
     | documented(BodyTooLarge, UnsupportedMediaType)
     | {201: {"model": CollectionInfo, "description": "It was made."}},
@@ -61,10 +59,8 @@ async def create_collection(
     return json_answer(described, 201 if created else 200)
 
 
-@router.delete(
-    "/{collection}",
-    status_code=204,
-    responses=documented(CollectionNotFound, InvalidRequest, Conflict, Overloaded),
+@answers(
+    router, DeleteCollection, responses=documented(CollectionNotFound, InvalidRequest, Conflict, Overloaded)
 )
 async def delete_collection(collection: str, service: TheService) -> Response:
     """Delete a collection with everything in it, once the requests that use it have ended."""

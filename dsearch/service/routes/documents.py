@@ -14,7 +14,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from dsearch.engine import calls
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
@@ -28,7 +27,15 @@ from dsearch.errors import (
     InvalidRequest,
     amount,
 )
-from dsearch.results import DeleteResult, DocumentPage, MetadataResult, WriteResult
+from dsearch.operations import (
+    DeleteDocument,
+    DeleteDocuments,
+    GetDocument,
+    ListDocuments,
+    UpdateMetadata,
+    Upsert,
+)
+from dsearch.results import WriteResult
 from dsearch.service.batching.ingest import StreamCounts, blocks
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
@@ -37,6 +44,7 @@ from dsearch.service.schemas.answers import public_document, public_metadata
 from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.error_bound import BoundedErrors
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body
@@ -96,9 +104,9 @@ class ListParameters(RequestModel):
     )
 
 
-@router.put(
-    "",
-    response_model=WriteResult,
+@answers(
+    router,
+    Upsert,
     openapi_extra={"requestBody": _BODY},
     responses=documented(
         CollectionNotFound, InvalidDocument, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType
@@ -156,26 +164,18 @@ async def _upsert_stream(collection: str, request: Request, service: Service) ->
     return json_answer(ingest.written())
 
 
-@router.get(
-    "", response_model=DocumentPage, responses=documented(CollectionNotFound, InvalidCursor, InvalidRequest)
-)
+@answers(router, ListDocuments, responses=documented(CollectionNotFound, InvalidCursor, InvalidRequest))
 async def list_documents(
     collection: str, service: TheService, parameters: Annotated[ListParameters, Query()]
 ) -> Response:
     """List documents by id. Pages are shorter than `limit` if texts are long; follow `next`."""
     tree = tree_of(parameters.filter)
-    read = service.catalogue.call(
-        calls.list_documents, collection, limit=parameters.limit, cursor=parameters.cursor, filter=tree
-    )
-    page: DocumentPage = await service.read(read)
+    asked = ListDocuments(collection, limit=parameters.limit, cursor=parameters.cursor, filter=tree)
+    page = await service.answer(asked)
     return json_answer(replace(page, documents=[public_document(each) for each in page.documents]))
 
 
-@router.get(
-    "/{id:path}",
-    response_model=Document,
-    responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest),
-)
+@answers(router, GetDocument, responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest))
 async def get_document(
     collection: str, id: str, request: Request, service: TheService, episode: EpisodeParameter = None
 ) -> Response:
@@ -191,9 +191,9 @@ async def get_document(
     return json_answer(public_document(document))
 
 
-@router.delete(
-    "/{id:path}",
-    response_model=DeleteResult,
+@answers(
+    router,
+    DeleteDocument,
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest, Conflict, Overloaded),
 )
 async def delete_document(collection: str, id: str, service: TheService) -> Response:
@@ -201,7 +201,7 @@ async def delete_document(collection: str, id: str, service: TheService) -> Resp
 
     Shards of a cluster answer with their release until the next publishing: `note` says so.
     """
-    deleted = await service.writing.run(service.catalogue.write(calls.delete_document, collection, id))
+    deleted = await service.answer(DeleteDocument(collection, id))
     return json_answer({"sequence": deleted.sequence, "deleted": deleted.deleted, "note": deleted.note})
 
 
@@ -214,23 +214,22 @@ def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> Write
 _BODIES = documented(InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType, Conflict, Overloaded)
 
 
-@router.post("/delete", response_model=DeleteResult, responses=documented(CollectionNotFound) | _BODIES)
+@answers(router, DeleteDocuments, responses=documented(CollectionNotFound) | _BODIES)
 async def delete_documents(collection: str, body: DeleteRequest, service: TheService) -> Response:
     """Delete the documents of these ids, or those that match a filter; gone on return.
 
     Shards of a cluster answer with their release until the next publishing: `note` says so.
     """
-    delete = service.catalogue.write(calls.delete_documents, collection, ids=body.ids, filter=body.tree())
-    return json_answer(await service.writing.run(delete))
+    asked = DeleteDocuments(collection, ids=body.ids, filter=body.tree())
+    return json_answer(await service.answer(asked))
 
 
-@router.patch(
-    "/{id:path}",
-    response_model=MetadataResult,
+@answers(
+    router,
+    UpdateMetadata,
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidDocument) | _BODIES,
 )
 async def change_metadata(collection: str, id: str, body: PatchRequest, service: TheService) -> Response:
     """Change part of a document's metadata (JSON Merge Patch, RFC 7396); its text and embedding stay."""
-    change = service.catalogue.write(calls.change_metadata, collection, id, body.metadata)
-    result: MetadataResult = await service.writing.run(change)
+    result = await service.answer(UpdateMetadata(collection, id, body.metadata))
     return json_answer(replace(result, metadata=public_metadata(result.metadata)))

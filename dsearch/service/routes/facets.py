@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from dsearch.engine import calls
 from dsearch.errors import CollectionNotFound, InvalidRequest
+from dsearch.operations import CountFacets
 from dsearch.results import Facets
 from dsearch.service.errors import BodyTooLarge, InvalidJson, UnsupportedMediaType
 from dsearch.service.schemas.documents import (
@@ -19,6 +19,7 @@ from dsearch.service.schemas.documents import (
 )
 from dsearch.service.schemas.search import FilterText, tree_of
 from dsearch.service.state import Service, TheService
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import RequestModel, StrictRoute
@@ -37,9 +38,9 @@ class FacetsParameters(RequestModel):
     limit: FacetValues = Field(10, description="values of each field, the most frequent first")
 
 
-@router.post(
-    "",
-    response_model=Facets,
+@answers(
+    router,
+    CountFacets,
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType),
 )
 async def count_facets(collection: str, body: FacetsRequest, service: TheService) -> Response:
@@ -58,5 +59,4 @@ async def count_facets_by_url(
 async def _counted(
     service: Service, collection: str, fields: list[str], tree: Filter | None, limit: int
 ) -> Response:
-    count = service.catalogue.call(calls.count_facets, collection, fields, filter=tree, limit=limit)
-    return json_answer(await service.read(count))
+    return json_answer(await service.answer(CountFacets(collection, fields, filter=tree, limit=limit)))

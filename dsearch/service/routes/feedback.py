@@ -17,23 +17,25 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
+from dsearch.operations import FindQueriesToJudge, ReadOwnJudgements, RecordFeedback, ReportOutcome
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnknownQuery, UnsupportedMediaType
 from dsearch.service.feedback import Feedback, asker, record_outcome
 from dsearch.service.schemas.feedback import Events, Name, OutcomeRequest
 from dsearch.service.schemas.search import Version
 from dsearch.service.state import TheService
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
 from dsearch.store import FeedbackFull
-from dsearch.types import CLIENT, FeedbackResult, OwnJudgements, QueriesToJudge
+from dsearch.types import CLIENT, OwnJudgements, QueriesToJudge
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["feedback"], route_class=StrictRoute)
 
 
-@router.post(
-    "/feedback",
-    response_model=FeedbackResult,
+@answers(
+    router,
+    RecordFeedback,
     responses=documented(
         CollectionNotFound, UnknownQuery, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge
     )
@@ -71,11 +73,7 @@ class SuggestionsParameters(JudgementsParameters):
     )
 
 
-@router.get(
-    "/judgements",
-    response_model=OwnJudgements,
-    responses=documented(CollectionNotFound, InvalidRequest, CorruptData),
-)
+@answers(router, ReadOwnJudgements, responses=documented(CollectionNotFound, InvalidRequest, CorruptData))
 async def own_judgements(
     collection: str,
     request: Request,
@@ -97,9 +95,9 @@ async def own_judgements(
     return json_answer(await service.read(read))
 
 
-@router.get(
-    "/judgements/next",
-    response_model=QueriesToJudge,
+@answers(
+    router,
+    FindQueriesToJudge,
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, CorruptData),
 )
 async def next_to_judge(
@@ -128,9 +126,9 @@ def _person(request: Request, client_id: str | None) -> str | None:
     return asker(request) or (CLIENT + client_id if client_id else None)
 
 
-@router.post(
-    "/outcomes",
-    response_model=FeedbackResult,
+@answers(
+    router,
+    ReportOutcome,
     responses=documented(
         CollectionNotFound, UnknownEpisode, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge
     )

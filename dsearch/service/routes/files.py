@@ -8,10 +8,12 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from dsearch.errors import CollectionNotFound, Conflict, InsufficientStorage, InvalidRequest
+from dsearch.operations import AddFiles
 from dsearch.results import Task
 from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
 from dsearch.service.state import TheService
 from dsearch.service.tasks.store import StoredTask
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.form import MULTIPART, boundary_of, files_of_form
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
@@ -39,10 +41,9 @@ _BODY = {
 }
 
 
-@router.post(
-    "/{collection}/files",
-    status_code=202,
-    response_model=Task,
+@answers(
+    router,
+    AddFiles,
     openapi_extra={"requestBody": _BODY},
     responses=documented(CollectionNotFound, InvalidRequest, Conflict)
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, InsufficientStorage)

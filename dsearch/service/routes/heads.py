@@ -15,11 +15,13 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
+from dsearch.operations import AddDraft, DropDraft, ReadDraft
 from dsearch.results import DraftAdded
 from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
 from dsearch.service.routes.models import AddParameters, head_body
 from dsearch.service.state import TheService
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import (
     TENSORS,
     json_answer,
@@ -31,10 +33,10 @@ router = APIRouter(prefix="/v1/collections/{collection}", tags=["attention"], ro
 _BODY: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
 
 
-@router.post(
-    "/heads",
+@answers(
+    router,
+    AddDraft,
     status_code=201,
-    response_model=DraftAdded,
     openapi_extra={"requestBody": {"required": True, "content": _BODY}},
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded),
@@ -56,7 +58,7 @@ async def add_draft(
     return json_answer(await service.read(add), 201)
 
 
-@router.delete("/heads/{draft}", status_code=204, responses=documented(CollectionNotFound, InvalidRequest))
+@answers(router, DropDraft, responses=documented(CollectionNotFound, InvalidRequest))
 async def drop_draft(collection: str, draft: str, request: Request, service: TheService) -> Response:
     """Forget a draft head; one that is gone already is no error."""
 
@@ -68,8 +70,9 @@ async def drop_draft(collection: str, draft: str, request: Request, service: The
     return Response(status_code=204)
 
 
-@router.get(
-    "/heads/{draft}",
+@answers(
+    router,
+    ReadDraft,
     response_class=Response,
     responses={200: {"content": _BODY, "description": "its tensors"}}
     | documented(CollectionNotFound, InvalidRequest, Gone),

@@ -7,11 +7,13 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from dsearch.errors import EncoderUnavailable, NotFound
+from dsearch.operations import Ready
 from dsearch.service.errors import NotReady
 from dsearch.service.schemas.answers import Health
 from dsearch.service.state import TheService
 from dsearch.service.telemetry.metrics import MEDIA_TYPE
 from dsearch.service.wire import problems
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer
 
 router = APIRouter(tags=["health"])
@@ -23,7 +25,7 @@ async def healthz() -> Response:
     return json_answer({"status": "ok"})
 
 
-@router.get("/readyz", response_model=Health, responses=problems.documented(NotReady, EncoderUnavailable))
+@answers(router, Ready, response_model=Health, responses=problems.documented(NotReady, EncoderUnavailable))
 async def readyz(service: TheService) -> Response:
     """Report readiness for searches."""
     service.require_ready()

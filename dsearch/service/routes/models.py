@@ -21,7 +21,19 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.results import MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped, Task
+from dsearch.operations import (
+    AddModel,
+    DeleteModel,
+    JudgeModel,
+    ListModels,
+    Promote,
+    ReadHead,
+    Remember,
+    Rollback,
+    RollbackRows,
+    SaveModel,
+)
+from dsearch.results import MemoryResult
 from dsearch.service.error_texts import public_record
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
@@ -29,6 +41,7 @@ from dsearch.service.schemas.search import Version
 from dsearch.service.schemas.tasks import JudgeRequest, RememberRequest, RowsRequest, SaveRequest
 from dsearch.service.state import Service, TheService
 from dsearch.service.tasks.store import StoredTask
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body
 from dsearch.service.wire.requests import (
@@ -42,54 +55,50 @@ from dsearch.service.wire.requests import (
 router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)
 
 
-@router.get("", response_model=Models, responses=documented(CollectionNotFound, InvalidRequest))
+@answers(router, ListModels, responses=documented(CollectionNotFound, InvalidRequest))
 async def list_models(collection: str, service: TheService) -> Response:
     """List every version with its record; v0 is the untrained one."""
-
-    models: Models = await service.read(service.catalogue.call(calls.list_models, collection))
+    models = await service.answer(ListModels(collection))
     public = [replace(model, record=public_record(model.record)) for model in models.models]
     return json_answer(replace(models, models=public))
 
 
-@router.post(
-    "/{version}/promote",
-    response_model=PromotionResult,
+@answers(
+    router,
+    Promote,
     responses=documented(
         CollectionNotFound, ModelNotFound, Gone, InvalidRequest, Conflict, CorruptData, Overloaded
     ),
 )
 async def promote_model(collection: str, version: str, service: TheService) -> Response:
     """Make a version live. Nothing is rebuilt; to undo it, promote `previous`."""
-    change = service.catalogue.write(calls.promote, collection, version)
-    return json_answer(await service.writing.run(change))
+    return json_answer(await service.answer(Promote(collection, version)))
 
 
-@router.post(
-    "/rollback",
-    response_model=PromotionResult,
+@answers(
+    router,
+    Rollback,
     responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
 )
 async def rollback_model(collection: str, service: TheService) -> Response:
     """Make the previously live version live again."""
-    change = service.catalogue.write(calls.rollback, collection)
-    return json_answer(await service.writing.run(change))
+    return json_answer(await service.answer(Rollback(collection)))
 
 
-@router.post(
-    "/rollback-rows",
-    response_model=RowsDropped,
+@answers(
+    router,
+    RollbackRows,
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, CorruptData, BodyTooLarge)
     | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
 async def rollback_rows(collection: str, body: RowsRequest, service: TheService) -> Response:
     """Drop the rows of the query memory that later operations wrote; versions stay."""
-    drop = service.catalogue.write(calls.rollback_rows, collection, body.sequence)
-    return json_answer(await service.writing.run(drop))
+    return json_answer(await service.answer(RollbackRows(collection, body.sequence)))
 
 
-@router.post(
-    "/remember",
-    response_model=MemoryResult,
+@answers(
+    router,
+    Remember,
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge)
     | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
@@ -118,15 +127,14 @@ def _remember(
     return remember(collection, queries, judgements, accept=accept, key=key)
 
 
-@router.delete(
-    "/{version}",
-    status_code=204,
+@answers(
+    router,
+    DeleteModel,
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, Conflict, Overloaded),
 )
 async def delete_model(collection: str, version: str, service: TheService) -> Response:
     """Delete a version that is not live. What was trained from it goes on with its parent."""
-
-    await service.writing.run(service.catalogue.write(Collection.delete_model, collection, version))
+    await service.answer(DeleteModel(collection, version))
     return Response(status_code=204)
 
 
@@ -143,8 +151,9 @@ class AddParameters(RequestModel):
     )
 
 
-@router.get(
-    "/{version}/head",
+@answers(
+    router,
+    ReadHead,
     response_class=Response,
     responses=documented(CollectionNotFound, ModelNotFound, Gone, InvalidRequest, CorruptData)
     | {200: {"content": _BYTES, "description": "The head's tensors."}},
@@ -159,10 +168,10 @@ async def get_head(collection: str, version: str, service: TheService) -> Respon
     return Response(await service.read(read), media_type=TENSORS)
 
 
-@router.post(
-    "",
+@answers(
+    router,
+    AddModel,
     status_code=201,
-    response_model=ModelAdded,
     openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, InsufficientStorage),
@@ -180,14 +189,12 @@ async def add_model(
     return json_answer(await service.writing.run(add), 201)
 
 
-@router.post(
-    "/save",
-    status_code=202,
-    response_model=Task,
+@answers(
+    router,
+    SaveModel,
     openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
-    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, InsufficientStorage)
-    | {202: {"model": Task, "description": "It was taken on; `Location` leads to it."}},
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
 async def save_model(collection: str, request: Request, service: TheService) -> Response:
     """Judge a model that was trained elsewhere, and promote it if the evidence shows that it is better.
@@ -229,15 +236,13 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 
-@router.post(
-    "/{version}/judge",
-    status_code=202,
-    response_model=Task,
+@answers(
+    router,
+    JudgeModel,
     responses=documented(
         CollectionNotFound, ModelNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData
     )
-    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded)
-    | {202: {"model": Task, "description": "It was taken on; `Location` leads to it."}},
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded),
 )
 async def judge_model(collection: str, version: str, body: JudgeRequest, service: TheService) -> Response:
     """Judge a version that was kept without a verdict, and promote it if the scores show that it is better.

@@ -22,6 +22,7 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
+from dsearch.operations import FindSimilar, Predict, Search, SearchBatch
 from dsearch.service.batching.search import Searches, by_vectors
 from dsearch.service.batching.search import predict as prediction_of
 from dsearch.service.collections import Catalogue
@@ -37,6 +38,7 @@ from dsearch.service.schemas.search import (
     SearchRequest,
 )
 from dsearch.service.state import Service, TheService
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer, new_id
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import StrictRoute
@@ -63,7 +65,7 @@ _QUESTIONS = (
 _VECTORS = documented(InvalidRequest, DimensionMismatch)
 
 
-@router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS | _VECTORS)
+@answers(router, Search, response_model=SearchAnswer, responses=_QUESTIONS | _VECTORS)
 async def search(collection: str, body: SearchRequest, request: Request, service: TheService) -> Response:
     """Search for the documents that a query attends to most."""
     if body.vector is None:
@@ -84,11 +86,7 @@ async def search_by_url(
     return await _search(collection, parameters.query, parameters, asker(request), service)
 
 
-@router.post(
-    "/search/batch",
-    response_model=BatchAnswer,
-    responses=_QUESTIONS | _VECTORS,
-)
+@answers(router, SearchBatch, response_model=BatchAnswer, responses=_QUESTIONS | _VECTORS)
 async def search_batch(
     collection: str, body: BatchRequest, request: Request, service: TheService
 ) -> Response:
@@ -107,8 +105,9 @@ async def search_batch(
     return json_answer({"took_ms": took_ms, "results": answers})
 
 
-@router.post(
-    "/predict",
+@answers(
+    router,
+    Predict,
     response_model=PredictAnswer,
     responses=_QUESTIONS | documented(InvalidRequest, DimensionMismatch),
 )
@@ -152,8 +151,9 @@ def _ms_since(started: float) -> float:
     return round((time.perf_counter() - started) * 1000, 3)
 
 
-@router.post(
-    "/similar",
+@answers(
+    router,
+    FindSimilar,
     response_model=SearchAnswer,
     responses=documented(CollectionNotFound, DocumentNotFound, ModelNotFound, EncoderMismatch, Conflict)
     | documented(InvalidRequest, DimensionMismatch, InvalidCursor, InvalidJson, Gone)

@@ -14,7 +14,17 @@ from starlette.concurrency import run_in_threadpool
 
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import CollectionNotFound, Conflict, InvalidRequest, NotFound
-from dsearch.results import Task, TaskPage
+from dsearch.operations import (
+    CancelTask,
+    Compact,
+    Evaluate,
+    ListTasks,
+    Migrate,
+    ReadTask,
+    Refresh,
+    Train,
+    Tune,
+)
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.schemas.tasks import (
     EvaluateRequest,
@@ -26,6 +36,7 @@ from dsearch.service.schemas.tasks import (
 )
 from dsearch.service.state import Service, TheService
 from dsearch.service.tasks.store import TaskEvent, TaskKind, TaskNotFound
+from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import StrictRoute
@@ -35,15 +46,11 @@ _LOOK_EVERY_S = 0.2
 _HEARTBEAT_S = 15.0
 
 router = APIRouter(prefix="/v1", tags=["tasks"], route_class=StrictRoute)
-_TAKEN = documented(CollectionNotFound, InvalidRequest, Overloaded) | {
-    202: {"model": Task, "description": "It was taken on; `Location` leads to it."}
-}
+_TAKEN = documented(CollectionNotFound, InvalidRequest, Overloaded)
 _GIVEN = documented(BodyTooLarge, UnsupportedMediaType, InvalidJson)
 
 
-@router.post(
-    "/collections/{collection}/train", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
-)
+@answers(router, Train, responses=_TAKEN | _GIVEN)
 async def train_model(collection: str, body: TrainRequest, service: TheService) -> Response:
     """Train a new model version, and promote it if held-out queries show that it is better."""
     request = body.to_dict()
@@ -57,9 +64,7 @@ async def train_model(collection: str, body: TrainRequest, service: TheService) 
     return await _take_on(service, "train", collection, request)
 
 
-@router.post(
-    "/collections/{collection}/tune", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
-)
+@answers(router, Tune, responses=_TAKEN | _GIVEN)
 async def tune_search(collection: str, body: TuneRequest, service: TheService) -> Response:
     """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
 
@@ -68,20 +73,13 @@ async def tune_search(collection: str, body: TuneRequest, service: TheService) -
     return await _take_on(service, "tune", collection, body.to_dict())
 
 
-@router.post(
-    "/collections/{collection}/evaluate",
-    status_code=202,
-    responses=_TAKEN | _GIVEN,
-    response_model=Task,
-)
+@answers(router, Evaluate, responses=_TAKEN | _GIVEN)
 async def evaluate_collection(collection: str, body: EvaluateRequest, service: TheService) -> Response:
     """Score dense, keyword, hybrid and trained search on judgements, side by side."""
     return await _take_on(service, "evaluate", collection, body.to_dict())
 
 
-@router.post(
-    "/collections/{collection}/refresh", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
-)
+@answers(router, Refresh, responses=_TAKEN | _GIVEN)
 async def refresh_collection(
     collection: str, service: TheService, body: RefreshRequest | None = None
 ) -> Response:
@@ -95,7 +93,7 @@ async def refresh_collection(
     return await _take_on(service, "refresh", collection, options)
 
 
-@router.post("/collections/{collection}/compact", status_code=202, responses=_TAKEN, response_model=Task)
+@answers(router, Compact, responses=_TAKEN)
 async def compact_collection(collection: str, service: TheService) -> Response:
     """Compact the files, and make deleted and replaced data unreadable: no file contains it afterwards.
 
@@ -107,12 +105,7 @@ async def compact_collection(collection: str, service: TheService) -> Response:
     return await _take_on(service, "compact", collection, {})
 
 
-@router.post(
-    "/collections/{collection}/migrate",
-    status_code=202,
-    responses=_TAKEN | _GIVEN | documented(Conflict),
-    response_model=Task,
-)
+@answers(router, Migrate, responses=_TAKEN | _GIVEN | documented(Conflict))
 async def migrate_collection(
     collection: str, service: TheService, body: MigrateRequest | None = None
 ) -> Response:
@@ -129,7 +122,7 @@ async def migrate_collection(
     return await _take_on(service, "migrate", collection, {})
 
 
-@router.get("/tasks", response_model=TaskPage, responses=documented(InvalidRequest))
+@answers(router, ListTasks, responses=documented(InvalidRequest))
 async def list_tasks(service: TheService, parameters: Annotated[TaskParameters, Query()]) -> Response:
     """List tasks, the latest first; a thousand ended ones are stored."""
     before = None if parameters.cursor is None else int(parameters.cursor)
@@ -148,13 +141,13 @@ async def list_tasks(service: TheService, parameters: Annotated[TaskParameters, 
     )
 
 
-@router.get("/tasks/{id}", response_model=Task, responses=documented(TaskNotFound))
+@answers(router, ReadTask, responses=documented(TaskNotFound))
 async def get_task(id: str, service: TheService) -> Response:
     """Return a task: its state, progress, remaining time, and its result or problem."""
     return json_answer((await service.read(partial(service.tasks.store.get, id))).to_dict())
 
 
-@router.delete("/tasks/{id}", response_model=Task, responses=documented(TaskNotFound))
+@answers(router, CancelTask, responses=documented(TaskNotFound))
 async def cancel_task(id: str, service: TheService) -> Response:
     """Cancel a task. A running one ends within seconds; its partial work is dropped."""
     return json_answer((await service.finish(partial(service.tasks.cancel, id))).to_dict())

@@ -27,7 +27,7 @@ def documents_of_tensors(body: bytes) -> tuple[Any, Float[np.ndarray, "documents
     try:
         tensors = load(body)
         size = int.from_bytes(body[:8], "little")
-        described = parse(body[8 : 8 + size]).get("__metadata__", {})
+        described = parse(body[8 : 8 + size]).get("__metadata__") or {}
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(f"not a safetensors file ({error}); {_EXPECTED}") from None
     embeddings, written = tensors.get("embeddings"), described.get("documents")

@@ -12,6 +12,7 @@ from support.service.tasks import ended
 import dsearch.training
 from dsearch.engine import MAX_HEADS, Collection, calls
 from dsearch.errors import Conflict
+from dsearch.operations import Promote, Rollback, RollbackRows
 from dsearch.results import MemoryResult, PromotionResult, RowsDropped
 from dsearch.service.routes.models import largest_head_bytes
 from dsearch.service.tasks.manager import TaskWork
@@ -30,16 +31,17 @@ def reached(monkeypatch: pytest.MonkeyPatch, papers: Collection) -> dict[str, An
         "remember": MemoryResult("v1", "v0", 1, 1, {}, 9),
     }
 
-    def put_in(name: str, owner: Any) -> None:
+    def answer_of(name: str) -> Any:
         def call(collection: Collection, *args: Any, **options: Any) -> Any:
             assert collection.name == "papers"
             given[name] = (args, options)
             return results[name]
 
-        monkeypatch.setattr(owner, name, call)
+        return call
 
-    for name in results:
-        put_in(name, dsearch.training if name == "remember" else calls)
+    monkeypatch.setattr(dsearch.training, "remember", answer_of("remember"))
+    for kind, name in ((Promote, "promote"), (Rollback, "rollback"), (RollbackRows, "rollback_rows")):
+        monkeypatch.setitem(calls.ANSWERS, kind, answer_of(name))
     return given
 
 
@@ -47,15 +49,13 @@ def test_versions_are_promoted_and_rolled_back(client: TestClient, reached: dict
     answer = client.post(f"{URL}/v1/promote")
     assert answer.json() == {"model": "v1", "previous": "v0", "sequence": 7}
     assert client.post(f"{URL}/rollback").json()["model"] == "v0"
-    assert (reached["promote"], reached["rollback"]) == ((("v1",), {}), ((), {}))
+    assert (reached["promote"], reached["rollback"]) == (((), {"version": "v1"}), ((), {}))
 
 
-def test_rows_are_dropped_by_sequence_or_by_source_and_key(
-    client: TestClient, reached: dict[str, Any]
-) -> None:
+def test_rows_are_dropped_by_sequence(client: TestClient, reached: dict[str, Any]) -> None:
     answer = client.post(f"{URL}/rollback-rows", json={"sequence": 5})
     assert answer.json() == {"dropped": 1, "remaining": 2, "sequence": 9}
-    assert reached["rollback_rows"] == ((5,), {})
+    assert reached["rollback_rows"] == ((), {"sequence": 5})
 
 
 def test_remembered_queries_begin_a_memory_only_where_it_is_accepted(

@@ -46,6 +46,14 @@ def test_any_shape_gets_an_answer(
         require_an_answer(answer)
 
 
+@pytest.mark.parametrize(("method", "route"), ROUTES)
+def test_metadata_may_be_null(client: TestClient, papers: Collection, method: str, route: str) -> None:
+    sent = body({"__metadata__": None}, b"")
+    answer = client.request(method, f"/v1/collections/papers/{route}", content=sent, headers=HEADERS)
+    assert answer.status_code == 422, answer.text
+    require_an_answer(answer)
+
+
 SIZES = st.integers(0, 3) | st.sampled_from([32, 2**31, 2**62, 2**63, 2**64 - 1, -1, 1.5, "1", None])
 
 

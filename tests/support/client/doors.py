@@ -32,7 +32,8 @@ from dsearch.types import Stamp
 URL = "http://search.example"
 OPERATIONS = [name for name in dir(Calls) if not name.startswith("_")]
 WORK = {  # what does the work of an engine in this process, by the module that it is looked up in
-    "dsearch.client.local.documents": ("calls", "embedding_problems", "statistics"),
+    "dsearch.client.local.documents": ("embedding_problems", "statistics"),
+    "dsearch.client.local.engine": ("calls",),
     "dsearch.client.local.models": ("calls",),
     "dsearch.client.local.search": ("impression_of",),
     "dsearch.client.local.tasks": ("compact_collection", "store_files"),
