@@ -62,8 +62,15 @@ class SearchKeywords(TypedDict, total=False):
     collapse: bool
     diversity: float
     sort: str | None
-    fields: str | None
+    fields: str | Sequence[str] | None
     typos: bool
+
+
+def joined_names(names: object) -> object:
+    """Return a list of names as one text with commas between, anything else as it is."""
+    if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
+        return ",".join(names)
+    return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,11 @@ No answer over HTTP shows it, and no field or filter names it but a deletion's.
 """
 
 
+def id_text(id: object) -> object:
+    """Return the id of a document as text where it is given as an integer, as it is otherwise."""
+    return str(id) if isinstance(id, int) and not isinstance(id, bool) else id
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One retrievable text. `value` is an optional number or vector that attention can pool."""

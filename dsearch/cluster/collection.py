@@ -26,7 +26,7 @@ from dsearch.engine.search.arrangement import OWN, absent_fields
 from dsearch.errors import Command, DsearchError, NotInCluster, ShardsMissing
 from dsearch.search_options import SearchOptions
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
-from dsearch.store.filters.parse import parse_filter
+from dsearch.store.filters.parse import filter_of
 from dsearch.types import Mode, SearchResult
 
 # Encodes elsewhere: collection, texts, mode, model, whether tokens are wanted.
@@ -172,8 +172,9 @@ class ShardedCollection:
             try:
                 search = ShardedSearch(release, shards, self._supported_head, self._encode)
                 results = search.search(queries, model, options, vectors)
-                if options.filter is not None and not any(result.hits for result in results):
-                    refuse_misspelt(self.store, compared_fields(parse_filter(options.filter)), "filter")
+                tree = filter_of(options.filter)
+                if tree is not None and not any(result.hits for result in results):
+                    refuse_misspelt(self.store, compared_fields(tree), "filter")
                 hits = [hit for result in results for hit in result.hits]
                 refuse_misspelt(self.store, absent_fields(hits, options.fields), "fields", also=OWN)
                 return results

@@ -34,7 +34,7 @@ from dsearch.results import (
 )
 from dsearch.search_options import MAX_LIMIT
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
-from dsearch.store.filters.parse import parse_field, parse_filter
+from dsearch.store.filters.parse import filter_of, parse_field
 from dsearch.types import Document
 
 T = TypeVar("T")
@@ -132,8 +132,8 @@ def count_facets(
     store = collection.store
     facets = {field: list(store.facets(field, filter, limit)) for field in fields}
     documents = store.count(filter).documents
-    if not documents and filter is not None:
-        refuse_misspelt(store, compared_fields(parse_filter(filter)), "filter")
+    if not documents and (tree := filter_of(filter)) is not None:
+        refuse_misspelt(store, compared_fields(tree), "filter")
     refuse_misspelt(store, [parse_field(field) for field, values in facets.items() if not values], "fields")
     return Facets(documents, facets)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dsearch.store.documents.validate import CheckedDocuments, refusal, validate_name
 from dsearch.store.feedback.records import Event, Impression
 from dsearch.store.feedback.store import FeedbackFull, FeedbackStore, Page, StoredEvents
-from dsearch.store.filters.parse import Filter, parse_filter
+from dsearch.store.filters.parse import Filter, filter_of, parse_filter
 from dsearch.store.folders import collection_names, delete_collection
 from dsearch.store.records import (
     BackupReport,
@@ -56,6 +56,7 @@ __all__ = [
     "WriteReceipt",
     "collection_names",
     "delete_collection",
+    "filter_of",
     "parse_filter",
     "refusal",
     "validate_name",

@@ -19,7 +19,7 @@ from dsearch.results import FacetValue
 from dsearch.store.documents import judged, passages, read, registry
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters import matching
-from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter, value_at
+from dsearch.store.filters.parse import Filter, Keys, Scalar, filter_of, parse_field, parse_filter, value_at
 from dsearch.store.records import (
     DocumentCounts,
     GenerationRecord,
@@ -89,7 +89,7 @@ class Reader:
         With a filter (JSON or a parsed tree, here and below), only matching documents count, and deletions
         count as 0. Raises InvalidRequest.
         """
-        tree = None if filter is None else parse_filter(filter)
+        tree = filter_of(filter)
         with self._readers.reading() as connection:
             if tree is not None:
                 return matching.count(connection, tree)
@@ -187,7 +187,7 @@ class Reader:
         """Return a page of live documents by id (code points); `after` is the last id of the page before."""
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_PAGE}")
-        tree = None if filter is None else parse_filter(filter)
+        tree = filter_of(filter)
         with self._readers.reading() as connection:
             return read.page(connection, after, limit, tree)
 
@@ -196,7 +196,7 @@ class Reader:
 
         An open iterator prevents checkpoints of the write-ahead log; do not hold it for hours.
         """
-        tree = None if filter is None else parse_filter(filter)
+        tree = filter_of(filter)
         return self._export(tree)
 
     # ---- metadata
@@ -220,7 +220,7 @@ class Reader:
         """
         if not 1 <= limit <= MAX_FACETS:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_FACETS}")
-        keys, tree = parse_field(field), None if filter is None else parse_filter(filter)
+        keys, tree = parse_field(field), filter_of(filter)
         with self._readers.reading() as connection:
             return matching.facets(connection, keys, tree, limit)
 

@@ -14,7 +14,7 @@ from dsearch.engine import PassageOptions, statistics
 from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest, amount
 from dsearch.store import CheckedDocuments
-from dsearch.types import Document, EmbeddedDocument
+from dsearch.types import Document, EmbeddedDocument, id_text
 
 if TYPE_CHECKING:
     from dsearch.client.local.engine import LocalEngine
@@ -151,6 +151,7 @@ def _document(source: Document | Mapping[str, Any], embedding: list[float] | Non
     if unknown := [str(name) for name in source if name not in names]:
         raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(names)}")
     content = {"id": "", "text": "", **source}
+    content["id"] = id_text(content["id"])
     if embedding is not None:
         content["embedding"] = embedding
     if content.get("embedding") is None:

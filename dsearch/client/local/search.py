@@ -23,7 +23,7 @@ from dsearch.engine import Collection, LayerOptions
 from dsearch.engine.episodes import TaskOutcome
 from dsearch.engine.feedback import impression_of
 from dsearch.errors import InvalidRequest
-from dsearch.search_options import SearchOptions
+from dsearch.search_options import SearchOptions, joined_names
 from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.types import FeedbackResult, OwnJudgements, QueriesToJudge, SearchResult
 
@@ -172,6 +172,8 @@ def _question(queries: Sequence[str] | None, vectors: Any, options: Options) -> 
 
 def _without_feedback(options: Options) -> Any:
     """Options as the engine takes them; the coin of `explore` is tossed by servers, which remember pages."""
+    if "fields" in options:
+        options = {**options, "fields": joined_names(options["fields"])}
     check_keywords(SearchOptions, options, ("explore", "episode"))
     return {name: value for name, value in options.items() if name not in ("explore", "episode")}
 

@@ -32,7 +32,7 @@ from dsearch.engine.search.queries import QueryGroup, checked_questions, group_q
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing, amount
 from dsearch.index import ParsedQuery, Tokenizer
 from dsearch.search_options import SearchOptions
-from dsearch.store import parse_filter
+from dsearch.store import filter_of
 from dsearch.store.filters.parse import Filter
 from dsearch.types import Mode, SearchResult, Stamp
 
@@ -104,7 +104,7 @@ class ShardedSearch:
             raise InvalidRequest(
                 "group_by, diversity and typos are of one machine; leave them out over shards"
             )
-        tree = None if chosen.filter is None else parse_filter(chosen.filter)
+        tree = filter_of(chosen.filter)
         places = PageRequest.of_batch(self.release.collection, questions, chosen, tree)
         if not places:
             return []

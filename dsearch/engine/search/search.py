@@ -22,7 +22,7 @@ from dsearch.engine.search.queries import (
 )
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
-from dsearch.store import parse_filter
+from dsearch.store import filter_of
 from dsearch.store.filters.field_names import refuse_misspelt
 from dsearch.types import SearchResult, Stamp
 
@@ -42,7 +42,7 @@ def search(
     """See `Collection.search`; with vectors a query may be "", of which nothing is searched by words."""
     started = time.perf_counter()
     states, questions = checked_questions(queries, chosen, vectors, collection.store.dimension)
-    tree = None if chosen.filter is None else parse_filter(chosen.filter)
+    tree = filter_of(chosen.filter)
     places = PageRequest.of_batch(collection.name, questions, chosen, tree)
     if not places:
         return []

@@ -29,7 +29,7 @@ from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.search_options import SearchOptions
-from dsearch.store import Store, parse_filter
+from dsearch.store import Store, filter_of
 from dsearch.types import SearchResult
 
 ALPHA, BETA, GAMMA = 1.0, 0.75, 0.15
@@ -60,7 +60,7 @@ def similar(
     own = None
     if vector is not None:
         own = query_vectors([vector], collection.store.dimension, "vector").float()
-    tree = None if chosen.filter is None else parse_filter(chosen.filter)
+    tree = filter_of(chosen.filter)
     rules = chosen.ranking(tree)
     question: tuple[object, ...] = (collection.name, (*like,), (*unlike,), query, rules)
     if own is not None:

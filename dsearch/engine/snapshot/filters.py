@@ -18,7 +18,7 @@ from jaxtyping import Bool
 
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.index.metadata import FieldColumn, MetadataFields
-from dsearch.store import Store, parse_filter
+from dsearch.store import Store, filter_of
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
 from dsearch.store.filters.parse import (
     COMPARISONS,
@@ -109,9 +109,9 @@ class NarrowedStates:
         Raises:
             InvalidRequest: not a filter, or, with `suggest`, one of a misspelt field.
         """
-        if filter is None:
+        tree = filter_of(filter)
+        if tree is None:
             return state
-        tree = parse_filter(filter)
         generation = state.generation.number
         key = (generation, state.sequence, repr(tree))  # by repr: 1 and True are equal in Python
         with self._lock:

@@ -11,7 +11,14 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine.search.similar import MAX_EXAMPLES
-from dsearch.service.schemas.search import FilteredRequest, KeyKind, QueryText, SearchFields, Vector
+from dsearch.service.schemas.search import (
+    DocumentId,
+    FilteredRequest,
+    KeyKind,
+    QueryText,
+    SearchFields,
+    Vector,
+)
 from dsearch.service.wire.requests import RequestModel, allowed
 from dsearch.store import Filter, parse_filter
 
@@ -21,7 +28,6 @@ MAX_FACET_FIELDS = 16
 MAX_FACET_VALUES = 100
 MAX_DIMENSION = 16_384
 
-DocumentId = Annotated[str, Field(min_length=1, max_length=512), allowed("an id of 1 to 512 bytes")]
 FieldPath = Annotated[
     str,
     Field(min_length=1, max_length=256),

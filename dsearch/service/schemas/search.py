@@ -9,19 +9,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from fastapi import Query
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from dsearch.attention_options import AttentionOptions
 from dsearch.declared import options_of
 from dsearch.engine.feedback import MAX_EXPLORE
 from dsearch.errors import amount
 from dsearch.index import AUTO, DENSE_KINDS
-from dsearch.search_options import MAX_LIMIT, MODES, SearchOptions
+from dsearch.search_options import MAX_LIMIT, MODES, SearchOptions, joined_names
 from dsearch.service.wire.declared_fields import options_from
 from dsearch.service.wire.json import parse
 from dsearch.service.wire.requests import RequestModel, allowed, encodable, listed
-from dsearch.store import Filter, parse_filter
-from dsearch.types import Document, EmbeddedDocument, Mode
+from dsearch.store import Filter, filter_of
+from dsearch.types import Document, EmbeddedDocument, Mode, id_text
 
 MAX_QUERY_CHARACTERS = 8192
 MAX_QUERIES = 256
@@ -68,7 +68,12 @@ EpisodeName = Annotated[
 EpisodeParameter = Annotated[
     EpisodeName | None, Query(description="name of the task for which the document is read")
 ]
-DocumentId = Annotated[str, Field(min_length=1, max_length=512), allowed("a string of 1 to 512 bytes")]
+DocumentId = Annotated[
+    str,
+    BeforeValidator(id_text),
+    Field(min_length=1, max_length=512),
+    allowed("a string of 1 to 512 bytes, or an integer"),
+]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 # Checked by pydantic alone: a Python call for each number would hold up the event loop.
 Vector = Annotated[list[Number], Field(min_length=1, max_length=16_384)]
@@ -90,7 +95,7 @@ class FilteredRequest(RequestModel):
         Raises:
             InvalidRequest: where it is wrong, and what is allowed there.
         """
-        return None if self.filter is None else parse_filter(self.filter)
+        return filter_of(self.filter)
 
 
 @options_from(SearchOptions, check=False)
@@ -117,6 +122,11 @@ _declared = attrgetter(*_DECLARED)
 
 class SearchFields(DeclaredFields):
     """Options of a search."""
+
+    @field_validator("fields", mode="before", check_fields=False)
+    @classmethod
+    def _joined(cls, fields: Any) -> Any:
+        return joined_names(fields)
 
     explore: Explore | None = Field(
         None,
@@ -160,7 +170,7 @@ class SearchRequest(SearchFields):
 
 def tree_of(text: str | None) -> Filter | None:
     """A filter that came as text in a URL; raises InvalidJson, InvalidRequest."""
-    return None if text is None else parse_filter(parse(text.encode()))
+    return None if text is None else filter_of(parse(text.encode()))
 
 
 class SearchParameters(SearchFields):
@@ -290,7 +300,12 @@ class DocumentGiven(RequestModel):
         },
     )
 
-    id: Annotated[str, Field(min_length=1), allowed("a string of 1 to 512 bytes")]
+    id: Annotated[
+        str,
+        BeforeValidator(id_text),
+        Field(min_length=1),
+        allowed("a string of 1 to 512 bytes, or an integer"),
+    ]
     text: Annotated[str, allowed("a string of at most 1 MiB")] = ""
     title: Annotated[str, allowed("a string of at most 64 KiB")] = ""
     metadata: Annotated[dict[str, Any], allowed("an object of JSON values")] = Field(

@@ -63,7 +63,10 @@ def repr_of(value: Any) -> str:
 
 
 class RequestModel(BaseModel):
-    """An object that a client sends: unknown names are refused, and the message lists the known ones."""
+    """An object that a client sends: unknown names are refused, and the message lists the known ones.
+
+    Null stands for a field that is left out.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -88,6 +91,8 @@ class RequestModel(BaseModel):
                     "known": ", ".join(names),
                 },
             )
+        if isinstance(content, dict) and None in content.values():
+            return {name: value for name, value in content.items() if value is not None}
         return content
 
 
@@ -100,6 +105,7 @@ def _field_names(model: type[BaseModel]) -> dict[str, None]:
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_STREAM_BYTES = 64 * 1024 * 1024
 JSON_TYPES = ("application/json",)
+PATCH_TYPES = (*JSON_TYPES, "application/merge-patch+json")  # RFC 7396
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 _PARSED_AT_ONCE = 64 * 1024  # larger bodies are parsed beside the event loop
 
@@ -141,7 +147,7 @@ async def read_json(request: Request) -> Any:
     body = b"".join([part async for part in limited(request, MAX_BODY_BYTES)])
     if not body:
         return None
-    require_type(request, JSON_TYPES)
+    require_type(request, PATCH_TYPES if request.method == "PATCH" else JSON_TYPES)
     if len(body) <= _PARSED_AT_ONCE:
         return strict_json.parse(body)
     return await run_in_threadpool(strict_json.parse, body)

@@ -3,7 +3,7 @@ r"""Parse filters: conditions on metadata as JSON, checked once and converted to
     {"year": {"gte": 1990, "lt": 2000}, "or": [{"tags": {"in": ["x", "y"]}}, {"not": {"lang": {"eq": "en"}}}]}
 
 All entries of an object must hold. An entry is `and` or `or` with a list of filters, `not` with one filter,
-or a field with its conditions (all must hold):
+or a field with its conditions (all must hold), or with one value, which it has to equal: `{"lang": "en"}`:
 
 | condition | holds if the field's value |
 |---|---|
@@ -128,6 +128,11 @@ def parse_filter(condition: object, *, roots: bool = False) -> Filter:
     return _Parser(roots).filter(condition, "filter", MAX_DEPTH)
 
 
+def filter_of(condition: object) -> Filter | None:
+    """Check a filter of a search, as `parse_filter`; None without one and for `{}`, which all meet."""
+    return None if condition is None or condition == {} else parse_filter(condition)
+
+
 def value_at(metadata: Mapping[str, Any], keys: Keys) -> Any:
     """Return the value of a field; None where it is absent."""
     value: Any = metadata
@@ -215,7 +220,9 @@ class _Parser:
 
     def _conditions(self, keys: Keys, entry: object, where: str) -> Filter:
         names = ", ".join(self._makers)
-        allowed = f'use an object of conditions ({names}), such as {{"eq": 1}}'
+        allowed = f'use a value, or an object of conditions ({names}), such as {{"gte": 1}}'
+        if entry is None or isinstance(entry, str | int | float):
+            entry = {"eq": entry}
         conditions = _object(entry, where, allowed)
         if not conditions:
             raise _refused(where, "an empty object", allowed)

@@ -20,6 +20,7 @@ from dsearch.store.filters.parse import (
     Exists,
     Filter,
     Negation,
+    filter_of,
     parse_field,
     parse_filter,
     value_at,
@@ -103,9 +104,9 @@ MALFORMED: list[tuple[Any, str]] = [
     ({1: {"eq": 1}}, "filter: the key 1; JSON keys are strings"),
     (
         {"a": {}},
-        "filter.a: an empty object; use an object of conditions (eq, ne, gt, gte, lt, lte, in, nin, exists)",
+        "filter.a: an empty object; use a value, or an object of conditions (eq, ne, gt, gte, lt, lte, in",
     ),
-    ({"a": 1}, "filter.a: 1; use an object of conditions"),
+    ({"a": [1]}, "filter.a: [1]; use a value, or an object of conditions"),
     ({"a": {"like": 1}}, "filter.a: the condition 'like'; use one of eq, ne, gt"),
     ({"a": {"in": "xy"}}, "filter.a.in: 'xy'; use a list of strings"),
     ({"a": {"nin": {"x": 1}}}, "filter.a.nin: {'x': 1}; use a list"),
@@ -195,3 +196,13 @@ def test_values_are_looked_up_by_keys() -> None:
     assert value_at(metadata, ("a",)) == metadata["a"]
     for keys in (("a", "x"), ("a", "b", "c"), ("a", "c", "d"), ("n",), ("n", "x")):
         assert value_at(metadata, keys) is None
+
+
+@pytest.mark.parametrize("value", ["x", "", 0, 1.5, True, None])
+def test_a_value_by_itself_is_equality(value: Any) -> None:
+    assert parse_filter({"a.b": value}) == parse_filter({"a.b": {"eq": value}})
+
+
+def test_an_empty_filter_of_a_search_is_none() -> None:
+    assert filter_of({}) is filter_of(None) is None
+    assert filter_of({"a": 1}) == parse_filter({"a": 1})

@@ -1,0 +1,89 @@
+"""What people send is taken as it is meant: values as conditions, nulls, integer ids, lists of fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from dsearch.client import LocalEngine
+from dsearch.engine import Collection, SearchEngine
+
+URL = "/v1/collections/papers"
+
+
+def ids_of(client: TestClient, **body: Any) -> list[str]:
+    answer = client.post(f"{URL}/search", json={"query": "cat", "limit": 20, **body})
+    assert answer.status_code == 200, answer.text
+    return [hit["id"] for hit in answer.json()["hits"]]
+
+
+def test_a_value_in_a_filter_is_equality(client: TestClient, papers: Collection) -> None:
+    for value in (7, 7.0):
+        assert ids_of(client, filter={"i": value}) == ids_of(client, filter={"i": {"eq": 7}}) == ["d007"]
+    assert ids_of(client, filter={"not": {"i": 7}}) == ids_of(client, filter={"i": {"ne": 7}})
+    refused = client.post(f"{URL}/search", json={"query": "cat", "filter": {"i": [7]}})
+    assert refused.status_code == 422
+    assert "[7]" in refused.json()["detail"]
+
+
+def test_an_empty_filter_is_met_by_all_but_deletes_nothing(client: TestClient, papers: Collection) -> None:
+    assert ids_of(client, filter={}) == ids_of(client)
+    count = client.post(f"{URL}/facets", json={"fields": ["i"], "filter": {}}).json()["documents"]
+    assert count == papers.store.count(None).documents
+    assert client.get(f"{URL}/search", params={"q": "cat", "filter": "{}"}).status_code == 200
+    refused = client.post(f"{URL}/documents/delete", json={"filter": {}})
+    assert (refused.status_code, papers.store.count(None).documents) == (422, count)
+
+
+def test_null_stands_for_a_field_that_is_left_out(client: TestClient, papers: Collection) -> None:
+    assert ids_of(client, mode=None, limit=20, explain=None, filter=None) == ids_of(client)
+    stored = client.put(f"{URL}/documents", json=[{"id": "n", "text": "x", "title": None, "metadata": None}])
+    assert stored.status_code == 200, stored.text
+    refused = client.post(f"{URL}/facets", json={"fields": None})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "fields")
+
+
+def test_an_integer_is_an_id_and_is_kept_as_text(client: TestClient, papers: Collection) -> None:
+    assert client.put(f"{URL}/documents", json=[{"id": 7, "text": "seven"}]).status_code == 200
+    assert client.get(f"{URL}/documents/7").json()["id"] == "7"
+    assert client.post(f"{URL}/documents/delete", json={"ids": [7]}).json()["deleted"] == 1
+    for id in (True, 7.5, [7]):
+        assert client.put(f"{URL}/documents", json=[{"id": id, "text": "x"}]).status_code == 422
+
+
+def test_metadata_are_changed_by_the_media_type_of_merge_patch(
+    client: TestClient, papers: Collection
+) -> None:
+    for kind in ("application/merge-patch+json", "application/json"):
+        answer = client.patch(
+            f"{URL}/documents/d001", content=b'{"metadata": {"new": 1}}', headers={"Content-Type": kind}
+        )
+        assert answer.json()["metadata"]["new"] == 1
+    refused = client.post(
+        f"{URL}/search", content=b'{"query": "cat"}', headers={"Content-Type": "application/merge-patch+json"}
+    )
+    assert refused.status_code == 415
+
+
+def test_fields_may_be_a_list(client: TestClient, papers: Collection) -> None:
+    hits = [
+        client.post(f"{URL}/search", json={"query": "cat", "fields": fields}).json()["hits"]
+        for fields in ("title,i", ["title", "i"])
+    ]
+    assert hits[0] == hits[1]
+    refused = client.post(f"{URL}/search", json={"query": "cat", "fields": [1]})
+    assert refused.status_code == 422
+
+
+@pytest.mark.parametrize("fields", ["title,i", ["title", "i"], ("title", "i")])
+def test_an_engine_of_this_process_takes_the_same(
+    engine: SearchEngine, papers: Collection, fields: Any
+) -> None:
+    local = LocalEngine(engine)
+    assert local.upsert("papers", [{"id": 8, "text": "cat"}]).inserted == 1
+    assert local.get("papers", "8").text == "cat"
+    found = local.search("papers", "cat", filter={"i": 7}, fields=fields)
+    assert [(hit.id, hit.text) for hit in found.hits] == [("d007", "")]
+    assert local.search("papers", "cat", filter={}).hits == local.search("papers", "cat").hits
