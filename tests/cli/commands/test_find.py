@@ -145,7 +145,10 @@ def test_metadata_change_in_part(dsearch: Terminal) -> None:
     ("arguments", "says"),
     [
         (("search", "a", "--filter", "{year"), "--filter '{year' is not JSON"),
-        (("search", "a", "--filter", '{"year": 3}'), "filter.year: 3; use an object of conditions"),
+        (
+            ("search", "a", "--filter", '{"year": [3]}'),
+            "filter.year: [3]; use a value, or an object",
+        ),
         (("delete",), "neither ids nor --filter; give one of the two"),
         (("delete", "d1", "--filter", "{}"), "ids and --filter; give one of the two"),
         (("search", "a", "--cursor", "x"), "cursor='x'; use the next_cursor of an answer"),

@@ -301,8 +301,7 @@ def test_filters_of_a_replaced_generation_are_forgotten(engine: SearchEngine) ->
 @pytest.mark.parametrize(
     ("filter", "message"),
     [
-        ({}, "filter: an empty object"),
-        ({"n": 3}, r"filter\.n: 3; use an object of conditions"),
+        ({"n": [3]}, r"filter\.n: \[3\]; use a value, or an object of conditions"),
         ({"n": {"near": 3}}, "the condition 'near'"),
     ],
 )

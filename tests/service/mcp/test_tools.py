@@ -242,8 +242,8 @@ def test_tools_declare_what_they_do(origin: str) -> None:
         ),
         (
             "add_documents",
-            {"collection": "papers", "documents": [{"id": 1}]},
-            "documents.0.id=1; use a string",
+            {"collection": "papers", "documents": [{"id": 1.5}]},
+            "documents.0.id=1.5; use a string",
         ),
     ],
 )
