@@ -330,7 +330,8 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Run the rounds and print the table; 1 if a promise was broken."""
     options = parsed()
-    with tempfile.TemporaryDirectory() as scratch:
+    # A build of a server that was killed may write for a moment longer.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         server = Server(Path(scratch) / "home", options.encoder)
         server.home.mkdir()
         os.environ.pop("DSEARCH_HOME", None)

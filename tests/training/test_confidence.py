@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
 from support.patience import LATEST_S
 
+from dsearch.attention.retrieval.head import Head
 from dsearch.client import wire
 from dsearch.corpus.made_queries import EVERYDAY, known_item_query, nonsense_queries
 from dsearch.engine import Collection, SearchEngine, SearchLayer
@@ -147,21 +148,6 @@ def test_test_judgements_beside_training_ones_calibrate_nothing(collection: Coll
     assert collection.calibrations.of("v0") is None
 
 
-def test_judgements_fit_what_a_second_stage_says(engine: SearchEngine) -> None:
-    """In a collection with tokens, beside the first stage's estimates; made queries fit none."""
-    staged = engine.create("staged")
-    staged.ingest(_documents(), second_stage=True)
-    made = calibrate_by_documents(staged)
-    assert made is not None
-    assert made.near is None
-    run_evaluation(staged, EvaluationJob(*_judged()))
-    calibration = staged.calibrations.of("v0")
-    assert calibration is not None
-    assert calibration.near is not None
-    assert calibration.near.queries >= 50
-    assert _confidence(staged, _judged()[0]["q1"]) is not None
-
-
 def test_queries_that_were_trained_on_are_scored_apart(collection: Collection) -> None:
     """In every report of HTTP, page and Python, with a warning; and they calibrate nothing by themselves."""
     texts, judgements = _judged()
@@ -234,7 +220,7 @@ def test_a_training_encodes_made_queries_once(
 def test_a_version_is_calibrated_by_its_own_encoder(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its judged queries are ranked, and seen by both stages, as its encoder sees them."""
+    """Its judged queries are ranked as its encoder sees them."""
     collection = engine.create("t")
     collection.ingest(_documents(), second_stage=True)
     other = HashingEncoder()
@@ -242,19 +228,17 @@ def test_a_version_is_calibrated_by_its_own_encoder(
         other.weight.copy_(torch.eye(32).roll(1, 0))
     monkeypatch.setattr(type(collection), "encoder_of", lambda self, version: other)
     seen: list[np.ndarray] = []
-    for name in ("ranked_examples", "lists_of"):
-        real = getattr(confidence, name)
+    real = confidence.ranked_examples
 
-        def noted(examples: Examples, *more: Any, real: Any = real) -> Any:
-            seen.append(examples.states)
-            return real(examples, *more)
+    def noted(examples: Examples, head: Head) -> Any:
+        seen.append(examples.states)
+        return real(examples, head)
 
-        monkeypatch.setattr(confidence, name, noted)
+    monkeypatch.setattr(confidence, "ranked_examples", noted)
     assert calibrate_by_judgements(collection, "v0", *_judged()) is not None
     texts = examples_from_judgements(collection, *_judged()).texts
-    assert len(seen) == 2
-    for states in seen:
-        np.testing.assert_allclose(states, other.encode_queries(texts))
+    (states,) = seen
+    np.testing.assert_allclose(states, other.encode_queries(texts))
 
 
 def test_queries_are_made_as_the_encoder_of_the_version_sees_them(

@@ -40,7 +40,7 @@ from dsearch.training import (
 )
 from dsearch.training.finetune import second_stage
 from dsearch.training.gate.compare import compare_values
-from dsearch.training.gate.gate import GateReport, judge
+from dsearch.training.gate.gate import CLAIMS, GateReport, judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.gate.regression import Baseline, judge_regression
 from dsearch.training.gate.verdict import judge_scores
@@ -51,6 +51,7 @@ from dsearch.types import Document
 TRAINING = Path(dsearch.training.__file__).parent
 SEED, DEVICE = 5, "cpu:0"
 GATE = Gate(margin=0.375)
+SHARES = [claim * GATE.alpha for claim in CLAIMS]
 OBSERVER = Recorder()
 GIVEN: dict[str, Any] = {"seed": SEED, "gate": GATE, "device": DEVICE, "observer": OBSERVER, "keywords": True}
 WITHOUT_KEYWORDS = ("corpus", "full_scope")  # jobs
@@ -119,6 +120,8 @@ class Watched:
             if isinstance(value, Mapping) or type(value).__name__ == "Together":
                 continue  # a report as JSON; an observer of several processes
             value = value.gate if isinstance(value, GateReport) else value
+            if isinstance(value, Gate) and value.alpha in SHARES:  # rows and head divide it
+                value = replace(value, alpha=GATE.alpha)
             value = DEVICE if value == torch.device("cpu") else value
             if value != self.given[parameter] and (place := f"{name}: {parameter}") not in OF_ITS_OWN:
                 found.add(f"{place} is {value!r}, not {self.given[parameter]!r}")

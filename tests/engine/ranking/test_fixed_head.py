@@ -223,7 +223,7 @@ def test_a_second_stage(
 ) -> None:
     collection = engine.create("staged")
     collection.ingest(documents, second_stage=True)
-    head = random_head(seed, heads=1 + seed)
+    head = random_head(3 + seed, heads=1 + seed)
     head.second_stage = SecondStage()
     if seed < 2:  # else with the weights of the start: no feature counts
         moved_from_the_start(head.second_stage)
