@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,6 +52,25 @@ class EmbeddedDocument(Document):
     """
 
     embedding: Sequence[float] | None = None
+
+
+def document_members(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a document, with those of other names in its metadata.
+
+    Raises:
+        ValueError: one of these is in the metadata too.
+    """
+    names = EmbeddedDocument.__dataclass_fields__
+    flat = {name: value for name, value in content.items() if name not in names}
+    if not flat:
+        return dict(content)
+    metadata = content.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        return dict(content)  # refused as what it is
+    if twice := [name for name in flat if name in metadata]:
+        raise ValueError(f"{twice[0][:80]!r} stands in the metadata and beside them; give it once")
+    own = {name: value for name, value in content.items() if name in names}
+    return {**own, "metadata": {**metadata, **flat}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, NoMatchFound
 
@@ -186,6 +187,10 @@ def declared_routes() -> tuple[BaseRoute, ...]:
         retrieve,
     )
     for routes in declared:
+        for route in routes.router.routes:
+            if isinstance(route, APIRoute) and route.summary is None:  # at /docs: no function's name
+                sentence = " ".join(route.description.split("\n\n")[0].split()).partition(". ")[0]
+                route.summary = sentence.rstrip(".")
         api.include_router(routes.router)
     with suppress(NoMatchFound):
         api.url_path_for("")  # looks through all of them, which builds them: no request has to wait for it

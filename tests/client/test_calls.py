@@ -175,7 +175,7 @@ def lines() -> Iterator[Document | dict[str, Any]]:
         elif document.id in ("d020", "d1050"):
             yield {"id": "", "text": "no id"}
         elif document.id == "d030":
-            yield {"id": "other", "text": "cat", "colour": "red"}
+            yield {"id": "other", "text": "cat", "colour": "red", "metadata": {"colour": "blue"}}
         else:
             yield document
 
@@ -411,7 +411,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("attend", ("papers", ["cat"]), {"score": "gaussian", "width": "wide"}, "invalid_request"),
     ("attend", ("papers", ["cat"]), {"score": "fuzy"}, "invalid_request"),
     ("search", ("papers", "cat"), {"limt": 3}, "invalid_request"),
-    ("search", ("papers", "cat"), {"fields": ["title"]}, "invalid_request"),
+    ("search", ("papers", "cat"), {"fields": [1]}, "invalid_request"),
     ("predict", ("papers", ["cat"]), {"field": ""}, "invalid_request"),
     ("predict", ("papers",), {"field": "i"}, "invalid_request"),
     ("predict", ("papers", ["cat"]), {"field": "i", "ids": ["d001"]}, "invalid_request"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from dsearch.engine import PassageOptions, statistics
 from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument, InvalidRequest, amount
 from dsearch.store import CheckedDocuments
-from dsearch.types import Document, EmbeddedDocument, id_text
+from dsearch.types import Document, EmbeddedDocument, document_members, id_text
 
 if TYPE_CHECKING:
     from dsearch.client.local.engine import LocalEngine
@@ -139,7 +138,7 @@ def _document(source: Document | Mapping[str, Any], embedding: list[float] | Non
     """A document as the engine takes it, with its embedding if it has one.
 
     Raises:
-        InvalidDocument: an unknown field.
+        InvalidDocument: a member twice, beside the metadata and in them.
     """
     if isinstance(source, Document):
         if embedding is None:
@@ -147,17 +146,15 @@ def _document(source: Document | Mapping[str, Any], embedding: list[float] | Non
         return EmbeddedDocument(
             source.id, source.text, source.title, source.metadata, source.value, embedding=embedding
         )
-    names = [field.name for field in fields(EmbeddedDocument)]
-    if unknown := [str(name) for name in source if name not in names]:
-        raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(names)}")
-    content = {"id": "", "text": "", **source}
+    try:
+        given = {name: value for name, value in document_members(source).items() if value is not None}
+    except ValueError as error:
+        raise InvalidDocument(str(error)) from None
+    content = {"id": "", "text": "", **given}
     content["id"] = id_text(content["id"])
     if embedding is not None:
         content["embedding"] = embedding
-    if content.get("embedding") is None:
-        content.pop("embedding", None)
-        return Document(**content)
-    return EmbeddedDocument(**content)
+    return EmbeddedDocument(**content) if "embedding" in content else Document(**content)
 
 
 def _add(

@@ -21,7 +21,7 @@ from dsearch.service.wire.declared_fields import options_from
 from dsearch.service.wire.json import parse
 from dsearch.service.wire.requests import RequestModel, allowed, encodable, listed
 from dsearch.store import Filter, filter_of
-from dsearch.types import Document, EmbeddedDocument, Mode, id_text
+from dsearch.types import Document, EmbeddedDocument, Mode, document_members, id_text
 
 MAX_QUERY_CHARACTERS = 8192
 MAX_QUERIES = 256
@@ -284,10 +284,11 @@ class PredictRequest(AttendFields):
 
 
 class DocumentGiven(RequestModel):
-    """A document to store."""
+    """A document to store. Members of other names are metadata."""
 
     model_config = ConfigDict(
         strict=True,
+        extra="allow",  # none is left once they are metadata
         json_schema_extra={
             "examples": [
                 {
@@ -319,6 +320,13 @@ class DocumentGiven(RequestModel):
         description="of length 1, in a collection that was created with a dimension; without one the stored "
         "one stays with its text",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        return {name: value for name, value in document_members(content).items() if value is not None}
 
     def document(self) -> Document:
         """As the engine takes it."""

@@ -115,15 +115,19 @@ def test_what_is_deleted_is_gone(notes: TestClient) -> None:
     ("given", "says"),
     [
         ([{"text": "x"}], "0.id is missing"),
-        ([{"id": "a", "text": "x"}, {"id": 7, "text": "x"}], "1.id=7; use a string of 1 to 512 bytes"),
+        ([{"id": "a", "text": "x"}, {"id": 7.5, "text": "x"}], "1.id=7.5; use a string of 1 to 512 bytes"),
         ([{"id": "", "text": "x"}], "0.id=''; use a string of 1 to 512 bytes"),
         ([{"id": "a"}], "document 0 (id 'a') has neither title nor text"),
         ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], "is also document 0 of this batch"),
-        ([{"id": "a", "text": None}], "0.text=None; use a string"),
+        ([{"id": "a", "text": None}], "document 0 (id 'a') has neither title nor text"),
+        ([{"id": "a", "text": 1}], "0.text=1; use a string"),
         ([{"id": "a", "text": "x", "metadata": []}], "0.metadata=[]; use an object"),
         ([{"id": "a", "text": "x", "value": "7"}], "0.value='7'; use a finite number or a list"),
         ([{"id": "a", "text": "x", "value": True}], "0.value=True; use a finite number or a list"),
-        ([{"id": "a", "text": "x", "colour": 1}], "0: unknown field 'colour'; use id, text, title"),
+        (
+            [{"id": "a", "text": "x", "colour": 1, "metadata": {"colour": 2}}],
+            "'colour' stands in the metadata",
+        ),
         ([{"id": "x" * 513, "text": "x"}], "has 513 bytes of id; at most 512"),
         ([{"id": "a", "text": "x" * (2**20 + 1)}], "bytes of text; at most 1048576"),
         ({"id": "a", "text": "x"}, "a body of type object; use an array"),
@@ -145,7 +149,7 @@ def test_of_a_stream_every_good_line_is_stored(notes: TestClient) -> None:
         "not json",
         "",
         '{"id": "b"}',
-        '{"id": "c", "text": "x", "colour": 1}',
+        '{"id": "c", "text": "x", "colour": 1, "metadata": {"colour": 2}}',
         '{"id": "a", "text": "again"}',
         '{"id": "d", "text": "' + "\\ud800" + '"}',
         b'{"id": "e", "text": "\xff"}',
@@ -160,7 +164,7 @@ def test_of_a_stream_every_good_line_is_stored(notes: TestClient) -> None:
     assert sorted(refused) == [2, 4, 5, 6, 7, 8, 10]
     assert refused[2].code == "invalid_json"
     assert "the document (id 'b') has neither title nor text" in refused[4].detail
-    assert "unknown field 'colour'" in refused[5].detail
+    assert "'colour' stands in the metadata" in refused[5].detail
     assert "id 'a' stands on line 1 too" in refused[6].detail
     assert "'id' stands twice in one object" in refused[10].detail
     assert [one["id"] for one in notes.get(f"{URL}/documents").json()["documents"]] == ["a", "f", "z"]

@@ -245,7 +245,11 @@ def test_searches_with_different_filters_are_not_one_batch(client: TestClient, p
     ("route", "body", "says"),
     [
         ("search", {"query": "a", "filter": 3}, "filter=3; use an object such as"),
-        ("search", {"query": "a", "filter": {}}, "filter: an empty object; leave the filter out"),
+        (
+            "search",
+            {"query": "a", "filter": {"not": {}}},
+            "filter.not: an empty object; leave the filter out",
+        ),
         (
             "search",
             {"query": "a", "filter": {"i": {"near": 1}}},
@@ -256,7 +260,7 @@ def test_searches_with_different_filters_are_not_one_batch(client: TestClient, p
         ("search", {"query": "a", "highlight": 1}, "highlight=1; use true or false"),
         ("search", {"query": "a", "score_threshold": "high"}, "score_threshold='high'; use a number"),
         ("search/batch", {"queries": ["a"] * 20, "limit": 60, "highlight": True}, "use at most 1000 in all"),
-        ("attend", {"queries": ["a"], "filter": {"i": 1}}, "filter.i: 1; use an object of conditions"),
+        ("attend", {"queries": ["a"], "filter": {"i": [1]}}, "filter.i: [1]; use a value, or an object"),
         ("similar", {}, "like is missing"),
         ("similar", {"like": []}, "like=[]"),
         ("similar", {"like": ["d001"], "unlike": ["d001"]}, "'d001' is in like and in unlike"),

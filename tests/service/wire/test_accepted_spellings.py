@@ -53,6 +53,23 @@ def test_an_integer_is_an_id_and_is_kept_as_text(client: TestClient, papers: Col
         assert client.put(f"{URL}/documents", json=[{"id": id, "text": "x"}]).status_code == 422
 
 
+def test_members_of_other_names_are_metadata(
+    client: TestClient, engine: SearchEngine, papers: Collection
+) -> None:
+    flat = {
+        "id": "flat",
+        "text": "cat",
+        "kind": "class",
+        "deep": {"a": [1, None]},
+        "metadata": {"year": 2017},
+    }
+    assert client.put(f"{URL}/documents", json=[flat]).status_code == 200
+    assert LocalEngine(engine).upsert("papers", [{**flat, "id": "here"}]).inserted == 1
+    for id in ("flat", "here"):
+        assert papers.store.get(id).metadata == {"year": 2017, "kind": "class", "deep": {"a": [1, None]}}
+    assert ids_of(client, filter={"kind": "class"}) == ["flat", "here"]
+
+
 def test_metadata_are_changed_by_the_media_type_of_merge_patch(
     client: TestClient, papers: Collection
 ) -> None:
