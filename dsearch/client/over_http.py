@@ -7,7 +7,7 @@ requests have a flow of their own, in `FLOWS`; those whose answer is shaped othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from math import inf
 from types import NoneType
 from typing import Any, TypeVar
@@ -99,12 +99,11 @@ _ARRAYS: dict[str, Callable[[Any], Any]] = {"vector": one_vector, "vectors": num
 def _values(call: Call[Any]) -> dict[str, Any]:
     """The fields of a call by their names in JSON, without what is None."""
     values: dict[str, Any] = {}
-    for field in fields(call):  # type: ignore[arg-type]
-        value = getattr(call, field.name)
-        if field.name == "options":
+    for name, value in call.arguments().items():
+        if name == "options":
             values |= plain(value)
         elif value is not None:
-            values[field.name] = _ARRAYS.get(field.name, _listed)(value)
+            values[name] = _ARRAYS.get(name, _listed)(value)
     renamed = call.place.renamed
     return {renamed.get(name, name): value for name, value in values.items() if value is not None}
 
@@ -118,8 +117,9 @@ def _listed(value: Any) -> Any:
 
 def _has_body(call: Call[Any]) -> bool:
     place = call.place
-    names = {field.name for field in fields(call)}  # type: ignore[arg-type]
-    return place.method not in ("GET", "DELETE") and bool(names.difference(place.in_path, place.query))
+    return place.method not in ("GET", "DELETE") and bool(
+        call.arguments().keys() - {*place.in_path, *place.query}
+    )
 
 
 def result_of(call: Call[T], reply: HttpReply) -> T:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from dsearch import operations
@@ -280,6 +279,6 @@ def collection_of(call: Call[Any]) -> str:
 
 def answer(collection: Searchable, call: Call[T]) -> T:
     """Carry out a call of `ANSWERS` on its collection; raises what its function raises."""
-    first = call.place.in_path[0]
-    own = {field.name: getattr(call, field.name) for field in fields(call) if field.name != first}  # type: ignore[arg-type]
+    own = call.arguments()
+    del own[call.place.in_path[0]]
     return ANSWERS[type(call)](collection, **own)
