@@ -62,7 +62,6 @@ class SearchKeywords(TypedDict, total=False):
     collapse: bool
     diversity: float
     sort: str | None
-    fields: str | Sequence[str] | None
     typos: bool
 
 

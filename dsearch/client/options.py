@@ -16,10 +16,12 @@ Filter: TypeAlias = Mapping[str, Any]
 class FindOptions(SearchKeywords, total=False):
     """Options of a search, described by `dsearch.search_options.SearchOptions`, whose defaults apply.
 
+    fields: names with commas between, or a list of them.
     explore: share of pages on which a coin swaps two documents, for feedback; servers only, as `partial`.
     episode: name of the task that the search belongs to, for `report_outcome`.
     """
 
+    fields: str | Sequence[str] | None
     explore: float
     episode: str
 

@@ -54,6 +54,7 @@ class OpenedLayerOptions(LayerOptions, total=False):
 class SearchArguments(SearchKeywords, total=False):
     """Keyword arguments of `Collection.search`, described by `SearchOptions`, whose defaults hold."""
 
+    fields: str | None
     coverage: bool | None
 
 
