@@ -153,7 +153,7 @@ def test_pages_by_cursor(food: Collection, split_food: Split) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"mode": "x"}, {"filter": {"a": 1}}, {"hops": 0}])
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"mode": "x"}, {"filter": {"a": [1]}}, {"hops": 0}])
 def test_bad_options_are_refused_as_on_one_machine(
     food: Collection, split_food: Split, wrong: dict[str, object]
 ) -> None:
