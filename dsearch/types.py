@@ -24,8 +24,10 @@ No answer over HTTP shows it, and no field or filter names it but a deletion's.
 
 
 def id_text(id: object) -> object:
-    """Return the id of a document as text where it is given as an integer, as it is otherwise."""
-    return str(id) if isinstance(id, int) and not isinstance(id, bool) else id
+    """Return the id of a document as text where it is an integer of 64 bits, as it is otherwise."""
+    if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**64:
+        return str(id)
+    return id
 
 
 @dataclass(frozen=True, slots=True)

@@ -430,6 +430,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("documents", ("papers",), {"filter": {"i": {"lt": math.inf}}}, "invalid_request"),
     ("upsert", ("papers", [{"id": "n", "text": "x", "metadata": {"d": math.nan}}]), {}, "invalid_document"),
     ("upsert", ("papers", [Document("n", "x", value=math.inf)]), {}, "invalid_document"),
+    ("upsert", ("papers", [{"id": 10**30, "text": "x"}]), {}, "invalid_document"),
     ("update_metadata", ("papers", "d001", {"i": math.nan}), {}, "invalid_document"),
     ("evaluate", ("papers", JUDGED[0], {"q": {"d001": math.nan}}), {}, "invalid_request"),
     ("delete_many", ("papers",), {}, "invalid_request"),

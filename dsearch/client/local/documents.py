@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dsearch import operations, results
-from dsearch.client.local.handlers import answers
+from dsearch.client.local.handlers import handles
 from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS, numbers
 from dsearch.engine import PassageOptions, statistics
 from dsearch.engine.indexing.own_vectors import embedding_problems
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 # ---- collections
 
 
-@answers(operations.Ready)
+@handles(operations.Ready)
 def ready(_: LocalEngine, __: operations.Ready) -> bool:
     """Return True: an engine that is open answers."""
     return True
 
 
-@answers(operations.ListCollections)
+@handles(operations.ListCollections)
 def list_collections(local: LocalEngine, _: operations.ListCollections) -> list[results.CollectionInfo]:
     """List those that can be opened."""
     infos: list[results.CollectionInfo] = []
@@ -39,12 +39,12 @@ def list_collections(local: LocalEngine, _: operations.ListCollections) -> list[
     return infos
 
 
-@answers(operations.ReadStatistics)
+@handles(operations.ReadStatistics)
 def read_statistics(local: LocalEngine, call: operations.ReadStatistics) -> dict[str, Any]:
     return statistics(local.engine.collection(call.name))
 
 
-@answers(operations.CreateCollection)
+@handles(operations.CreateCollection)
 def create_collection(local: LocalEngine, call: operations.CreateCollection) -> results.CollectionInfo:
     created = local.engine.collection_or_new(
         call.name,
@@ -57,23 +57,23 @@ def create_collection(local: LocalEngine, call: operations.CreateCollection) -> 
     return created.describe()
 
 
-@answers(operations.DeleteCollection)
+@handles(operations.DeleteCollection)
 def delete_collection(local: LocalEngine, call: operations.DeleteCollection) -> None:
     local.engine.drop(call.name)
 
 
-@answers(operations.ListAliases)
+@handles(operations.ListAliases)
 def list_aliases(local: LocalEngine, _: operations.ListAliases) -> dict[str, str]:
     return local.engine.aliases()
 
 
-@answers(operations.SetAlias)
+@handles(operations.SetAlias)
 def set_alias(local: LocalEngine, call: operations.SetAlias) -> results.AliasSet:
     name = local.engine.collection(call.collection).name
     return results.AliasSet(call.alias, name, local.engine.set_alias(call.alias, name))
 
 
-@answers(operations.DropAlias)
+@handles(operations.DropAlias)
 def drop_alias(local: LocalEngine, call: operations.DropAlias) -> None:
     local.engine.drop_alias(call.alias)
 
@@ -81,7 +81,7 @@ def drop_alias(local: LocalEngine, call: operations.DropAlias) -> None:
 # ---- documents
 
 
-@answers(operations.Upsert)
+@handles(operations.Upsert)
 def upsert(local: LocalEngine, call: operations.Upsert) -> results.WriteResult:
     """Store batch by batch; of each what can be stored."""
     opened, documents, embeddings = local.engine.collection(call.collection), call.documents, call.embeddings
@@ -125,7 +125,7 @@ def upsert(local: LocalEngine, call: operations.Upsert) -> results.WriteResult:
     return results.WriteResult(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
 
 
-@answers(operations.GetDocument)
+@handles(operations.GetDocument)
 def get_document(local: LocalEngine, call: operations.GetDocument) -> Document:
     opened = local.engine.collection(call.collection)
     document = opened.store.get(call.id)

@@ -13,8 +13,8 @@ Handler = Callable[[Any, C], Any]  # of a LocalEngine and a request
 HANDLERS: dict[type[Call[Any]], Handler[Any]] = {}
 
 
-def answers(kind: type[C]) -> Callable[[Handler[C]], Handler[C]]:
-    """Register a function that answers the calls of this kind."""
+def handles(kind: type[C]) -> Callable[[Handler[C]], Handler[C]]:
+    """Register a function as what handles the calls of this kind."""
 
     def register(handler: Handler[C]) -> Handler[C]:
         HANDLERS[kind] = handler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsearch import operations, results
-from dsearch.client.local.handlers import answers
+from dsearch.client.local.handlers import handles
 from dsearch.client.wire import head_file
 from dsearch.engine import calls
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dsearch.client.local.engine import LocalEngine
 
 
-@answers(operations.Remember)
+@handles(operations.Remember)
 def remember(local: LocalEngine, call: operations.Remember) -> results.MemoryResult:
     from dsearch.training import remember
 
@@ -22,28 +22,28 @@ def remember(local: LocalEngine, call: operations.Remember) -> results.MemoryRes
     return remember(opened, call.queries, call.judgements, accept=call.accept)
 
 
-@answers(operations.ReadHead)
+@handles(operations.ReadHead)
 def read_head(local: LocalEngine, call: operations.ReadHead) -> dict[str, Any]:
     return _arrays_of(local.engine.collection(call.collection).head(call.version))
 
 
-@answers(operations.AddDraft)
+@handles(operations.AddDraft)
 def draft_head(local: LocalEngine, call: operations.AddDraft) -> results.DraftAdded:
     opened = local.engine.collection(call.collection)
     return calls.add_draft(opened, head_file(call.tensors, None), call.parent)
 
 
-@answers(operations.ReadDraft)
+@handles(operations.ReadDraft)
 def read_draft(local: LocalEngine, call: operations.ReadDraft) -> dict[str, Any]:
     return _arrays_of(local.engine.collection(call.collection).drafts.get(call.draft, "").head)
 
 
-@answers(operations.DropDraft)
+@handles(operations.DropDraft)
 def drop_draft(local: LocalEngine, call: operations.DropDraft) -> None:
     calls.drop_draft(local.engine.collection(call.collection), call.draft)
 
 
-@answers(operations.AddModel)
+@handles(operations.AddModel)
 def add_model(local: LocalEngine, call: operations.AddModel) -> results.ModelAdded:
     opened = local.engine.collection(call.collection)
     return calls.add_head(opened, head_file(call.tensors, call.record), call.parent)

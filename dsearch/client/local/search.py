@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsearch import operations, results
 from dsearch.attention_options import AttentionOptions
-from dsearch.client.local.handlers import answers
+from dsearch.client.local.handlers import handles
 from dsearch.client.wire import numbers, one_vector, ragged
 from dsearch.declared import check_keywords
 from dsearch.engine import Collection, LayerOptions
@@ -36,7 +36,7 @@ Options = Mapping[str, Any]
 # ---- search
 
 
-@answers(operations.Search)
+@handles(operations.Search)
 def search(local: LocalEngine, call: operations.Search) -> SearchResult:
     opened = local.engine.collection(call.collection)
     result = opened.search(call.query, vector=one_vector(call.vector), **_without_feedback(call.options))
@@ -44,7 +44,7 @@ def search(local: LocalEngine, call: operations.Search) -> SearchResult:
     return result
 
 
-@answers(operations.SearchBatch)
+@handles(operations.SearchBatch)
 def search_batch(local: LocalEngine, call: operations.SearchBatch) -> list[SearchResult]:
     opened = local.engine.collection(call.collection)
     states = None if call.vectors is None else numbers(call.vectors)
@@ -56,7 +56,7 @@ def search_batch(local: LocalEngine, call: operations.SearchBatch) -> list[Searc
     return pages
 
 
-@answers(operations.FindSimilar)
+@handles(operations.FindSimilar)
 def find_similar(local: LocalEngine, call: operations.FindSimilar) -> SearchResult:
     opened = local.engine.collection(call.collection)
     chosen, own = _without_feedback(call.options), one_vector(call.vector)
@@ -65,12 +65,12 @@ def find_similar(local: LocalEngine, call: operations.FindSimilar) -> SearchResu
     return result
 
 
-@answers(operations.RecordFeedback)
+@handles(operations.RecordFeedback)
 def feedback(local: LocalEngine, call: operations.RecordFeedback) -> FeedbackResult:
     return record_feedback(local.engine.collection(call.collection), call.events)
 
 
-@answers(operations.ReadOwnJudgements)
+@handles(operations.ReadOwnJudgements)
 def read_own_judgements(local: LocalEngine, call: operations.ReadOwnJudgements) -> OwnJudgements:
     from dsearch.training.judging import own_judgements
 
@@ -78,7 +78,7 @@ def read_own_judgements(local: LocalEngine, call: operations.ReadOwnJudgements) 
     return own_judgements(local.engine.collection(call.collection), key)
 
 
-@answers(operations.FindQueriesToJudge)
+@handles(operations.FindQueriesToJudge)
 def find_queries_to_judge(local: LocalEngine, call: operations.FindQueriesToJudge) -> QueriesToJudge:
     from dsearch.training.judging import queries_to_judge
 
@@ -87,7 +87,7 @@ def find_queries_to_judge(local: LocalEngine, call: operations.FindQueriesToJudg
     return queries_to_judge(opened, version=call.version, judged=judged, limit=call.limit)
 
 
-@answers(operations.ReportOutcome)
+@handles(operations.ReportOutcome)
 def report_outcome(local: LocalEngine, call: operations.ReportOutcome) -> FeedbackResult:
     opened = local.engine.collection(call.collection)
     outcome, now_s = TaskOutcome(call.useful_ids, call.success), time.time()
@@ -111,7 +111,7 @@ def _remember(
 # ---- attention
 
 
-@answers(operations.Attend)
+@handles(operations.Attend)
 def attend(local: LocalEngine, call: operations.Attend) -> results.Attention:
     from dsearch.engine.search.gradients import attention_parts
 
@@ -120,7 +120,7 @@ def attend(local: LocalEngine, call: operations.Attend) -> results.Attention:
     return attention_parts(local.engine.collection(call.collection), question, include=include)
 
 
-@answers(operations.Differentiate)
+@handles(operations.Differentiate)
 def differentiate(local: LocalEngine, call: operations.Differentiate) -> results.Gradients:
     from dsearch.engine.search.gradients import vjp
 
@@ -134,7 +134,7 @@ def differentiate(local: LocalEngine, call: operations.Differentiate) -> results
     return gradients if call.head else replace(gradients, head={})
 
 
-@answers(operations.Predict)
+@handles(operations.Predict)
 def predict(local: LocalEngine, call: operations.Predict) -> results.Predictions:
     ways = {"queries": call.queries, "vectors": call.vectors, "ids": call.ids}
     kinds = [name for name, way in ways.items() if way is not None]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from dsearch import operations
 from dsearch.client.files import files_on_disk, named_files
-from dsearch.client.local.handlers import answers
+from dsearch.client.local.handlers import handles
 from dsearch.client.uploads import (
     clean_up,
     evidence_by,
@@ -43,7 +43,7 @@ Work = Callable[[Collection], dict[str, Any]]
 # ---- calls that begin tasks
 
 
-@answers(operations.AddFiles)
+@handles(operations.AddFiles)
 def add_files(local: LocalEngine, call: operations.AddFiles) -> Task:
     given = named_files(call.files)
     local.engine.collection(call.collection).store.require_writable()
@@ -55,7 +55,7 @@ def add_files(local: LocalEngine, call: operations.AddFiles) -> Task:
     return ended_task(local, "files", call.collection, work)
 
 
-@answers(operations.Train)
+@handles(operations.Train)
 def train(local: LocalEngine, call: operations.Train) -> Task:
     job = TrainingJob(queries=call.queries, judgements=call.judgements, **call.options)
     job.check()
@@ -68,7 +68,7 @@ def train(local: LocalEngine, call: operations.Train) -> Task:
     return ended_task(local, "train", call.collection, work)
 
 
-@answers(operations.Tune)
+@handles(operations.Tune)
 def tune(local: LocalEngine, call: operations.Tune) -> Task:
     job = TuningJob(queries=call.queries, judgements=call.judgements, **call.options)
     job.check()
@@ -81,7 +81,7 @@ def tune(local: LocalEngine, call: operations.Tune) -> Task:
     return ended_task(local, "tune", call.collection, work)
 
 
-@answers(operations.SaveModel)
+@handles(operations.SaveModel)
 def save_model(local: LocalEngine, call: operations.SaveModel) -> Task:
     from dsearch.training import save_model, summary
 
@@ -133,7 +133,7 @@ def save_model(local: LocalEngine, call: operations.SaveModel) -> Task:
     return task
 
 
-@answers(operations.JudgeModel)
+@handles(operations.JudgeModel)
 def judge_model(local: LocalEngine, call: operations.JudgeModel) -> Task:
     from dsearch.training import judge_version, summary
 
@@ -147,7 +147,7 @@ def judge_model(local: LocalEngine, call: operations.JudgeModel) -> Task:
     return ended_task(local, "save", call.collection, work)
 
 
-@answers(operations.Evaluate)
+@handles(operations.Evaluate)
 def evaluate(local: LocalEngine, call: operations.Evaluate) -> Task:
     from dsearch.training import run_evaluation
 
@@ -160,7 +160,7 @@ def evaluate(local: LocalEngine, call: operations.Evaluate) -> Task:
     )
 
 
-@answers(operations.Refresh)
+@handles(operations.Refresh)
 def refresh(local: LocalEngine, call: operations.Refresh) -> Task:
     keys: dict[str, Any] = {
         "kind": call.kind,
@@ -176,7 +176,7 @@ def refresh(local: LocalEngine, call: operations.Refresh) -> Task:
     return ended_task(local, "refresh", call.collection, work)
 
 
-@answers(operations.Compact)
+@handles(operations.Compact)
 def compact(local: LocalEngine, call: operations.Compact) -> Task:
     return ended_task(
         local,
@@ -186,7 +186,7 @@ def compact(local: LocalEngine, call: operations.Compact) -> Task:
     )
 
 
-@answers(operations.Migrate)
+@handles(operations.Migrate)
 def migrate(local: LocalEngine, call: operations.Migrate) -> Task:
     encoder_name = local.engine.next_encoder.identity.name
     local.engine.collection(call.collection)
@@ -229,12 +229,12 @@ def _now() -> str:
 # ---- calls about tasks
 
 
-@answers(operations.CancelTask)
+@handles(operations.CancelTask)
 def cancel_task(local: LocalEngine, call: operations.CancelTask) -> Task:
     return local.task(call.id)  # it has ended and stays as it is; an observer stops one that runs
 
 
-@answers(operations.ReadTask)
+@handles(operations.ReadTask)
 def read_task(local: LocalEngine, call: operations.ReadTask) -> Task:
     if call.id not in local.ended_tasks:
         error = NotFound(f"no task {call.id[:80]!r} of this engine")
@@ -243,7 +243,7 @@ def read_task(local: LocalEngine, call: operations.ReadTask) -> Task:
     return local.ended_tasks[call.id]
 
 
-@answers(operations.WaitForTask)
+@handles(operations.WaitForTask)
 def wait_for_task(local: LocalEngine, call: operations.WaitForTask) -> Task:
     task = local.task(call.id)
     if call.on_progress is not None:
@@ -251,7 +251,7 @@ def wait_for_task(local: LocalEngine, call: operations.WaitForTask) -> Task:
     return task
 
 
-@answers(operations.ListTasks)
+@handles(operations.ListTasks)
 def list_tasks(local: LocalEngine, call: operations.ListTasks) -> TaskPage:
     every = [
         task

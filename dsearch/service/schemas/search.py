@@ -323,7 +323,7 @@ class DocumentGiven(RequestModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown(cls, content: Any) -> Any:
+    def _refuse_unknown(cls, content: Any) -> Any:  # in place of the one of `RequestModel`: it takes them
         if not isinstance(content, dict):
             return content
         return {name: value for name, value in document_members(content).items() if value is not None}

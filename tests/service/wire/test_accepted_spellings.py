@@ -49,7 +49,7 @@ def test_an_integer_is_an_id_and_is_kept_as_text(client: TestClient, papers: Col
     assert client.put(f"{URL}/documents", json=[{"id": 7, "text": "seven"}]).status_code == 200
     assert client.get(f"{URL}/documents/7").json()["id"] == "7"
     assert client.post(f"{URL}/documents/delete", json={"ids": [7]}).json()["deleted"] == 1
-    for id in (True, 7.5, [7]):
+    for id in (True, 7.5, [7], 2**64):
         assert client.put(f"{URL}/documents", json=[{"id": id, "text": "x"}]).status_code == 422
 
 

@@ -186,7 +186,7 @@ class CountToys(Call[Any]):
             "client/local/models.py",
             "def _arrays_of(head: Head) -> dict[str, Any]:",
             """
-@answers(CountToys)
+@handles(CountToys)
 def count_toys(local: LocalEngine, call: CountToys) -> results.Toy:
     return results.Toy(local.engine.collection(call.collection).describe().documents)
 
