@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dsearch.attention import mix, pool, with_zero_gradient
 from dsearch.engine import UNTRAINED
-from dsearch.engine.search.field_values import rows_of_candidates
+from dsearch.engine.search.attend import rows_of_candidates
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.results import Attention
 from dsearch.types import Stamp

@@ -13,14 +13,14 @@ from dsearch.threads import load_torch_first
 load_torch_first()  # faiss comes with the index
 
 if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
+    from dsearch.engine.calls import statistics
+    from dsearch.engine.collection import Collection, Searchable
     from dsearch.engine.engine import SearchEngine
     from dsearch.engine.evaluate import QueryStates, System, encode_queries, make_run
     from dsearch.engine.indexing.chunking import PassageOptions
     from dsearch.engine.maintenance.backup import Backup
     from dsearch.engine.maintenance.compact import Compaction, compact
     from dsearch.engine.maintenance.migrate import Migration
-    from dsearch.engine.maintenance.statistics import statistics
     from dsearch.engine.maintenance.verify import Verification
     from dsearch.engine.models.documents import EncodedDocuments
     from dsearch.engine.models.files import UNTRAINED, retired_part
@@ -34,14 +34,13 @@ if TYPE_CHECKING:
         request_of_file,
         require_head_alone,
     )
-    from dsearch.engine.network_layer import CollectionLayer, open_layer
+    from dsearch.engine.open_layer import CollectionLayer, open_layer
     from dsearch.engine.options import KeyOptions, LayerOptions
     from dsearch.engine.ranking.layer import SearchLayer
     from dsearch.engine.ranking.output import SearchOutput
     from dsearch.engine.search.attend import AttendResult
     from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
-    from dsearch.engine.searchable import Searchable
-    from dsearch.engine.snapshot.snapshot import Snapshot
+    from dsearch.engine.snapshot import Snapshot
 
 _NAMES = {
     "models.tensors": (
@@ -57,8 +56,8 @@ _NAMES = {
     "models.files": ("UNTRAINED", "retired_part"),
     "search.attend": ("AttendResult",),
     "maintenance.backup": ("Backup",),
-    "collection": ("Collection",),
-    "network_layer": ("CollectionLayer", "open_layer"),
+    "collection": ("Collection", "Searchable"),
+    "open_layer": ("CollectionLayer", "open_layer"),
     "maintenance.compact": ("Compaction", "compact"),
     "models.documents": ("EncodedDocuments",),
     "search.gradients": ("GradientQuery", "attention_parts", "vjp"),
@@ -69,10 +68,9 @@ _NAMES = {
     "engine": ("SearchEngine",),
     "ranking.layer": ("SearchLayer",),
     "ranking.output": ("SearchOutput",),
-    "searchable": ("Searchable",),
-    "snapshot.snapshot": ("Snapshot",),
+    "snapshot": ("Snapshot",),
     "maintenance.verify": ("Verification",),
-    "maintenance.statistics": ("statistics",),
+    "calls": ("statistics",),
 }
 _HOMES = {name: f"dsearch.engine.{module}" for module, names in _NAMES.items() for name in names}
 

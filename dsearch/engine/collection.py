@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -18,7 +18,6 @@ from jaxtyping import Float
 from dsearch.attention.arrays import Array
 from dsearch.encoder import QueryCache, TextEncoder
 from dsearch.engine.home import is_given
-from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import Ingestion, OnProgress, encode_pending, store_documents
 from dsearch.engine.indexing.leases import retire_one, strike_missing
 from dsearch.engine.indexing.own_vectors import (
@@ -28,19 +27,21 @@ from dsearch.engine.indexing.own_vectors import (
     embedding_problems,
 )
 from dsearch.engine.options import EVIDENCE, KeyOptions, LayerOptions, SearchArguments
-from dsearch.engine.rebuild import MINIMUM, Rebuilder, tuning_queries
+from dsearch.engine.rebuild import MINIMUM, Rebuilder, disk_errors, tuning_queries
 from dsearch.engine.search.search import search
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import Snapshot
 from dsearch.engine.state.fields import fields_of
 from dsearch.engine.versions import CollectionModels
 from dsearch.errors import InvalidDocument
-from dsearch.results import Predictions
+from dsearch.results import CollectionInfo, Predictions
 from dsearch.search_options import SearchOptions
-from dsearch.store import Store, WriteReceipt
+from dsearch.store import FeedbackStore, Store, WriteReceipt
 from dsearch.types import Document, Progress, SearchResult
 
 if TYPE_CHECKING:
+    from dsearch.attention.retrieval.head import Head
     from dsearch.engine.search.attend import AttendResult
+
 
 _GIVEN_AT_A_TIME = 1024  # documents with embeddings of their own, a transaction
 
@@ -414,3 +415,39 @@ class Collection(CollectionModels):
 
     def _consider_rebuild(self) -> None:
         self.rebuilder.consider(partial(tuning_queries, self))
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """Operations that need no index in this process; each is described in `Collection`.
+
+    `Collection` has them and all others. A collection in shards has only these: a release answers its
+    searches, and the home supplies documents by id, models and feedback.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def feedback(self) -> FeedbackStore: ...
+    @property
+    def live_model(self) -> str: ...
+
+    def describe(self) -> CollectionInfo: ...
+    def encoder_in_use(self) -> dict[str, Any] | None: ...
+    def rebuild_status(self) -> dict[str, Any]: ...
+    def head(self, version: str) -> Head: ...
+    def search(
+        self,
+        query: str | None = None,
+        *,
+        vector: Sequence[float] | None = None,
+        **options: Unpack[SearchArguments],
+    ) -> SearchResult: ...
+    def search_batch(
+        self, queries: Sequence[str], **options: Unpack[SearchArguments]
+    ) -> list[SearchResult]: ...
+    def answer(
+        self, queries: Sequence[str], options: SearchOptions, vectors: Sequence[Sequence[float]] | None = None
+    ) -> list[SearchResult]: ...

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from dsearch.encoder import EncoderSource, QueryCache, TextEncoder
-from dsearch.engine.collection import Collection
+from dsearch.engine.collection import Collection, Searchable
 from dsearch.engine.home import Home, HomeEncoders, drop_alias, given_identity, read_aliases, set_alias
 from dsearch.engine.indexing.chunking import PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, require_options
@@ -31,7 +31,6 @@ from dsearch.engine.maintenance.migrate import (
 from dsearch.engine.maintenance.verify import Recovery, Verification, accept_loss, verify_collection
 from dsearch.engine.options import ENGLISH, KeyOptions, checked_fields, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
-from dsearch.engine.searchable import Searchable
 from dsearch.errors import CollectionExists, Conflict, InvalidRequest
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup

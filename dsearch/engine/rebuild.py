@@ -28,8 +28,9 @@ from dsearch.engine.indexing.tuning import TunedKeys, key_queries, retune, retun
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.state.live import LiveState
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import Cancelled, DsearchError, InvalidRequest
+from dsearch.errors import Cancelled, Command, DsearchError, InsufficientStorage, InvalidRequest, Unavailable
 from dsearch.index.dense.kinds import AUTO, EXHAUSTIVE_BELOW
+from dsearch.index.durable import FULL
 from dsearch.processes import Report, run_spawned
 from dsearch.store import Store
 from dsearch.types import Progress
@@ -325,3 +326,27 @@ def _sentences(collection: CollectionState) -> list[str]:
         if words:
             texts.append(" ".join(words))
     return texts
+
+
+@contextmanager
+def disk_errors(store: Store, command: str) -> Generator[None]:
+    """Translate an error of the file system inside the block, which changes no document.
+
+    Args:
+        store: store of the collection.
+        command: command to run again, "refresh" or "compact".
+
+    Raises:
+        InsufficientStorage: the disk is full.
+        Unavailable: it cannot be read or written.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in FULL
+        advice = "free space" if full else "check the disk (is it mounted read-only now?) and permissions"
+        raise (InsufficientStorage if full else Unavailable)(
+            f"{store.path}: {command} was stopped by the disk ({error}). All documents stand, and a whole "
+            f"index answers; what was begun is removed by the next run: {advice}, then run it again",
+            hint=Command(command, ("-c", store.name)),
+        ) from error

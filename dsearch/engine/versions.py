@@ -15,9 +15,9 @@ from dsearch.engine.models.files import (
     require_served,
     save_model,
     unfinished_folder,
+    with_values,
 )
 from dsearch.engine.models.training_record import LearnedQueries
-from dsearch.engine.models.values import with_values
 from dsearch.engine.rebuild import Rebuilder, measured_live
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import Conflict, DsearchError, Gone

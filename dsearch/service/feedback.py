@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
-from dsearch.engine.episodes import Episodes, TaskOutcome
-from dsearch.engine.feedback import RandomPair, explored, impression_of
+from dsearch.engine.feedback import Episodes, RandomPair, TaskOutcome, explored, impression_of
 from dsearch.errors import InvalidRequest, amount
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import UnknownQuery

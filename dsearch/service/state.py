@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from dsearch.encoder import QueryCache, prompts_of
 from dsearch.engine import Collection, SearchEngine, calls
-from dsearch.engine.episodes import Episodes
+from dsearch.engine.feedback import Episodes
 from dsearch.errors import DsearchError, amount
 from dsearch.operations import Call
 from dsearch.service.batching.worker import Worker

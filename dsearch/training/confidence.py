@@ -14,9 +14,9 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.corpus.made_queries import EVERYDAY, known_item_queries, nonsense_queries
 from dsearch.encoder import EncoderChange
 from dsearch.engine import Collection, Snapshot
+from dsearch.engine.evaluate import trained_on
 from dsearch.engine.models.confidence import RECORDED, evidence_of_rankings
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.trained_queries import trained_on
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.confidence import (
     FEWEST_JUDGED,

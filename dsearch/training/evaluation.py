@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsearch.engine import UNTRAINED, Collection, QueryStates, System, make_run
-from dsearch.engine.evaluate import absent_documents_warning, with_texts
-from dsearch.engine.trained_queries import trained_apart
+from dsearch.engine.evaluate import absent_documents_warning, trained_apart, with_texts
 from dsearch.evaluation import Values, build_report, evaluate, split_seen, without_positives
 from dsearch.jobs import EvaluationJob
 from dsearch.training.confidence import calibrate_by_judgements

@@ -11,9 +11,9 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
 from dsearch.engine.models.confidence import RECORDED
+from dsearch.engine.models.files import SCOPE as VALUES
 from dsearch.engine.models.files import undo_command
 from dsearch.engine.models.training_record import LearnedQueries
-from dsearch.engine.models.values import SCOPE as VALUES
 from dsearch.errors import Command, Conflict
 from dsearch.store import MemoryRow
 from dsearch.training.finetune.outcomes import remember_rows
@@ -141,7 +141,7 @@ def register(
     """Register what was trained; let it answer if it may, else the tuned search if that may.
 
     A memory keeps the queries that were inserted into the live one, until now; the gate has judged without.
-    Learned values of the live version stay, too (engine/models/values.py).
+    Learned values of the live version stay, too (engine/models/files.py).
 
     Args:
         collection: collection of the model.

@@ -52,8 +52,7 @@ def measure(documents: int, sizes: list[int], count: int, folder: Path) -> None:
     from dsearch.attention.retrieval.fixed_head import FixedHead
     from dsearch.engine.models.memory import index_keys
     from dsearch.engine.ranking.ranker import Ranker
-    from dsearch.engine.snapshot.fresh import Fresh
-    from dsearch.engine.snapshot.snapshot import Snapshot
+    from dsearch.engine.snapshot import Fresh, Snapshot
     from dsearch.index import Generation, KeywordIndex
 
     random = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import pytest
 
 from dsearch.client import LocalEngine
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.episodes import UnknownEpisode
+from dsearch.engine.feedback import UnknownEpisode
 
 
 def test_searches_without_words_are_not_remembered(engine: SearchEngine, collection: Collection) -> None:

@@ -213,7 +213,7 @@ def test_engine_against_a_dict() -> None:
 
 def test_the_machine_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vacuity: deletions that searches do not see are found."""
-    from dsearch.engine.snapshot.snapshot import Snapshot
+    from dsearch.engine.snapshot import Snapshot
 
     monkeypatch.setattr(Snapshot, "without", lambda self, removed, sequence: replace(self, sequence=sequence))
     some = settings(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.guarded import guarded
 
-from dsearch.engine import episodes as module
-from dsearch.engine.episodes import Episodes, TaskOutcome, UnknownEpisode
+from dsearch.engine import feedback as module
+from dsearch.engine.feedback import Episodes, TaskOutcome, UnknownEpisode
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression
 

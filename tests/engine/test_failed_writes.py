@@ -21,7 +21,7 @@ from support.engine.reference import turned_head
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.indexing.token_keeper import TokenKeeper
+from dsearch.engine.indexing.tokens import TokenKeeper
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.rebuild import Rebuilder

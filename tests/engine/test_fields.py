@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.engine.bare_generation import add_bare_generation
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.snapshot.filters import matching
+from dsearch.engine.filters import matching
 from dsearch.errors import CorruptData
 from dsearch.index import metadata as fields
 from dsearch.index.metadata import FieldsBuilder, MetadataFields

@@ -30,7 +30,7 @@ from support.service.service_fakes import ORIGIN
 
 from dsearch.client import LocalEngine
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.trained_queries import trained_on
+from dsearch.engine.evaluate import trained_on
 from dsearch.errors import EncoderMismatch, Gone
 from dsearch.service.state import LEFT_FOLDER
 from dsearch.types import Document, Query

@@ -11,10 +11,9 @@ from support.fakes import HashingEncoder
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.evaluate import encode_queries
+from dsearch.engine.evaluate import encode_queries, trained_apart, trained_on
 from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.engine.state.remembered import JUDGEMENTS
-from dsearch.engine.trained_queries import trained_apart, trained_on
 from dsearch.store import MemoryRow
 from dsearch.types import Document, Query
 

@@ -15,8 +15,8 @@ from support.training.topics import queries_of, topics_in
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine.evaluate import trained_on
 from dsearch.engine.ranking.memory import SnapshotMemory
-from dsearch.engine.trained_queries import trained_on
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.store import Store

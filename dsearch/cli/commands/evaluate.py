@@ -184,7 +184,7 @@ def training_apart(
 ) -> dict[str, list[str]]:
     """Return queries that a version was trained on and the others, as groups, and warn; {} without any."""
     from dsearch.engine import UNTRAINED
-    from dsearch.engine.trained_queries import trained_apart
+    from dsearch.engine.evaluate import trained_apart
 
     apart = trained_apart(collection, versions, judged.queries, states.of(UNTRAINED))
     if apart is None:

@@ -18,7 +18,7 @@ from dsearch.client.calls import Calls
 from dsearch.client.local.handlers import HANDLERS
 from dsearch.encoder import EncoderSource
 from dsearch.engine import SearchEngine, calls
-from dsearch.engine.episodes import Episodes
+from dsearch.engine.feedback import Episodes
 from dsearch.errors import InvalidRequest
 from dsearch.operations import Call
 

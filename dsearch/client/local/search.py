@@ -20,8 +20,7 @@ from dsearch.client.local.handlers import handles
 from dsearch.client.wire import numbers, one_vector, ragged
 from dsearch.declared import check_keywords
 from dsearch.engine import Collection, LayerOptions
-from dsearch.engine.episodes import TaskOutcome
-from dsearch.engine.feedback import impression_of
+from dsearch.engine.feedback import TaskOutcome, impression_of
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchOptions, joined_names
 from dsearch.store import Event, FeedbackStore, Impression

@@ -24,7 +24,7 @@ from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scoring import Weighing, by_score_then_position, held_below
 from dsearch.engine.ranking.second_stage import FirstStage
 from dsearch.engine.search.arrangement import padded
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.snapshot import NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dsearch.attention.recall import FixedMemory, Recalled
 from dsearch.cluster.wire.messages import MemoryContent, PastQueries
 from dsearch.engine.models.memory import fixed_memory
 from dsearch.engine.ranking.memory import SnapshotMemory
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import NotInCluster
 
 MOST = 4  # memories: live versions, before and after insertions

@@ -15,9 +15,8 @@ from dsearch.attention.late_interaction import FixedStage, Interactions
 from dsearch.cluster.wire.messages import MeaningRequest, QueryText, RescoreRequest, RescoreResult
 from dsearch.encoder import TextTokens
 from dsearch.engine.ranking.second_stage import Reranker, require_tokens
-from dsearch.engine.search.highlights.meaning import meaning_highlighter
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
+from dsearch.engine.search.highlights import meaning_highlighter
+from dsearch.engine.snapshot import NONE, QueryTokens, Snapshot, query_tokens
 from dsearch.types import Document, Highlight
 
 

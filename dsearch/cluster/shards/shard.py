@@ -37,15 +37,14 @@ from dsearch.cluster.wire.messages import (
     ShardGradients,
     ShardHit,
 )
+from dsearch.engine.filters import NarrowedStates
 from dsearch.engine.indexing.leases import Lease
 from dsearch.engine.indexing.releases import ROWS_NAME
 from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.coverage import whole_log_partition
 from dsearch.engine.search.arrangement import text_name
 from dsearch.engine.search.hits import highlighter
-from dsearch.engine.snapshot.filters import NarrowedStates
-from dsearch.engine.snapshot.fresh import Fresh
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Fresh, Snapshot
 from dsearch.errors import CorruptData
 from dsearch.index import CorpusStatistics, Generation, ParsedQuery
 from dsearch.store import Store

@@ -15,7 +15,7 @@ from dsearch.cluster.wire.messages import (
     ShardAttention,
     ShardGradients,
 )
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import NotInCluster
 
 Gradient = tuple[np.ndarray, np.ndarray, np.ndarray]  # of folded queries, keyword weight and temperature

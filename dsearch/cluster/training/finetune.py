@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dsearch.cluster.training.training import ShardedCorpus, listwise, retention
 from dsearch.engine import Collection
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.snapshot import NONE
 from dsearch.errors import Command, Conflict, InvalidRequest, NotInCluster
 from dsearch.training.data.examples import Examples
 from dsearch.training.loop.loop import NothingFurther

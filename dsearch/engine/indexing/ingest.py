@@ -25,7 +25,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.encoder.text_encoder import length_sorted_batches
 from dsearch.engine.home import is_given
 from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions, encode, passage_table
-from dsearch.engine.indexing.token_keeper import TokenKeeper
+from dsearch.engine.indexing.tokens import TokenKeeper
 from dsearch.engine.options import (
     KeyOptions,
     keyword_text,

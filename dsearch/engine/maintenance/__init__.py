@@ -1,1 +1,1 @@
-"""Backup, compaction, migration, verification, statistics."""
+"""Backup, compaction, migration, verification."""

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from dsearch.engine.collection import Collection
-from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import OnProgress
 from dsearch.engine.indexing.leases import clear, retire
 from dsearch.engine.indexing.releases import holding_note, releases_holding_deleted, retire_releases
 from dsearch.engine.models.documents import FOLDER
+from dsearch.engine.rebuild import disk_errors
 from dsearch.errors import Cancelled
 from dsearch.store import Store
 from dsearch.types import Progress

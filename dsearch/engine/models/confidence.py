@@ -19,7 +19,7 @@ import numpy as np
 from dsearch.attention.arrays import Array, best_first, gather, inference, numbers_of, on_device_of
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.snapshot import NONE
 from dsearch.errors import CorruptData, ModelNotFound
 from dsearch.evaluation.confidence import (
     LIKELY,

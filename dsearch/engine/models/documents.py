@@ -31,8 +31,7 @@ from dsearch.engine.indexing.chunking import PassageLengths, encode, passage_tab
 from dsearch.engine.indexing.tokens import Encoded, encode_rounded
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
 from dsearch.engine.options import KeyOptions, keyword_texts, language_of, stop_words_of, tokenizer_for
-from dsearch.engine.snapshot.fresh import Fresh, SnapshotTokens, keyword_of
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import Fresh, Snapshot, SnapshotTokens, keyword_of
 from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
 from dsearch.index import Generation, KeywordIndex, remove_unfinished
 from dsearch.index.durable import file_digest, files_below

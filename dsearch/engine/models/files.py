@@ -12,6 +12,10 @@ format 5 the weight for "nothing fits" is left out: it changed no order of hits.
 
 The module also finds the version that was live before, and deletes versions.
 
+A version that learned the values of a field (W_V, W_O and b, on which no ranking depends) names the field in
+its record. A version that is made from another one takes over its values, unless it has values of its own or
+embeds the documents otherwise.
+
 A version with a part that earlier releases trained and this release does not serve is retired. It stays
 registered and keeps its files. Its head alone would rank differently from the trained model, so the version
 cannot be queried. If it was promoted, its nearest ancestor without such a part answers instead. A second
@@ -23,6 +27,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,6 +49,8 @@ from dsearch.index.durable import file_digest, publish_folder, sync_folder
 from dsearch.store import ModelRecord, Store
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dsearch.attention.retrieval.head import Head
     from dsearch.encoder import EncoderChange
 
@@ -66,6 +73,8 @@ NEWEST_FORMAT = 17
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 NULL_SLOT = "null_slot"  # tensor of earlier releases' heads: a weight for "nothing fits"
+SCOPE = "values"  # in the record of a version that changed nothing else
+READOUT = "readout"  # in a record: field, kind and labels of the learned values
 
 
 def save_model(
@@ -398,3 +407,36 @@ def live_problem(store: Store) -> str | None:
         f"serves; {answers} answers in its place. To settle that: dsearch promote {answers} -c {store.name}; "
         f"or train anew: dsearch train -c {store.name}"
     )
+
+
+def with_values(
+    head: Head, record: Mapping[str, Any], given: Head, given_record: Mapping[str, Any]
+) -> tuple[Head, dict[str, Any]]:
+    """Return a head and its record with the values of another version, unless it has values of its own."""
+    record = dict(record)
+    if READOUT in record or not _has_values(given):
+        return head, record
+    if not _has_values(head):
+        head = head.valuing(given)
+    elif not _same_values(head, given):
+        return head, record
+    if READOUT in given_record:
+        record[READOUT] = given_record[READOUT]
+    return head, record
+
+
+def _has_values(head: Head) -> bool:
+    return head.output is not None or bool(head.value_delta.any())
+
+
+def _same_values(head: Head, other: Head) -> bool:
+    if (head.output is None) != (other.output is None):
+        return False
+    pairs = [(head.value_delta, other.value_delta)]
+    if head.output is not None and other.output is not None:
+        pairs += [(head.output.weight, other.output.weight), (head.output.bias, other.output.bias)]
+    return all(_equal(*pair) for pair in pairs)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool((one.detach().cpu() == other.detach().cpu()).all())

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.attention.arrays import Array, is_array, numbers_of, on_device_of
-from dsearch.engine.snapshot.passages import NONE
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.types import Mode
 

@@ -28,8 +28,7 @@ from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, SearchLegs
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.ranking.scoring import Scoring
-from dsearch.engine.snapshot.passages import SnapshotPassages, best_of_documents
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot, SnapshotPassages, best_of_documents
 from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.types import Mode
 

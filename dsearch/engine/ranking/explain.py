@@ -26,7 +26,7 @@ from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.ranking import partition_by_head
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.snapshot import NONE
 from dsearch.types import Explanation, PastQuery
 
 SHOWN = 5  # past queries of a hit

@@ -21,8 +21,7 @@ from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.ranking.scores import NamedScore, check_texts, check_values
 from dsearch.engine.ranking.scoring import EmbedRows, under_autocast_of_now
 from dsearch.engine.ranking.whole import Whole
-from dsearch.engine.snapshot.snapshot import Snapshot
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+from dsearch.engine.snapshot import QueryTokens, Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.products import in_full_precision
 

@@ -28,7 +28,7 @@ from dsearch.attention.arrays import (
     zeros,
 )
 from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS, MemoryFormulas, Recalled
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.index import Generation
 from dsearch.index.exact import best_above
 from dsearch.search_options import COVERAGE_DOCUMENTS

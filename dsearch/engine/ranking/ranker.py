@@ -49,7 +49,7 @@ from dsearch.engine.ranking.scoring import (
     by_score_then_position,
     held_below,
 )
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.types import Mode
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from dsearch.engine.ranking.resident import ResidentEmbeddings
     from dsearch.engine.ranking.second_stage import Reranker
     from dsearch.engine.ranking.whole import Whole
-    from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+    from dsearch.engine.snapshot import QueryTokens
 
 HOP_CANDIDATES = 10  # what a hop pools: the best few speak for the query, the rest for the corpus
 

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from dsearch.attention import top_k
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import Conflict, InvalidRequest
 
 Resident = Literal["float32", "bfloat16"]

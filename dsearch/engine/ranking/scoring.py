@@ -45,7 +45,7 @@ from dsearch.attention.retrieval.mixture import mix
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.scores import ranks_by_inner_product
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 
 if TYPE_CHECKING:
     from dsearch.attention import Score

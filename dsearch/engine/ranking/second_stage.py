@@ -44,9 +44,7 @@ from dsearch.attention.late_interaction import (
 )
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.engine.ranking.scores import WITHOUT_TOKENS
-from dsearch.engine.snapshot.fresh import SnapshotTokens
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+from dsearch.engine.snapshot import NONE, QueryTokens, Snapshot, SnapshotTokens
 from dsearch.errors import InvalidRequest, NotInCluster
 from dsearch.search_options import RERANK_CANDIDATES
 

@@ -29,7 +29,7 @@ from dsearch.attention.retrieval.ranking import ranking_score
 from dsearch.engine.ranking.candidates import SearchLegs, distinct
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.ranking.scoring import CandidateScores, CandidateWeights, Scoring, Weighing
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.snapshot import NONE
 from dsearch.index.exact import best_above
 from dsearch.search_options import COVERAGE_DOCUMENTS
 

@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float, Int64
 from dsearch.attention.arrays import Array, fill, gather, numbers_of, on_device_of
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.snapshot import NONE
 from dsearch.errors import InvalidRequest, amount
 from dsearch.search_options import SearchOptions
 from dsearch.store.filters.field_names import meant_among

@@ -31,9 +31,8 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.ranking.scoring import rows_at
-from dsearch.engine.search.attend import coverage_note, require_field
-from dsearch.engine.search.field_values import field_rows, texts_at, with_field
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.search.attend import coverage_note, field_rows, require_field, texts_at, with_field
+from dsearch.engine.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound, amount
 from dsearch.results import Attention, Gradients

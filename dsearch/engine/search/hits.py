@@ -1,6 +1,6 @@
 """Pages of hits: place in a ranking, ids and texts of its documents, highlighted terms of the query.
 
-A title is highlighted whole, of a text some windows (fragments.py).
+A title is highlighted whole, of a text some windows (highlights.py).
 
 A cursor names the place, with the state, model and depth that produced the ranking. A page requested by
 cursor continues the ranking of the first page, whatever was written or promoted since: no hit is shown twice
@@ -28,8 +28,8 @@ from dsearch.attention.arrays import Array, entropy, numbers_of
 from dsearch.attention_options import CANDIDATES
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.search.highlights.fragments import SCANNED_CHARACTERS, fragments
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.search.highlights import SCANNED_CHARACTERS, fragments
+from dsearch.engine.snapshot import NONE
 from dsearch.engine.state.caches import KeptDocuments, owned
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.index import KeywordIndex
@@ -38,7 +38,7 @@ from dsearch.types import AttentionSummary, Document, Highlight, Hit, Passage, S
 
 if TYPE_CHECKING:
     from dsearch.engine.ranking.explain import Explain
-    from dsearch.engine.search.highlights.meaning import ShowMeaning
+    from dsearch.engine.search.highlights import ShowMeaning
 
 
 _FORMAT = 1

@@ -25,8 +25,7 @@ from dsearch.engine.indexing.own_vectors import Vectors, query_arrays
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.search.hits import PageRequest
-from dsearch.engine.snapshot.snapshot import Snapshot
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
+from dsearch.engine.snapshot import QueryTokens, Snapshot, query_tokens
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest, amount
 from dsearch.index import ParsedQuery, Tokenizer, parse_query

@@ -29,7 +29,7 @@ from dsearch.types import SearchResult, Stamp
 if TYPE_CHECKING:
     from dsearch.engine.ranking.explain import Explain
     from dsearch.engine.ranking.output import SearchOutput
-    from dsearch.engine.search.highlights.meaning import ShowMeaning
+    from dsearch.engine.search.highlights import ShowMeaning
     from dsearch.evaluation.confidence import Calibration
 
 
@@ -157,7 +157,7 @@ def _meaning(
     """Highlights by meaning, from the tokens of queries and documents; None unless asked for."""
     if not chosen.highlight or group.texts is None:
         return None
-    from dsearch.engine.search.highlights.meaning import meaning_highlighter
+    from dsearch.engine.search.highlights import meaning_highlighter
 
     layer = group.layer
     tokens = tokens_of(collection, group.texts, layer.snapshot, stamp.model)

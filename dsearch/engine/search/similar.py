@@ -25,7 +25,7 @@ from dsearch.engine.indexing.own_vectors import query_vectors
 from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.search.queries import layer_options, resolve_queries
 from dsearch.engine.search.search import search_group
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.search_options import SearchOptions

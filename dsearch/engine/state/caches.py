@@ -35,7 +35,7 @@ from dsearch.engine.models.files import load_fixed_head, load_head
 from dsearch.engine.models.memory import index_keys
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import RerankerUnavailable
 from dsearch.store import Passages, Store
 from dsearch.types import Document

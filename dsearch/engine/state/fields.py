@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from dsearch.attention_options import FIELD_SCORES
 from dsearch.declared import suggestion
 from dsearch.engine.ranking.field_match import FieldMatch
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.store import Store
 from dsearch.store.filters.field_names import SAMPLE, names_of

@@ -18,12 +18,11 @@ from dsearch.engine.indexing.chunking import passage_table
 from dsearch.engine.indexing.ingest import BuiltGeneration, generation_folder, publish
 from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release, tidy
 from dsearch.engine.indexing.releases import tidy_releases
-from dsearch.engine.indexing.token_keeper import TokenKeeper
+from dsearch.engine.indexing.tokens import TokenKeeper
 from dsearch.engine.indexing.tuning import with_tuned_parameters
 from dsearch.engine.models.files import served_version
 from dsearch.engine.options import keyword_texts
-from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix, keyword_of
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import Fresh, GrowingMatrix, Snapshot, keyword_of
 from dsearch.engine.state.caches import KeptRerankings
 from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.index import Generation, KeywordIndex

@@ -21,8 +21,8 @@ import numpy as np
 
 from dsearch.attention.memory_rows import TRUSTED, MemoryRows
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
+from dsearch.engine.models.files import SCOPE
 from dsearch.engine.models.memory import index_keys
-from dsearch.engine.models.values import SCOPE
 from dsearch.engine.state.live import LiveState
 from dsearch.errors import InvalidRequest
 from dsearch.results import RowsDropped

@@ -24,8 +24,9 @@ from jaxtyping import Float, Float32, Int64
 from dsearch.attention.arrays import Array
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder, encoder_in_use
+from dsearch.engine.filters import NarrowedStates
 from dsearch.engine.home import is_given, require_encoder
-from dsearch.engine.indexing.token_keeper import TokenKeeper
+from dsearch.engine.indexing.tokens import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
@@ -34,8 +35,7 @@ from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, live_problem, served_version
 from dsearch.engine.models.training_record import QueryDrift
 from dsearch.engine.options import LayerOptions, language_of, search_fields_of
-from dsearch.engine.snapshot.filters import NarrowedStates
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptHeads, KeptLayers, KeptQueryTokens
 from dsearch.engine.state.fields import KeptFields, with_match
 from dsearch.engine.state.live import LiveState, no_such_state
@@ -162,7 +162,7 @@ class CollectionState:
         return self._live.stale
 
     def describe(self) -> CollectionInfo:
-        """Description of the collection; the costs are in `maintenance/statistics.py`."""
+        """Description of the collection; `statistics` has the costs."""
         counts, generation = self.store.count(), self.store.live_generation()
         return CollectionInfo(
             name=self.name,

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dsearch.engine.episodes import TaskOutcome
+from dsearch.engine.feedback import TaskOutcome
 from dsearch.errors import DsearchError, InvalidRequest
 from dsearch.results import CollectionInfo
 from dsearch.search_options import SearchOptions

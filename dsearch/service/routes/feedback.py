@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from dsearch.engine.episodes import TaskOutcome, UnknownEpisode
+from dsearch.engine.feedback import TaskOutcome, UnknownEpisode
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,

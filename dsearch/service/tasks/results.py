@@ -36,7 +36,7 @@ from dsearch.store import MemoryRow, Passages
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
-    from dsearch.engine.snapshot.fresh import SnapshotTokens
+    from dsearch.engine.snapshot import SnapshotTokens
     from dsearch.training import JudgedLayer, TrainedValues, TrainingResult, TunedSearch
     from dsearch.training.finetune.second_stage import TrainedStage
     from dsearch.training.registry import Registration

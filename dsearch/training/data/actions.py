@@ -2,7 +2,7 @@
 
 A click shows that a document looked relevant at its position; later actions confirm it. A thumb is an
 explicit opinion and does not depend on the position: it needs no position correction. An agent reads what it
-needs for a task, wherever it stands (engine/episodes.py): no position correction either, and what it saw and
+needs for a task, wherever it stands (engine/feedback.py): no position correction either, and what it saw and
 did not read is a negative.
 
 The weight of each key in clicks is limited: caps on the shares of keys, and outliers are left out. A key is

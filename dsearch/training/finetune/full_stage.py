@@ -19,8 +19,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import LearningEncoder
 from dsearch.engine import Collection, EncodedDocuments, Snapshot
 from dsearch.engine.models.documents import encoded_state
-from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.engine.snapshot.tokens_of_query import query_tokens
+from dsearch.engine.snapshot import NONE, query_tokens
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.second_stage import FoldHeads, TrainedStage, train_second_stage
 from dsearch.training.gate.gate import Gate

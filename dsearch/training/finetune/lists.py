@@ -22,8 +22,7 @@ from dsearch.engine.ranking.second_stage import (
     neutral,
     reranker_scores,
 )
-from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+from dsearch.engine.snapshot import NONE, QueryTokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
 from dsearch.training.relevant import Relevant

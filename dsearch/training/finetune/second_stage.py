@@ -29,7 +29,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import TextTokens
 from dsearch.engine.models.training_record import query_statistics
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens
+from dsearch.engine.snapshot import QueryTokens, query_tokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.choice_model import fit_choice

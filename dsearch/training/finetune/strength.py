@@ -17,7 +17,7 @@ from dsearch.attention.late_interaction import FEATURES
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.engine.search.queries import tokens_of
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens
+from dsearch.engine.snapshot import QueryTokens
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.lists import lists_of
 from dsearch.training.finetune.second_stage import (

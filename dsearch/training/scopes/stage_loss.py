@@ -23,8 +23,7 @@ from dsearch.encoder.token_batch import TokenBatch
 from dsearch.engine import Snapshot
 from dsearch.engine.indexing.tokens import is_of_word
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.engine.snapshot.tokens_of_query import query_tokens_in_graph
+from dsearch.engine.snapshot import NONE, query_tokens_in_graph
 from dsearch.errors import InvalidRequest
 from dsearch.training.data.examples import Examples
 from dsearch.training.relevant import Relevant

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.engine.models.values import READOUT, SCOPE
+from dsearch.engine.models.files import READOUT, SCOPE
 from dsearch.jobs import CONTEXT
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers

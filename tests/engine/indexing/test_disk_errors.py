@@ -8,7 +8,7 @@ import os
 import pytest
 
 from dsearch.engine import SearchEngine
-from dsearch.engine.indexing.disk_errors import disk_errors
+from dsearch.engine.rebuild import disk_errors
 from dsearch.errors import DsearchError, InsufficientStorage, Unavailable
 
 CODES: list[tuple[int, type[DsearchError], str]] = [

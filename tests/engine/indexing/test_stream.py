@@ -13,7 +13,7 @@ from support.fakes import HashingEncoder
 from support.sizes import by_size
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.engine.snapshot.fresh import GrowingMatrix
+from dsearch.engine.snapshot import GrowingMatrix
 from dsearch.engine.state import live
 from dsearch.types import Document
 

@@ -12,11 +12,11 @@ from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing.chunking import PassageLengths
-from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tokens import (
     ALIKE,
     MOST_TOKENS,
     RawTokens,
+    TokenKeeper,
     distinct_tokens,
     encode_with_tokens,
     is_of_word,

@@ -19,11 +19,11 @@ from support.fakes import HashingEncoder
 
 from dsearch.corpus import read_sources
 from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.engine.calls import statistics
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.maintenance import compact as module
 from dsearch.engine.maintenance.backup import export_beir, export_lines
 from dsearch.engine.maintenance.compact import Compaction, compact
-from dsearch.engine.maintenance.statistics import statistics
 from dsearch.errors import Cancelled, CollectionNotFound
 from dsearch.index import Generation
 from dsearch.store.sqlite import connection

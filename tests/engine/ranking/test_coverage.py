@@ -17,7 +17,7 @@ from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.ranking import coverage as module
 from dsearch.engine.ranking.coverage import covered_mass, mass_of, whole_log_partition
 from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import Snapshot
 from dsearch.types import Document
 
 TEXTS = ["apple bread", "cheese and honey", "nothing known"]

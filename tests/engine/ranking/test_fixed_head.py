@@ -19,7 +19,7 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models import memory as models_memory
-from dsearch.engine.snapshot.fresh import SnapshotTokens
+from dsearch.engine.snapshot import SnapshotTokens
 from dsearch.evaluation.confidence import EVIDENCE, Calibration
 from dsearch.evaluation.logistic import Logistic
 from dsearch.index.tokens.table import GatheredTokens

@@ -14,7 +14,7 @@ from support.fakes import HashingEncoder
 from dsearch.engine import SearchEngine, open_layer
 from dsearch.engine.indexing.chunking import PassageOptions
 from dsearch.engine.ranking.resident import ResidentEmbeddings
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import Snapshot
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.types import Document
 

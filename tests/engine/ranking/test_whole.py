@@ -16,7 +16,7 @@ from support.fakes import HashingEncoder
 from dsearch.attention import AdditiveScore
 from dsearch.engine import Collection, SearchEngine, SearchLayer, SearchOutput
 from dsearch.engine.ranking import whole
-from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.snapshot import NONE
 from dsearch.types import Document
 
 TEXTS = ["word1 word7", "word3"]

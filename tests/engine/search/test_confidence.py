@@ -17,7 +17,7 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.models import confidence as module
 from dsearch.engine.models.confidence import confidences, evidence_of_rankings
-from dsearch.engine.snapshot.tokens_of_query import query_tokens
+from dsearch.engine.snapshot import query_tokens
 from dsearch.evaluation.confidence import (
     EVIDENCE,
     LIKELY,

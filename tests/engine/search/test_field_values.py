@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dsearch.engine import Collection
-from dsearch.engine.search.field_values import (
+from dsearch.engine.search.attend import (
     field_rows,
     kind_of_all,
     pooled_rows,

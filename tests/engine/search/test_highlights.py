@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.highlights.fragments import (
+from dsearch.engine.search.highlights import (
     FRAGMENT_CHARACTERS,
     FRAGMENTS,
     SCANNED_CHARACTERS,

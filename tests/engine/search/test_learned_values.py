@@ -11,8 +11,8 @@ import torch
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
-from dsearch.engine.search import learned_values as module
-from dsearch.engine.search.learned_values import LearnedValues
+from dsearch.engine.search import predict as module
+from dsearch.engine.search.predict import LearnedValues
 from dsearch.results import Evidence, FieldPrediction
 
 

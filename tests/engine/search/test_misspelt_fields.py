@@ -12,7 +12,7 @@ from support.service.apps import patient_app
 
 from dsearch.client.local.engine import LocalEngine
 from dsearch.engine import SearchEngine
-from dsearch.engine.snapshot.filters import NarrowedStates
+from dsearch.engine.filters import NarrowedStates
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.engine.search import predict_whole
-from dsearch.engine.search.predict_whole import PooledField, predicted_from_all
+from dsearch.engine.search import predict as module
+from dsearch.engine.search.predict import PooledField, predicted_from_all
 from dsearch.errors import InvalidRequest
 from dsearch.results import Evidence, FieldPrediction
 
@@ -102,7 +102,7 @@ def test_labels_sum_their_shares_and_true_is_neither_one_nor_a_text() -> None:
 def test_the_most_labels_are_the_largest_and_ties_keep_the_order_of_documents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(predict_whole, "MAX_LABELS", 2)
+    monkeypatch.setattr(module, "MAX_LABELS", 2)
     (one,) = predicted([[0.1, 0.25, 0, 0.25, 0.25, 0, 0.0]], column("a", "b", "c", "d", "e"))
     assert list(one.labels or {}) == ["b", "c"]
     assert [entry.id for entry in one.evidence] == ["d1", "d3"]

@@ -16,8 +16,8 @@ from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.engine.filters import NarrowedStates
 from dsearch.engine.search.attend import AttendResult
-from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Mode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
+from dsearch.engine.snapshot import Fresh, GrowingMatrix
 from dsearch.index import KeywordIndex
 from dsearch.index.passages import PassageTable
 

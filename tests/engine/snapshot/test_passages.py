@@ -22,7 +22,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import GradientQuery, PassageOptions, SearchLayer, attention_parts, vjp
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.ranking.coverage import covered_mass
-from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
+from dsearch.engine.snapshot import NONE, SnapshotPassages, best_of_documents
 from dsearch.index import PassageTable
 from dsearch.types import Document
 

@@ -9,7 +9,7 @@ import pytest
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import Snapshot
 from dsearch.errors import DimensionMismatch
 from dsearch.types import Document
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dsearch.engine.snapshot.fresh import SnapshotTokens, same_codec
+from dsearch.engine.snapshot import SnapshotTokens, same_codec
 from dsearch.index.tokens.codec import TokenCodec
 from dsearch.index.tokens.table import DocumentTokens, TokenTable
 

@@ -11,9 +11,8 @@ from support.fakes import HashingEncoder
 
 from dsearch.encoder import TextTokens
 from dsearch.engine import SearchEngine
-from dsearch.engine.snapshot import tokens_of_query as module
-from dsearch.engine.snapshot.snapshot import Snapshot
-from dsearch.engine.snapshot.tokens_of_query import query_tokens, query_tokens_in_graph, token_weights
+from dsearch.engine import snapshot as module
+from dsearch.engine.snapshot import Snapshot, query_tokens, query_tokens_in_graph, token_weights
 from dsearch.index import KeywordIndex
 from dsearch.types import Document
 

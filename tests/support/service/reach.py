@@ -18,8 +18,7 @@ from pydantic.fields import FieldInfo
 from support.cli.recorder import MADE_UP, plain
 
 from dsearch.engine import Collection, SearchEngine, calls
-from dsearch.engine.episodes import Episodes
-from dsearch.engine.feedback import explored, impression_of
+from dsearch.engine.feedback import Episodes, explored, impression_of
 from dsearch.engine.search import gradients
 from dsearch.engine.search.embed import embed, rerank
 from dsearch.engine.search.similar import similar

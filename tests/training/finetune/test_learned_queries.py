@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.evaluate import encode_queries
-from dsearch.engine.trained_queries import trained_on
+from dsearch.engine.evaluate import encode_queries, trained_on
 from dsearch.training import Examples, TrainingOptions, examples_from_judgements, finetune
 from dsearch.training.finetune import head
 from dsearch.training.finetune.head import queries_of

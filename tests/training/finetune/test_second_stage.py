@@ -16,7 +16,7 @@ from support.training.second_stages import judged_collection
 from dsearch.attention.late_interaction import FEATURES, RerankerIdentity
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.search.queries import tokens_of
-from dsearch.engine.snapshot.tokens_of_query import query_tokens
+from dsearch.engine.snapshot import query_tokens
 from dsearch.training import TrainingOptions, finetune
 from dsearch.training.confidence import calibrate_by_documents, ranked_examples
 from dsearch.training.data.examples import Examples, examples_from_judgements

@@ -26,7 +26,7 @@ from dsearch.engine import (
     attention_parts,
     calls,
 )
-from dsearch.engine.models.values import READOUT
+from dsearch.engine.models.files import READOUT
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.jobs import TrainingJob, TuningJob
 from dsearch.training import (

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from dsearch.engine.search.highlights.fragments import FRAGMENT_CHARACTERS, FRAGMENTS, fragments
+from dsearch.engine.search.highlights import FRAGMENT_CHARACTERS, FRAGMENTS, fragments
 from dsearch.types import Highlight
 
 WORDS = " ".join(f"w{number:03}" for number in range(400))  # five characters each

@@ -9,9 +9,9 @@ import pytest
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.highlights import meaning as module
-from dsearch.engine.search.highlights.meaning import meaning_highlighter
-from dsearch.engine.snapshot.tokens_of_query import query_tokens
+from dsearch.engine.search import highlights as module
+from dsearch.engine.search.highlights import meaning_highlighter
+from dsearch.engine.snapshot import query_tokens
 from dsearch.types import Document, Highlight
 
 DOCUMENTS = [

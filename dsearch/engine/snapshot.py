@@ -1,32 +1,42 @@
-"""`Snapshot`: an immutable state of a collection's documents, with the operations that search needs.
+"""`Snapshot`: an immutable view of a collection's documents, on which a search runs from beginning to end.
 
 A state consists of a generation (built, immutable), the rows written after it (fresh, searched exactly) and
 the rows deleted since (excluded). Positions 0 to n − 1 belong to the generation, n and above to the fresh
-rows. A position is a document; a long one has several embeddings (passages.py). A request holds one snapshot
-from beginning to end; a write makes a new one.
+rows. A write makes a new snapshot.
+
+A position is a document. Its key for a query and a head is that of its best passage
+(`dsearch.attention.retrieval.maxp`). All keys are numbered consecutively: key p is the first passage of the
+document at position p (a short document has only this one). The further passages of the generation follow,
+then those of fresh documents.
+
+For the second stage a snapshot has the tokens of its documents (`SnapshotTokens`); `QueryTokens` are
+those of a query, projected alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
-from dsearch.engine.snapshot.fresh import Fresh, SnapshotTokens, keyword_of
-from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
+from dsearch.attention.arrays import Array
+from dsearch.encoder import TextTokens
 from dsearch.errors import DimensionMismatch
-from dsearch.index import Generation, KeywordIndex, ParsedQuery
+from dsearch.index import Generation, KeywordIndex, ParsedQuery, PassageTable, TokenizedTexts
 from dsearch.index.exact import best_above
+from dsearch.index.tokens.codec import TokenCodec
+from dsearch.index.tokens.table import DocumentTokens, GatheredTokens, TokenTable
 
 if TYPE_CHECKING:
     from dsearch.attention.late_interaction import RerankerIdentity
 
-__all__ = ["NONE", "Snapshot"]  # NONE: position and row of a missing document
 
 ScoreRows = Callable[["RerankerIdentity", str, Int64[np.ndarray, " rows"]], Float32[np.ndarray, " rows"]]
+NONE = -1  # position and row of a missing document
+_MOST_QUERY_TOKENS = 64  # of largest weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +183,7 @@ class Snapshot:
         return gathered.reshape(*positions.shape, gathered.shape[1])
 
     def key_embeddings(self, keys: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
-        """Return the stored embedding of each key (see passages.py), zeros at −1."""
+        """Return the stored embedding of each key , zeros at −1."""
         if self.passages is None:
             return self.embeddings(keys)
         first = self.embeddings(np.where(keys < self.positions, keys, NONE))
@@ -355,3 +365,352 @@ def _passages_of(generation: Generation, fresh: Fresh) -> SnapshotPassages | Non
         return None
     later = replace(fresh.passages, owners=fresh.passages.owners + len(generation))
     return SnapshotPassages(len(generation) + len(fresh), generation.passages, later)
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Documents that are not in the generation; owners of passages count from 0.
+
+    `tokens` are those of a second stage; None without one.
+    """
+
+    rows: Int64[np.ndarray, " fresh"]
+    embeddings: Float32[np.ndarray, "fresh encoder_dim"]
+    texts: TokenizedTexts
+    passages: PassageTable
+    tokens: TokenTable | None = None
+
+    @classmethod
+    def of(
+        cls,
+        rows: Int64[np.ndarray, " fresh"],
+        embeddings: Float32[np.ndarray, "fresh encoder_dim"],
+        texts: Sequence[str],
+        keyword: KeywordIndex,
+        passages: PassageTable | None = None,
+        tokens: TokenTable | None = None,
+    ) -> Fresh:
+        """Tokenise texts like those of the generation."""
+        if passages is None:
+            passages = PassageTable.empty(embeddings.shape[1])
+        return cls(rows, embeddings, TokenizedTexts.of(keyword.tokenizer, texts), passages, tokens)
+
+    def extended(
+        self,
+        rows: Int64[np.ndarray, " more"],
+        embeddings: Float32[np.ndarray, "all encoder_dim"],
+        texts: Sequence[str],
+        passages: PassageTable,
+        tokens: TokenTable | None = None,
+    ) -> Fresh:
+        """Return these documents with new ones appended.
+
+        Args:
+            rows: rows of the new documents, above the present ones.
+            embeddings: embeddings of present and new documents.
+            texts: texts of the new documents.
+            passages: passages of the new documents, owners counted from 0.
+            tokens: tokens of present and new documents; None without a second stage.
+        """
+        if len(passages):
+            both, owners = (self.passages, passages), passages.owners + len(self)
+            passages = PassageTable(
+                np.concatenate([self.passages.owners, owners]),
+                np.concatenate([table.spans for table in both]),
+                np.concatenate([table.first_spans for table in both]),
+                np.concatenate([table.embeddings for table in both]),
+            )
+        else:
+            passages = self.passages
+        return Fresh(
+            np.concatenate([self.rows, rows]), embeddings, self.texts.extended(texts), passages, tokens
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class GrowingMatrix:
+    """Rows of numbers with spare capacity.
+
+    Each returned array is a view of the first rows, which never change. One thread at a time may append.
+
+    Args:
+        rows: initial rows.
+    """
+
+    def __init__(self, rows: Float32[np.ndarray, "rows dim"]):
+        self._array, self._used = rows, len(rows)
+
+    def __len__(self) -> int:
+        return self._used
+
+    def appended(self, more: Float32[np.ndarray, "more dim"]) -> Float32[np.ndarray, "all dim"]:
+        """Append `more` and return all rows."""
+        used = self._used + len(more)
+        if used > len(self._array):
+            # Growth by half: each row is copied at most three times on average.
+            room = np.empty((max(used, used + used // 2), more.shape[1]), np.float32)
+            room[: self._used] = self._array[: self._used]
+            self._array = room
+        self._array[self._used : used] = more
+        self._used = used
+        return self._array[:used]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SnapshotTokens:
+    """Tokens by position of a state; both tables have the same codec.
+
+    Attributes:
+        built: of the generation; None where it was built without.
+        fresh: of the rows written since; None likewise.
+        documents: number of positions of the generation.
+    """
+
+    built: TokenTable | None
+    fresh: TokenTable | None
+    documents: int
+
+    @classmethod
+    def of(cls, built: TokenTable | None, fresh: TokenTable | None, documents: int) -> SnapshotTokens | None:
+        """Join both; None without any token. Fresh ones of another codec are left out."""
+        if built is not None and fresh is not None and not same_codec(built.codec, fresh.codec):
+            fresh = None
+        return None if built is None and fresh is None else cls(built, fresh, documents)
+
+    @property
+    def codec(self) -> TokenCodec:
+        """Their codec."""
+        table = self.fresh if self.built is None else self.built
+        assert table is not None
+        return table.codec
+
+    def gather(self, positions: Int64[np.ndarray, " candidates"]) -> GatheredTokens:
+        """The tokens of candidates, in their order; none for a document that has none, and at −1."""
+        in_built = (positions >= 0) & (positions < self.documents)
+        if self.built is not None and (self.fresh is None or not (positions >= self.documents).any()):
+            return self.built.gather(np.where(in_built, positions, -1))
+        parts = [self._document(position) for position in positions.tolist()]
+        table = TokenTable.of(self.codec, parts)
+        return GatheredTokens(table.codes, np.diff(table.offsets), table.present)
+
+    def document(self, position: int) -> DocumentTokens | None:
+        """The tokens of one document with their places; None if they are not known."""
+        return self._document(position)
+
+    def _document(self, position: int) -> DocumentTokens | None:
+        if position < 0:
+            return None
+        if position < self.documents:
+            return None if self.built is None else self.built.document(position)
+        return None if self.fresh is None else self.fresh.document(position - self.documents)
+
+
+def keyword_of(generation: Generation) -> KeywordIndex:
+    """Return the keyword index of a generation, an empty one if it was built without."""
+    # One over no documents is false, and yet has the collection's language.
+    return KeywordIndex.build([]) if generation.keyword is None else generation.keyword
+
+
+def same_codec(first: TokenCodec, other: TokenCodec) -> bool:
+    """True if tokens of both can be compared."""
+    if first is other:
+        return True
+    return (
+        first.bits == other.bits
+        and np.array_equal(first.steps, other.steps)
+        and np.array_equal(first.projection, other.projection)
+    )
+
+
+class SnapshotPassages:
+    """The further passages of the documents of one state.
+
+    Args:
+        positions: number of positions; keys of further passages are numbered from there.
+        tables: passages of the generation and of the fresh documents; owners are positions of the state,
+            ascending from the first table to the second.
+
+    Attributes:
+        owners: position of each further passage's document, ascending.
+        long: positions of documents that have further passages, ascending.
+    """
+
+    def __init__(self, positions: int, *tables: PassageTable):
+        self.positions = positions
+        self.owners: Int64[np.ndarray, " further"] = np.concatenate([table.owners for table in tables])
+        self.long: Int64[np.ndarray, " long"] = np.unique(self.owners)
+        self._spans = np.concatenate([table.spans for table in tables])
+        self._first_spans = np.concatenate([table.first_spans for table in tables])
+        self._parts = [table.embeddings for table in tables if len(table)]
+        self._ends = np.cumsum([len(part) for part in self._parts])
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def embeddings(self, further: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
+        """Return embeddings of further passages by number; zeros at −1."""
+        flat = further.ravel()
+        gathered = np.zeros((len(flat), self._parts[0].shape[1]), np.float32)
+        start = 0
+        for part, end in zip(self._parts, self._ends.tolist(), strict=True):
+            here = (flat >= start) & (flat < end)
+            gathered[here] = part[flat[here] - start]
+            start = end
+        return gathered.reshape(*further.shape, gathered.shape[1])
+
+    def scores(
+        self, queries: Float32[np.ndarray, "batch encoder_dim"]
+    ) -> Float32[np.ndarray, "batch further"]:
+        """Compute the inner product of each query with every further passage."""
+        return np.concatenate([queries @ part.T for part in self._parts], axis=1)
+
+    def beside(
+        self, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> tuple[Int64[np.ndarray, "batch extra"], Int64[np.ndarray, "batch extra"]] | None:
+        """Return the further passages of these candidates; None if there are none.
+
+        Returns:
+            (columns, further): candidate of each passage, and number of the passage; padded with the number
+            of candidates and −1.
+        """
+        first: Int64[np.ndarray, "batch candidates"] = np.searchsorted(self.owners, positions, side="left")
+        counts: Int64[np.ndarray, "batch candidates"] = (
+            np.searchsorted(self.owners, positions, side="right") - first
+        )
+        per_row = counts.sum(axis=1)
+        longest = int(per_row.max(initial=0))
+        if longest == 0:
+            return None
+        flat = counts.ravel()
+        starts = np.cumsum(flat) - flat  # of each candidate's passages
+        place = np.arange(int(flat.sum())) - np.repeat(starts, flat)  # within the document
+        further = np.repeat(first.ravel(), flat) + place
+        batch, candidates = positions.shape
+        every = np.arange(candidates, dtype=np.int64)
+        columns = np.full((batch, longest), candidates, np.int64)
+        padded = np.full((batch, longest), NONE, np.int64)
+        used = np.arange(longest) < per_row[:, None]
+        columns[used] = np.repeat(np.tile(every, batch), flat)
+        padded[used] = further
+        return columns, padded
+
+    def span_of(self, key: int) -> tuple[int, int, int] | None:
+        """(ordinal, start, end) of a key's passage in its document's text; None for a short document."""
+        if key < self.positions:
+            at = int(np.searchsorted(self.long, key))
+            if at == len(self.long) or self.long[at] != key:
+                return None
+            start, end = self._first_spans[at].tolist()
+            return 0, start, end
+        further = key - self.positions
+        start, end = self._spans[further].tolist()
+        first = int(np.searchsorted(self.owners, int(self.owners[further])))
+        return further - first + 1, start, end
+
+    def blocks(
+        self, size: int = 8192
+    ) -> Iterator[tuple[Int64[np.ndarray, " long"], Int64[np.ndarray, " further"]]]:
+        """Yield long documents with the numbers of their further passages, about `size` at a time."""
+        starts = np.searchsorted(self.owners, self.long)
+        stops = np.append(starts[1:], len(self))
+        begin = 0
+        while begin < len(self.long):
+            end = begin + 1
+            while end < len(self.long) and stops[end] - starts[begin] <= size:
+                end += 1
+            yield self.long[begin:end], np.arange(starts[begin], stops[end - 1], dtype=np.int64)
+            begin = end
+
+
+def best_of_documents(
+    scores: Float32[np.ndarray, "batch documents"],
+    further: Float32[np.ndarray, "batch further"],
+    owners: Int64[np.ndarray, " further"],
+) -> Float32[np.ndarray, "batch documents"]:
+    """MaxP without gradients: scores of first passages, raised to those of further ones.
+
+    Args:
+        scores: scores of first passages.
+        further: scores of further passages.
+        owners: document of each further passage, ascending.
+    """
+    best = scores.copy()
+    if len(owners):
+        starts = np.flatnonzero(np.diff(owners, prepend=NONE))
+        long = owners[starts]
+        best[:, long] = np.maximum(best[:, long], np.maximum.reduceat(further, starts, axis=1))
+    return best
+
+
+class QueryTokens(NamedTuple):
+    """The tokens of one query.
+
+    Attributes:
+        states: projected as the documents' are; a tensor of the graph where the encoder learns.
+        weights: idf of each one's word; never all 0.
+        spans: [start, end) of each in characters of the query.
+        text: the query, for a reranker.
+    """
+
+    states: Float32[np.ndarray, "query_tokens dims"] | Float[Array, "query_tokens dims"]
+    weights: Float32[np.ndarray, " query_tokens"]
+    spans: Int64[np.ndarray, "query_tokens 2"]
+    text: str = ""
+
+
+def query_tokens(tokens: TextTokens, text: str, snapshot: Snapshot) -> QueryTokens:
+    """Project a query's tokens, and weigh them by the idf of their words.
+
+    Stop words have none; a query of nothing else weighs all of its tokens alike.
+    """
+    assert snapshot.tokens is not None
+    best, weights = _heaviest(text, tokens.spans, snapshot)
+    projected = snapshot.tokens.codec.projected(tokens.states[best])
+    return QueryTokens(projected, weights[best], tokens.spans[best], text)
+
+
+def query_tokens_in_graph(
+    states: Float[Array, "tokens encoder_dim"],
+    spans: Int64[np.ndarray, "tokens 2"],
+    text: str,
+    snapshot: Snapshot,
+) -> QueryTokens:
+    """`query_tokens` of states that an encoder gives in the graph: gradients reach it."""
+    import torch
+
+    assert snapshot.tokens is not None
+    best, weights = _heaviest(text, spans, snapshot)
+    projection = torch.as_tensor(snapshot.tokens.codec.projection).to(states)
+    projected = torch.nn.functional.normalize(states[torch.as_tensor(best)] @ projection.mT, dim=-1)
+    return QueryTokens(projected, weights[best], spans[best], text)
+
+
+def _heaviest(
+    text: str, spans: Int64[np.ndarray, "tokens 2"], snapshot: Snapshot
+) -> tuple[Int64[np.ndarray, " query_tokens"], Float32[np.ndarray, " tokens"]]:
+    """The tokens of largest weight, ascending; and the weights of all."""
+    weights = token_weights(text, spans, snapshot.keyword)
+    if not weights.any():
+        weights = np.ones(len(weights), np.float32)
+    best = np.sort(np.argsort(-weights, kind="stable")[:_MOST_QUERY_TOKENS])
+    return best[weights[best] > 0], weights
+
+
+def token_weights(
+    text: str, spans: Int64[np.ndarray, "tokens 2"], keyword: KeywordIndex
+) -> Float32[np.ndarray, " tokens"]:
+    """The idf of the word that each token is part of; 0 for one that is no term."""
+    idf_of: dict[str, float] = {}
+    weights = np.zeros(len(spans), np.float32)
+    for number, (start, end) in enumerate(spans.tolist()):
+        while start > 0 and text[start - 1].isalnum():
+            start -= 1
+        while end < len(text) and text[end].isalnum():
+            end += 1
+        word = text[start:end]
+        if word not in idf_of:
+            idf_of[word] = keyword.idf(word)
+        weights[number] = idf_of[word]
+    return weights

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot import Snapshot
 from dsearch.index.metadata import FieldColumn, MetadataFields
 from dsearch.store import Store, filter_of
 from dsearch.store.filters.field_names import compared_fields, refuse_misspelt

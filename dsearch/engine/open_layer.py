@@ -38,10 +38,9 @@ from dsearch.engine.ranking.resident import Resident, ResidentEmbeddings
 from dsearch.engine.ranking.scores import texts_of_steps
 from dsearch.engine.ranking.scoring import EmbedRows
 from dsearch.engine.ranking.second_stage import require_tokens
-from dsearch.engine.search.field_values import Values, pooled_rows, texts_at, with_field, without_padding
+from dsearch.engine.search.attend import Values, pooled_rows, texts_at, with_field, without_padding
 from dsearch.engine.search.queries import tokens_of
-from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.engine.snapshot.tokens_of_query import QueryTokens, query_tokens_in_graph
+from dsearch.engine.snapshot import NONE, QueryTokens, Snapshot, query_tokens_in_graph
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.products import in_full_precision
 

@@ -1,1 +1,0 @@
-"""Immutable view of the documents of a collection."""
