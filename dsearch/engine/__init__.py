@@ -15,6 +15,7 @@ load_torch_first()  # faiss comes with the index
 if TYPE_CHECKING:
     from dsearch.engine.calls import statistics
     from dsearch.engine.collection import Collection, Searchable
+    from dsearch.engine.collection_layer import CollectionLayer, open_layer
     from dsearch.engine.engine import SearchEngine
     from dsearch.engine.evaluate import QueryStates, System, encode_queries, make_run
     from dsearch.engine.indexing.chunking import PassageOptions
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         request_of_file,
         require_head_alone,
     )
-    from dsearch.engine.open_layer import CollectionLayer, open_layer
     from dsearch.engine.options import KeyOptions, LayerOptions
     from dsearch.engine.ranking.layer import SearchLayer
     from dsearch.engine.ranking.output import SearchOutput
@@ -57,7 +57,7 @@ _NAMES = {
     "search.attend": ("AttendResult",),
     "maintenance.backup": ("Backup",),
     "collection": ("Collection", "Searchable"),
-    "open_layer": ("CollectionLayer", "open_layer"),
+    "collection_layer": ("CollectionLayer", "open_layer"),
     "maintenance.compact": ("Compaction", "compact"),
     "models.documents": ("EncodedDocuments",),
     "search.gradients": ("GradientQuery", "attention_parts", "vjp"),

@@ -15,8 +15,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run
+from dsearch.engine.collection_layer import open_layer
 from dsearch.engine.models.confidence import evidence_of_rankings
-from dsearch.engine.open_layer import open_layer
 from dsearch.engine.ranking.second_stage import CandidateEvidence, FirstStage, features_of
 from dsearch.engine.search.queries import token_encoder_of
 from dsearch.engine.snapshot import query_tokens
