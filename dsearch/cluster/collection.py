@@ -14,10 +14,9 @@ from typing import Any, Unpack
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.coordinator import LiveRelease
-from dsearch.cluster.release.transfer import read_release
 from dsearch.cluster.search.attention import Shards
-from dsearch.cluster.search.query_encoder import EncodedQueries, encode_queries
-from dsearch.cluster.search.search import ShardedSearch
+from dsearch.cluster.search.search import EncodedQueries, ShardedSearch, encode_queries
+from dsearch.cluster.transfer import read_release
 from dsearch.encoder import TextEncoder
 from dsearch.engine import UNTRAINED, Collection, Searchable, SearchEngine
 from dsearch.engine.indexing.own_vectors import Vectors

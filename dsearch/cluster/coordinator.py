@@ -75,8 +75,8 @@ class Coordinator:
         """
         import ray
 
-        from dsearch.cluster.release.transfer import read_release
         from dsearch.cluster.shards.actor import start
+        from dsearch.cluster.transfer import read_release
         from dsearch.errors import Unavailable
 
         with self._publishing:

@@ -18,7 +18,7 @@ from dsearch.errors import Command, DsearchError, EncoderUnavailable, InvalidReq
 from dsearch.types import Mode
 
 if TYPE_CHECKING:
-    from dsearch.cluster.search.query_encoder import EncodedQueries
+    from dsearch.cluster.search.search import EncodedQueries
     from dsearch.engine import SearchEngine
     from dsearch.service.telemetry.logs import LogFormat
 
@@ -127,7 +127,7 @@ class EncoderReplica:
         return await asyncio.to_thread(self._encode, requests)
 
     def _encode(self, requests: list[EncodeRequest]) -> list[Any]:
-        from dsearch.cluster.search.query_encoder import encode_queries
+        from dsearch.cluster.search.search import encode_queries
 
         together: dict[tuple[str, Mode, str, bool], list[int]] = {}
         for number, request in enumerate(requests):
@@ -197,7 +197,7 @@ class Ingress:
     ) -> EncodedQueries:
         import torch
 
-        from dsearch.cluster.search.query_encoder import EncodedQueries
+        from dsearch.cluster.search.search import EncodedQueries
         from dsearch.encoder import TextTokens
 
         # Called from the search thread, never from the event loop.

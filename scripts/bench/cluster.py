@@ -72,11 +72,10 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
 
     from dsearch.cluster.connection import NAMESPACE
     from dsearch.cluster.coordinator import LiveRelease, coordinator
-    from dsearch.cluster.release.split import split
-    from dsearch.cluster.search.query_encoder import EncodedQueries
-    from dsearch.cluster.search.search import ShardedSearch
-    from dsearch.cluster.shards.local import LocalShards
+    from dsearch.cluster.release import split
+    from dsearch.cluster.search.search import EncodedQueries, ShardedSearch
     from dsearch.cluster.shards.remote import RayShards
+    from dsearch.cluster.shards.shard import LocalShards
     from dsearch.engine import SearchEngine
     from dsearch.search_options import SearchOptions
     from dsearch.types import Document

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from dsearch.cluster import connection
+from dsearch.cluster import connection, transfer
 from dsearch.cluster.connection import answers, is_loopback, require_token
-from dsearch.cluster.errors import NotOpen
-from dsearch.cluster.release import transfer
-from dsearch.cluster.release.release import Release
-from dsearch.cluster.release.split import split
+from dsearch.cluster.messages import NotOpen
+from dsearch.cluster.packing import pack
+from dsearch.cluster.release import Release, split
 from dsearch.cluster.shards.actor import ShardActor
-from dsearch.cluster.wire.packing import pack
 from dsearch.engine import Collection
 from dsearch.errors import CorruptData, InvalidRequest, MissingExtra, Unavailable
 from dsearch.threads import set_threads

@@ -137,7 +137,7 @@ def places(ray: Any, kept: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch) 
 
     entries = [SimpleNamespace(name=name, digest="digest") for name in ("s0", "s1")]
     release = SimpleNamespace(collection="papers", shards=entries, digest="digest", generation=1)
-    monkeypatch.setattr("dsearch.cluster.release.transfer.read_release", lambda uri: release)
+    monkeypatch.setattr("dsearch.cluster.transfer.read_release", lambda uri: release)
     monkeypatch.setattr("dsearch.cluster.shards.actor.start", start)
     ray.nodes = lambda: [
         {"NodeID": "b", "Alive": True},
@@ -253,7 +253,7 @@ def test_collections_are_live_side_by_side_and_each_replaced_one_ends_after_a_re
     entries = [SimpleNamespace(name="s0", digest="digest")]
     for name in ("papers", "notes"):
         release = SimpleNamespace(collection=name, shards=entries, digest="digest", generation=1)
-        monkeypatch.setattr("dsearch.cluster.release.transfer.read_release", lambda uri, of=release: of)
+        monkeypatch.setattr("dsearch.cluster.transfer.read_release", lambda uri, of=release: of)
         before.append(running.publish("uri", 1, "cache", num_cpus=1.0)["actors"])
         running.publish("uri", 1, "cache", num_cpus=1.0)
     assert {*running.live()} == {"papers", "notes"}

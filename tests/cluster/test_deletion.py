@@ -18,13 +18,10 @@ from support.fakes import HashingEncoder
 from support.service.tasks import ORIGIN, app_of, ended
 
 import dsearch as package
-from dsearch.cluster import connection, coordinator
-from dsearch.cluster.release import transfer
-from dsearch.cluster.release.release import Release
-from dsearch.cluster.release.split import split
-from dsearch.cluster.release.transfer import fetch_shard, send, tidy_cache
-from dsearch.cluster.shards.local import LocalShards
-from dsearch.cluster.shards.shard import Shard
+from dsearch.cluster import connection, coordinator, transfer
+from dsearch.cluster.release import Release, split
+from dsearch.cluster.shards.shard import LocalShards, Shard
+from dsearch.cluster.transfer import fetch_shard, send, tidy_cache
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing.leases import KEEP
@@ -201,7 +198,7 @@ def test_what_a_broken_split_left_is_removed_and_a_running_one_stays(
             removed.extend(retire_releases(food.store))
             unfinished.rename(folder)
 
-        monkeypatch.setattr("dsearch.cluster.release.split.publish_folder", publish_folder)
+        monkeypatch.setattr("dsearch.cluster.release.publish_folder", publish_folder)
         split(food.store, food.snapshot.generation, food.store.path / FOLDER / "other", 2)
         assert removed == [broken.parent.name]
         assert (food.store.path / FOLDER / "other" / "release.json").is_file()

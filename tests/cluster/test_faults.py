@@ -18,11 +18,10 @@ from support.patience import LATEST_S
 
 from dsearch.cluster.collection import ClusterEngine, Releases
 from dsearch.cluster.coordinator import LiveRelease, coordinator
-from dsearch.cluster.errors import ShardsLost
-from dsearch.cluster.release.split import split
+from dsearch.cluster.messages import GatherRequest, ShardsLost
+from dsearch.cluster.release import split
 from dsearch.cluster.shards.actor import start
 from dsearch.cluster.shards.remote import RayShards
-from dsearch.cluster.wire.messages import GatherRequest
 from dsearch.engine import Searchable, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.errors import ShardsMissing

@@ -18,8 +18,8 @@ import dsearch.service
 import dsearch.service.tasks.readonly
 from dsearch.cluster.coordinator import READY_S
 from dsearch.cluster.ingress import EncodeRequest, EncoderReplica, Ingress, IngressSettings, deploy
-from dsearch.cluster.search import query_encoder
-from dsearch.cluster.search.query_encoder import EncodedQueries
+from dsearch.cluster.search import search as query_encoder
+from dsearch.cluster.search.search import EncodedQueries
 from dsearch.errors import CollectionNotFound, EncoderUnavailable, InvalidRequest, Unavailable
 
 SETTINGS = IngressSettings(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dsearch.cluster import local_ray
+from dsearch.cluster import connection
 from dsearch.cluster.connection import OBJECT_STORE_BYTES, OF_OUR_RAY
 from dsearch.errors import Unavailable
 
@@ -37,8 +37,8 @@ class _Process:
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Addresses that are remembered, and processes that are ended."""
     calls: list[Any] = []
-    monkeypatch.setattr(local_ray, "_remember", lambda *given: calls.append(given))
-    monkeypatch.setattr(local_ray, "_end", lambda process: calls.append(process))
+    monkeypatch.setattr(connection, "_remember", lambda *given: calls.append(given))
+    monkeypatch.setattr(connection, "_end", lambda process: calls.append(process))
     return calls
 
 
@@ -49,8 +49,8 @@ def test_what_the_environment_says_to_ray_reaches_it(
         monkeypatch.delenv(name, raising=False)
     name = next(iter(OF_OUR_RAY))
     monkeypatch.setenv(name, "mine")
-    monkeypatch.setattr(local_ray.subprocess, "Popen", process := _Process("Ray runtime started."))
-    assert local_ray.start_head(cpus=3) == "127.0.0.1:6379"
+    monkeypatch.setattr(connection.subprocess, "Popen", process := _Process("Ray runtime started."))
+    assert connection.start_head(cpus=3) == "127.0.0.1:6379"
     environment = process.options["env"]
     assert {each: environment[each] for each in OF_OUR_RAY} == {**OF_OUR_RAY, name: "mine"}
     assert process.options["start_new_session"] is True
@@ -65,11 +65,11 @@ def test_what_the_environment_says_to_ray_reaches_it(
 
 
 def test_the_port_is_that_of_the_address(monkeypatch: pytest.MonkeyPatch, noted: list[Any]) -> None:
-    monkeypatch.setattr(local_ray.subprocess, "Popen", process := _Process("Ray runtime started."))
-    assert local_ray.start_head("127.0.0.1:7777") == "127.0.0.1:7777"
+    monkeypatch.setattr(connection.subprocess, "Popen", process := _Process("Ray runtime started."))
+    assert connection.start_head("127.0.0.1:7777") == "127.0.0.1:7777"
     assert "--port=7777" in process.command
     assert not any(part.startswith("--num-cpus") for part in process.command)
-    local_ray.start_head(cpus=1)
+    connection.start_head(cpus=1)
     assert process.command[-1] == "--num-cpus=1"
 
 
@@ -84,7 +84,7 @@ def test_a_ray_of_our_own_is_ended_and_no_other(
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "ray.experimental", ModuleType("ray.experimental"))
     monkeypatch.setitem(sys.modules, "ray.experimental.internal_kv", internal)
-    assert local_ray.stop_head() == bool(ended)
+    assert connection.stop_head() == bool(ended)
     assert noted == ended
     assert len(left) == len(ended)
 
@@ -92,25 +92,25 @@ def test_a_ray_of_our_own_is_ended_and_no_other(
 def test_one_that_does_not_start_is_ended_and_says_why(
     monkeypatch: pytest.MonkeyPatch, noted: list[Any]
 ) -> None:
-    monkeypatch.setattr(local_ray.subprocess, "Popen", _Process("no room", ended=1))
+    monkeypatch.setattr(connection.subprocess, "Popen", _Process("no room", ended=1))
     with pytest.raises(Unavailable, match=r"^Ray did not start at 127\.0\.0\.1:6379: no room$"):
-        local_ray.start_head()
+        connection.start_head()
     assert noted == [4711]
 
 
 def test_one_that_takes_too_long_is_ended_and_says_how_long_it_had(
     monkeypatch: pytest.MonkeyPatch, noted: list[Any]
 ) -> None:
-    monkeypatch.setattr(local_ray.subprocess, "Popen", _Process("Local node IP"))
-    monkeypatch.setattr(local_ray, "START_S", 0.0)
+    monkeypatch.setattr(connection.subprocess, "Popen", _Process("Local node IP"))
+    monkeypatch.setattr(connection, "START_S", 0.0)
     with pytest.raises(Unavailable, match=r"^Ray did not start at \S+ within 0 s: Local node IP$"):
-        local_ray.start_head()
+        connection.start_head()
     assert noted == [4711]
 
 
 def test_another_machine_is_told_to_start_its_own(noted: list[Any]) -> None:
     with pytest.raises(Unavailable, match=r"^no Ray cluster answers at 10\.0\.0\.1:6379; start one there"):
-        local_ray.start_head("10.0.0.1:6379")
+        connection.start_head("10.0.0.1:6379")
     assert noted == []
 
 
@@ -120,8 +120,8 @@ def test_a_process_that_is_gone_is_no_error_and_runs_no_more() -> None:
 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    local_ray._end(ended.pid)
-    assert not local_ray._runs(ended.pid)
+    connection._end(ended.pid)
+    assert not connection._runs(ended.pid)
 
 
 def test_an_address_that_cannot_be_remembered_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_an_address_that_cannot_be_remembered_ends_its_process(monkeypatch: pyte
         raise Unavailable("nobody answers")
 
     monkeypatch.setattr("dsearch.cluster.connection.connect", connect)
-    monkeypatch.setattr(local_ray, "_end", ended.append)
+    monkeypatch.setattr(connection, "_end", ended.append)
     with pytest.raises(Unavailable):
-        local_ray._remember("127.0.0.1:1", 4711)
+        connection._remember("127.0.0.1:1", 4711)
     assert ended == [4711]

@@ -14,7 +14,7 @@ from support.patience import LATEST_S
 from support.service.apps import patient_app
 
 from dsearch.cluster.collection import ClusterEngine, Releases
-from dsearch.cluster.search.query_encoder import EncodedQueries
+from dsearch.cluster.search.search import EncodedQueries
 from dsearch.engine import SearchEngine
 from dsearch.errors import EncoderUnavailable
 from dsearch.types import Document

@@ -19,8 +19,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.cluster.collection import ClusterEngine, Releases, ShardedCollection
 from dsearch.cluster.coordinator import LiveRelease
-from dsearch.cluster.release.split import split
-from dsearch.cluster.shards.local import LocalShards
+from dsearch.cluster.release import split
+from dsearch.cluster.shards.shard import LocalShards
 from dsearch.engine import Collection, Searchable, SearchEngine
 from dsearch.errors import NotInCluster
 from dsearch.types import Document

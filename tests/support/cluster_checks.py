@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from dsearch.cluster.release.split import split
-from dsearch.cluster.search.query_encoder import encode_queries
-from dsearch.cluster.search.search import ShardedSearch
-from dsearch.cluster.shards.local import LocalShards
-from dsearch.cluster.wire.packing import pack, unpack
+from dsearch.cluster.packing import pack, unpack
+from dsearch.cluster.release import split
+from dsearch.cluster.search.search import ShardedSearch, encode_queries
+from dsearch.cluster.shards.shard import LocalShards
 from dsearch.engine import Collection
 from dsearch.types import SearchResult
 

@@ -180,7 +180,7 @@ def start(
     """
     from dsearch.cluster.connection import ray_module
     from dsearch.cluster.coordinator import coordinator, outcome
-    from dsearch.cluster.release.transfer import below, send
+    from dsearch.cluster.transfer import below, send
     from dsearch.engine.indexing.leases import Lease
     from dsearch.engine.indexing.releases import mark_published, mark_sent
 
@@ -248,9 +248,8 @@ def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
 @cluster.command()
 def stop(ray: Address = "auto", json: options.AsJson = False) -> None:
     """Stop serving and every shard, and Ray too where `dsearch cluster start` started it; documents stay."""
-    from dsearch.cluster.connection import connect
+    from dsearch.cluster.connection import connect, stop_head
     from dsearch.cluster.coordinator import stop_all
-    from dsearch.cluster.local_ray import stop_head
     from dsearch.errors import Unavailable
 
     connect(ray)
@@ -268,8 +267,7 @@ def stop(ray: Address = "auto", json: options.AsJson = False) -> None:
 
 def _joined_or_started(address: str) -> str:
     """Join the cluster there, or start one of this machine alone; its address."""
-    from dsearch.cluster.connection import answers, connect, is_loopback
-    from dsearch.cluster.local_ray import start_head
+    from dsearch.cluster.connection import answers, connect, is_loopback, start_head
     from dsearch.errors import Unavailable
 
     if address == "auto":
@@ -287,8 +285,7 @@ def _joined_or_started(address: str) -> str:
 
 def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
     """The release of the live generation, written unless it is there."""
-    from dsearch.cluster.release.release import Release
-    from dsearch.cluster.release.split import split
+    from dsearch.cluster.release import Release, split
     from dsearch.engine.indexing.releases import FOLDER
 
     generation = collection.snapshot.generation
@@ -307,7 +304,7 @@ def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
 
 def _remove_replaced(store: Store, uri: str) -> None:
     """Remove old releases, and the copies of all but the one that answers from `uri`."""
-    from dsearch.cluster.release.transfer import remove
+    from dsearch.cluster.transfer import remove
     from dsearch.engine.indexing.releases import forget_sent, sent_releases, tidy_releases
     from dsearch.errors import DsearchError
 

@@ -24,10 +24,10 @@ def task_over_shards(collection: Collection, address: str, options: TrainingOpti
     """
     from dsearch.cluster.connection import connect
     from dsearch.cluster.coordinator import LiveRelease, coordinator, outcome
-    from dsearch.cluster.release.transfer import read_release
+    from dsearch.cluster.finetune import over, require_same_documents, require_trainable
     from dsearch.cluster.shards.remote import RayShards
-    from dsearch.cluster.training.finetune import over, require_same_documents, require_trainable
-    from dsearch.cluster.training.training import ShardedCorpus
+    from dsearch.cluster.training import ShardedCorpus
+    from dsearch.cluster.transfer import read_release
 
     require_trainable(options)
     connect(address)

@@ -20,11 +20,7 @@ from torch import Tensor
 from dsearch.attention import refine
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.cluster.errors import ShardsLost
-from dsearch.cluster.release.release import Release
-from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
-from dsearch.cluster.search.second_stage import RerankQuery, ShardedReranker, stage_over
-from dsearch.cluster.wire.messages import (
+from dsearch.cluster.messages import (
     HitPreview,
     MemoryContent,
     PastQueries,
@@ -32,7 +28,11 @@ from dsearch.cluster.wire.messages import (
     Proposal,
     ProposalRequest,
     ShardHit,
+    ShardsLost,
 )
+from dsearch.cluster.release import Release
+from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
+from dsearch.cluster.search.second_stage import RerankQuery, ShardedReranker, stage_over
 from dsearch.engine.models.memory import memory_bytes
 from dsearch.engine.ranking.coverage import mass_of
 from dsearch.engine.ranking.memory import AT_ONCE

@@ -18,8 +18,8 @@ from torch import Tensor
 from dsearch.attention import PartialAttention, merge
 from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
+from dsearch.cluster.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.cluster.search.second_stage import ShardedReranker
-from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scoring import Weighing, by_score_then_position, held_below
 from dsearch.engine.ranking.second_stage import FirstStage

@@ -1,7 +1,7 @@
 """`ShardActor`: a replica of a shard in a process of its own, placed by Ray.
 
 No code is transferred: the actor is created from names (location, digest), and requests are plain records
-(wire/messages.py), packed by wire/packing.py.
+(messages.py), packed by packing.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsearch.cluster.errors import NotOpen
-from dsearch.cluster.wire.packing import pack, unpack
+from dsearch.cluster.messages import NotOpen
+from dsearch.cluster.packing import pack, unpack
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ class ShardActor:
 
     def tidy_cache(self) -> None:
         """Remove copies of the collection's other releases from this machine, unless a process reads them."""
-        from dsearch.cluster.release.transfer import read_release, tidy_cache
+        from dsearch.cluster.transfer import read_release, tidy_cache
 
         release = read_release(self._place[0])
         tidy_cache(self._place[3], release.collection, [shard.digest for shard in release.shards])
 
     def answer(self, method: str, packed: bytes) -> bytes:
-        """Call a method of `Shard` with a record; argument and result are packed (wire/packing.py).
+        """Call a method of `Shard` with a record; argument and result are packed (packing.py).
 
         Raises:
             NotOpen: the shard is not open yet.
@@ -84,8 +84,8 @@ class ShardActor:
 
     def _open(self) -> Shard:
         if self._opened is None:
-            from dsearch.cluster.release.transfer import fetch_shard
             from dsearch.cluster.shards.shard import Shard
+            from dsearch.cluster.transfer import fetch_shard
 
             uri, name, digest, cache = self._place
             self._opened = Shard.open(fetch_shard(uri, name, digest, cache), digest)

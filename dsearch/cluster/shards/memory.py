@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.attention.arrays import Array, numbers_of
 from dsearch.attention.recall import FixedMemory, Recalled
-from dsearch.cluster.wire.messages import MemoryContent, PastQueries
+from dsearch.cluster.messages import MemoryContent, PastQueries
 from dsearch.engine.models.memory import fixed_memory
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.snapshot import NONE, Snapshot

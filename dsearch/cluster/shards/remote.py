@@ -13,8 +13,8 @@ from typing import Any
 
 from dsearch.cluster.connection import NAMESPACE
 from dsearch.cluster.coordinator import LiveRelease
-from dsearch.cluster.errors import NotOpen, ShardsLost
-from dsearch.cluster.wire.packing import pack, unpack
+from dsearch.cluster.messages import NotOpen, ShardsLost
+from dsearch.cluster.packing import pack, unpack
 from dsearch.errors import DsearchError
 
 ANSWER_S = 2.0

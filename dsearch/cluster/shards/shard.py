@@ -1,4 +1,4 @@
-"""`Shard`: part of a generation, opened from its folder.
+"""`Shard`: part of a generation, opened from its folder; `LocalShards`: those of a release in this process.
 
 A shard has no model: queries arrive projected and folded, so one set of shards serves every head. The inner
 products and keyword scores that it returns equal those of one machine.
@@ -7,8 +7,10 @@ products and keyword scores that it returns equal those of one machine.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +18,8 @@ from jaxtyping import Float32, Int64
 
 from dsearch.attention import PartialAttention
 from dsearch.attention.retrieval.maxp import best_passages
-from dsearch.cluster.release.release import FREQUENCIES_NAME, ShardManifest
-from dsearch.cluster.shards import second_stage
-from dsearch.cluster.shards import training as shard_training
-from dsearch.cluster.shards.memory import RecalledHere, ShardMemories
-from dsearch.cluster.wire.messages import (
+from dsearch.cluster import training as shard_training
+from dsearch.cluster.messages import (
     GatherRequest,
     GatherResult,
     HitPreview,
@@ -37,6 +36,9 @@ from dsearch.cluster.wire.messages import (
     ShardGradients,
     ShardHit,
 )
+from dsearch.cluster.release import FREQUENCIES_NAME, Release, ShardManifest
+from dsearch.cluster.search import second_stage
+from dsearch.cluster.shards.memory import RecalledHere, ShardMemories
 from dsearch.engine.filters import NarrowedStates
 from dsearch.engine.indexing.leases import Lease
 from dsearch.engine.indexing.releases import ROWS_NAME
@@ -324,3 +326,27 @@ def _partition(
         keyword_of_all=legs.keyword_of_all,
         memory_of_all=None if past is None else past.of_all(),
     ).numpy()
+
+
+class LocalShards:
+    """Every shard of a release, opened here.
+
+    Args:
+        folder: folder of the release.
+
+    Raises:
+        CorruptData, UnsupportedFormat.
+    """
+
+    def __init__(self, folder: Path):
+        self.release = Release.read(folder)
+        self.shards = [Shard.open(folder / entry.name, entry.digest) for entry in self.release.shards]
+
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
+        """Call a method of several shards, each with its request; return their answers."""
+        return {at: getattr(self.shards[at], method)(argument) for at, argument in requests.items()}
+
+    def close(self) -> None:
+        """Close the shards."""
+        for shard in self.shards:
+            shard.close()

@@ -1,6 +1,6 @@
 """Releases of a collection: what shards hold of it, their retention, and where deleted documents are left.
 
-    releases/000012-5-<digest>/     a generation in five shards (cluster/release/release.py)
+    releases/000012-5-<digest>/     a generation in five shards (cluster/release.py)
              sent/<name>/place      the URI of a copy for other machines
                          rows.npy   rows of its documents
 

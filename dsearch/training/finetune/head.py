@@ -126,7 +126,7 @@ def finetune(
         device: device of the training.
         observer: receives headroom, epochs (of the stages "validate" and "train") and progress; stops it.
         run: folder of checkpoints and metrics; an interrupted run resumes from it.
-        task: makes the steps, over documents that lie elsewhere (dsearch.cluster.training.finetune).
+        task: makes the steps, over documents that lie elsewhere (dsearch.cluster.finetune).
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss; the head of the last whole epoch is its `student`'s,

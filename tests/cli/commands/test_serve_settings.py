@@ -205,8 +205,8 @@ def test_a_release_is_that_of_its_number_of_shards(tmp_path: Path, monkeypatch: 
         split.append(shards)
         return f"{shards} shards"
 
-    monkeypatch.setattr("dsearch.cluster.release.split.split", splitting)
-    monkeypatch.setattr("dsearch.cluster.release.release.Release.read", lambda folder: folder.name)
+    monkeypatch.setattr("dsearch.cluster.release.split", splitting)
+    monkeypatch.setattr("dsearch.cluster.release.Release.read", lambda folder: folder.name)
     collection = MagicMock(stale=False)
     collection.store.path = tmp_path
     collection.snapshot.generation.number = 3

@@ -8,10 +8,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from dsearch.cli.training.shards import ANSWER_S, task_over_shards
-from dsearch.cluster import connection, coordinator
-from dsearch.cluster.release import transfer
+from dsearch.cluster import connection, coordinator, finetune, training, transfer
 from dsearch.cluster.shards import remote
-from dsearch.cluster.training import finetune, training
 from dsearch.errors import Conflict, InvalidRequest, Unavailable
 
 LIVE = {

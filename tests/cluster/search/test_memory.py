@@ -15,11 +15,10 @@ from support.fakes import HashingEncoder
 from support.guarded import guarded
 
 import dsearch.engine.ranking.memory as ranking_memory
+from dsearch.cluster.messages import MemoryContent, PastQueries
 from dsearch.cluster.search import attention
-from dsearch.cluster.search.query_encoder import encode_queries
-from dsearch.cluster.search.search import ShardedSearch
+from dsearch.cluster.search.search import ShardedSearch, encode_queries
 from dsearch.cluster.shards.memory import MOST, RecalledHere, ShardMemories
-from dsearch.cluster.wire.messages import MemoryContent, PastQueries
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing.releases import ROWS_NAME
 from dsearch.engine.models.files import save_model

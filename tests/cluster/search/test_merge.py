@@ -16,7 +16,7 @@ from support.fakes import HashingEncoder
 from support.sizes import by_size
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.cluster.errors import ShardsLost
+from dsearch.cluster.messages import ShardsLost
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.models.files import save_model

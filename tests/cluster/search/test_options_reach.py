@@ -23,9 +23,9 @@ import dsearch.cluster.collection as cluster_collection
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.cluster.collection import Releases, ShardedCollection
+from dsearch.cluster.messages import HitPreview, PastQueries, ProposalRequest
 from dsearch.cluster.search.attention import ShardQuery
 from dsearch.cluster.search.search import ShardedSearch
-from dsearch.cluster.wire.messages import HitPreview, PastQueries, ProposalRequest
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.errors import ShardsMissing

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.cluster.search import hits as module
-from dsearch.cluster.search.hits import HitFields, by_field, preview
+from dsearch.cluster.search import search as module
+from dsearch.cluster.search.search import HitFields, by_field, preview
 from dsearch.engine.search.hits import HitPage
 from dsearch.types import Hit
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.cluster.messages import PastQueries, Proposal, ProposalRequest
 from dsearch.cluster.search.merge import Candidates, merged, ranked
-from dsearch.cluster.wire.messages import PastQueries, Proposal, ProposalRequest
 
 QUESTION = ProposalRequest(
     folded=np.zeros((1, 1, 4), np.float32),

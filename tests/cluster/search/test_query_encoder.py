@@ -16,7 +16,7 @@ from support.cluster_checks import sharded
 from support.fakes import HashingEncoder
 
 from dsearch.cluster.ingress import EncodeRequest, EncoderReplica, Ingress
-from dsearch.cluster.search.query_encoder import encode_queries
+from dsearch.cluster.search.search import encode_queries
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import ModelNotFound
 from dsearch.search_options import SearchOptions

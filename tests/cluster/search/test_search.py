@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsearch.cluster.errors import ShardsLost
+from dsearch.cluster.messages import ShardsLost
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
 from dsearch.search_options import SearchOptions

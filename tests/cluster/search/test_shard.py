@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.fakes import HashingEncoder
 
-from dsearch.cluster.release.split import split
-from dsearch.cluster.shards.local import LocalShards
-from dsearch.cluster.wire.messages import ProposalRequest
+from dsearch.cluster.messages import ProposalRequest
+from dsearch.cluster.release import split
+from dsearch.cluster.shards.shard import LocalShards
 from dsearch.engine import SearchEngine
 from dsearch.types import Document
 

@@ -12,10 +12,10 @@ from support.client.doors import arrays
 from support.cluster_checks import WORDS, Packed
 from support.fakes import HashingEncoder
 
-from dsearch.cluster.release.split import split
+from dsearch.cluster import messages
+from dsearch.cluster.release import split
 from dsearch.cluster.search.attention import name_of
-from dsearch.cluster.shards.local import LocalShards
-from dsearch.cluster.wire import messages
+from dsearch.cluster.shards.shard import LocalShards
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.models.memory import memory_bytes
 from dsearch.store import parse_filter

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dsearch.cluster.coordinator import LiveRelease
-from dsearch.cluster.errors import NotOpen, ShardsLost
+from dsearch.cluster.messages import NotOpen, ShardsLost
+from dsearch.cluster.packing import pack
 from dsearch.cluster.shards import remote
 from dsearch.cluster.shards.remote import RayShards
-from dsearch.cluster.wire.packing import pack
 from dsearch.errors import InvalidRequest
 
 

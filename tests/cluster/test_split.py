@@ -12,11 +12,9 @@ import torch
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.cli.commands import serve
-from dsearch.cluster.release import split as splitting
-from dsearch.cluster.release.release import Release, ShardManifest
-from dsearch.cluster.release.split import split
-from dsearch.cluster.shards.local import LocalShards
-from dsearch.cluster.shards.shard import Shard
+from dsearch.cluster import release as splitting
+from dsearch.cluster.release import Release, ShardManifest, split
+from dsearch.cluster.shards.shard import LocalShards, Shard
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, UnsupportedFormat
@@ -134,7 +132,7 @@ def test_a_release_is_whole_or_not_there(
     generation = collection.snapshot.generation
     with pytest.raises(InvalidRequest, match="shards=0; use 1 to"):
         split(collection.store, generation, tmp_path / "none", 0)
-    monkeypatch.setattr("dsearch.cluster.release.split.publish_folder", lambda *_: 1 / 0)
+    monkeypatch.setattr("dsearch.cluster.release.publish_folder", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         split(collection.store, generation, tmp_path / "half", 2)
     monkeypatch.undo()

@@ -13,9 +13,9 @@ from support.cluster_checks import WORDS
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.cluster.release.split import split
-from dsearch.cluster.shards.local import LocalShards
-from dsearch.cluster.training.training import ShardedCorpus, listwise
+from dsearch.cluster.release import split
+from dsearch.cluster.shards.shard import LocalShards
+from dsearch.cluster.training import ShardedCorpus, listwise
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.errors import NotInCluster
 from dsearch.training.losses.objectives import OBJECTIVES, Batch

@@ -14,10 +14,10 @@ from support.cluster_checks import WORDS
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.cluster.release.split import split
-from dsearch.cluster.shards.local import LocalShards
-from dsearch.cluster.training.finetune import over, require_same_documents, require_trainable
-from dsearch.cluster.training.training import ShardedCorpus, retention
+from dsearch.cluster.finetune import over, require_same_documents, require_trainable
+from dsearch.cluster.release import split
+from dsearch.cluster.shards.shard import LocalShards
+from dsearch.cluster.training import ShardedCorpus, retention
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.errors import Conflict, InvalidRequest, NotInCluster
 from dsearch.training import Examples, TrainingOptions, examples_from_judgements, finetune

@@ -1,7 +1,11 @@
-"""Requests to shards and their replies: plain records of arrays, sent packed (packing.py)."""
+"""Requests to shards and their replies: plain records of arrays, sent packed (packing.py).
+
+Shards that do not respond raise an exception, before a caller decides how to proceed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +13,18 @@ from jaxtyping import Bool, Float32, Int64
 
 from dsearch.store.filters.parse import Filter
 from dsearch.types import Document, Highlight, Mode, Passage
+
+
+class ShardsLost(Exception):  # caught within this package, never shown
+    """Some shards of a release do not answer."""
+
+    def __init__(self, numbers: Iterable[int]):
+        super().__init__(f"shards {sorted(numbers)} do not answer")
+        self.numbers = frozenset(numbers)
+
+
+class NotOpen(Exception):  # caught within this package
+    """A copy runs, but could not open its shard yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from dsearch.cluster.release.release import Release, ShardManifest
+from dsearch.cluster.release import Release, ShardManifest
 from dsearch.engine.indexing.leases import Lease, alone_with
 from dsearch.engine.indexing.releases import RELEASE_NAME
 from dsearch.errors import CorruptData, DsearchError, InvalidRequest, MissingExtra, Unavailable

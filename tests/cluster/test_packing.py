@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 msgpack = pytest.importorskip("msgpack", reason="comes with Ray")
 
-from dsearch.cluster.wire import messages, packing
-from dsearch.cluster.wire.packing import pack, unpack
+from dsearch.cluster import messages, packing
+from dsearch.cluster.packing import pack, unpack
 from dsearch.store import parse_filter
 from dsearch.types import Document, Highlight, Passage
 

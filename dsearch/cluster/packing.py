@@ -13,7 +13,7 @@ from typing import Any, get_args
 import msgpack
 import numpy as np
 
-from dsearch.cluster.wire import messages
+from dsearch.cluster import messages
 from dsearch.store.filters import parse
 from dsearch.types import Document, Highlight, Passage
 
@@ -53,7 +53,7 @@ def _described(value: Any) -> dict[None, list[Any]]:
         return {None: ["tuple", *value]}
     if kind is np.ndarray and not value.dtype.hasobject:
         return {None: ["array", value.dtype.str, list(value.shape), value.tobytes()]}
-    raise TypeError(f"{kind.__name__} does not travel to shards; add it to dsearch/cluster/wire/packing.py")
+    raise TypeError(f"{kind.__name__} does not travel to shards; add it to dsearch/cluster/packing.py")
 
 
 def _record(content: dict[Any, Any]) -> Any:

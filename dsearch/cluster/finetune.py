@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.cluster.training.training import ShardedCorpus, listwise, retention
+from dsearch.cluster.training import ShardedCorpus, listwise, retention
 from dsearch.engine import Collection
 from dsearch.engine.snapshot import NONE
 from dsearch.errors import Command, Conflict, InvalidRequest, NotInCluster

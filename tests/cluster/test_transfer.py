@@ -11,11 +11,10 @@ from typing import BinaryIO
 import pytest
 from support.ports import free_port
 
-from dsearch.cluster.release import transfer
-from dsearch.cluster.release.release import Release
-from dsearch.cluster.release.split import split
-from dsearch.cluster.release.transfer import below, fetch_shard, read_release, send
+from dsearch.cluster import transfer
+from dsearch.cluster.release import Release, split
 from dsearch.cluster.shards.shard import Shard
+from dsearch.cluster.transfer import below, fetch_shard, read_release, send
 from dsearch.engine import Collection
 from dsearch.engine.indexing.releases import RELEASE_NAME
 from dsearch.errors import CorruptData, InvalidRequest, Unavailable
@@ -130,7 +129,7 @@ def test_a_release_is_none_until_all_of_it_was_sent(
     def copy(source: BinaryIO, sink: object, length: int) -> None:
         copied.append(Path(source.name).relative_to(folder).as_posix())
 
-    monkeypatch.setattr("dsearch.cluster.release.transfer.shutil.copyfileobj", copy)
+    monkeypatch.setattr("dsearch.cluster.transfer.shutil.copyfileobj", copy)
     send(folder, (tmp_path / "there").as_uri())
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     assert sorted(copied) == sorted(files)

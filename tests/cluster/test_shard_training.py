@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsearch.cluster.shards.training import attend
-from dsearch.cluster.wire.messages import ShardAttendRequest
+from dsearch.cluster.messages import ShardAttendRequest
+from dsearch.cluster.training import attend
 from dsearch.errors import NotInCluster
 
 FOLDED = np.array([[[1.0, 0.0], [0.0, 1.0]]], np.float32)

@@ -1,1 +1,0 @@
-"""Releases: a generation split into shards, copied between machines."""

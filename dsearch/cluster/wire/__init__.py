@@ -1,1 +1,0 @@
-"""Messages between shards."""
