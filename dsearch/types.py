@@ -48,9 +48,9 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDocument(Document):
-    """A document with an embedding of the caller's own, of length 1; see `SearchEngine.create(dimension=…)`.
+    """A document with an embedding of the caller's own; see `SearchEngine.create(dimension=…)`.
 
-    None keeps the one that is stored, while title and text stay.
+    It is scaled to length 1. None keeps the one that is stored, while title and text stay.
     """
 
     embedding: Sequence[float] | None = None

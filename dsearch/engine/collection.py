@@ -279,13 +279,13 @@ class Collection(CollectionModels):
 
         Args:
             documents: all or none of them is written.
-            embeddings: supplied embeddings of length 1, one a document; when None those that the documents
-                carry (`EmbeddedDocument`), or the encoder's. In a collection of supplied embeddings another
-                one replaces what is stored, though the text stays; an encoder's stays with its text.
+            embeddings: supplied embeddings, scaled to length 1, one a document; when None those that the
+                documents carry (`EmbeddedDocument`), or the encoder's. In a collection of supplied embeddings
+                another one replaces what is stored, though the text stays; an encoder's stays with its text.
 
         Raises:
             InvalidDocument: one cannot be stored; nothing of the batch was stored.
-            InvalidRequest: embeddings of another length than 1, or another one for a text that was encoded.
+            InvalidRequest: an embedding of length 0, or another one for a text that was encoded.
             DimensionMismatch: not one embedding a document, or not of the collection's dimension.
             EncoderMismatch: no embeddings, and not the collection's encoder.
             Conflict: opened readonly.

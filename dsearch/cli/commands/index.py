@@ -57,7 +57,7 @@ def index(
     embedding_column: Annotated[
         str | None,
         typer.Option(
-            help="Field or column of an embedding of your own: a list of numbers of length 1; a new "
+            help="Field or column of an embedding of your own: a list of numbers, scaled to length 1; a new "
             "collection takes its dimension from the first."
         ),
     ] = None,

@@ -3,8 +3,9 @@
 Each step is durable when it returns, so an interrupted run continues where it stopped: stored documents are
 not stored again, and existing embeddings are not computed again.
 
-Callers may supply embeddings of anything that has vectors. They have length 1, like an encoder's, so that the
-inner product is the cosine, the initial temperature fits, and a kernel's width means the same everywhere.
+Callers may supply embeddings of anything that has vectors. They are scaled to length 1, like an encoder's, so
+that the inner product is the cosine, the initial temperature fits, and a kernel's width means the same
+everywhere.
 """
 
 from __future__ import annotations

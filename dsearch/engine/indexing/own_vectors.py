@@ -1,7 +1,8 @@
 """Vectors of the caller's own: embeddings that come with documents, and vectors in place of query texts.
 
-An embedding has length 1, as an encoder's has. A query's vector may have any length that float32 can
-score: its direction decides the order, its length is an inverse temperature.
+Embeddings and the vectors of searches may have any length but 0: they are scaled to length 1, as an encoder's
+are, so that the inner product is the cosine. Query states of a layer (attend, predict, vjp) keep their
+length, which is an inverse temperature, up to what float32 can score.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dsearch.types import Document, EmbeddedDocument
 Vectors: TypeAlias = (
     "Sequence[Any] | Float[np.ndarray, 'batch encoder_dim'] | Float[Array, 'batch encoder_dim']"
 )
-_TOLERANCE = 1e-3  # of a length: accepts half precision, rejects unnormalised vectors
+_TOLERANCE = 1e-3  # of length 1: a vector that near stays as it is, bit for bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ def carried_embeddings(store: Store, documents: Sequence[Document]) -> OwnEmbedd
         raise type(problem)(f"document {place} (id {documents[place].id[:80]!r}) {problem}")
     positions = [place for place, document in enumerate(documents) if _embedding(document) is not None]
     rows = [_numbers(_embedding(documents[place])) for place in positions]
-    vectors = np.array(rows, np.float32).reshape(len(rows), store.dimension)
-    return OwnEmbeddings(vectors, positions)
+    vectors = np.array(rows, np.float64).reshape(len(rows), store.dimension)
+    return OwnEmbeddings(_unit(vectors), positions)
 
 
 def embedding_problems(store: Store, documents: Sequence[Document]) -> dict[int, DsearchError]:
@@ -82,27 +83,24 @@ def checked_embeddings(
 
     Raises:
         DimensionMismatch: not one a document, or not of the collection's dimension.
-        InvalidRequest: length other than 1; another embedding for a text that the collection's encoder has
-            encoded.
+        InvalidRequest: length 0, or numbers that are not finite; another embedding for a text that the
+            collection's encoder has encoded.
     """
     try:
-        with np.errstate(over="ignore"):  # infinite lengths are refused below
-            array = np.asarray(embeddings, np.float32)
+        given = np.asarray(embeddings, np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InvalidRequest("embeddings that are no numbers; give [documents, dimension]") from None
-    if array.shape != (len(documents), store.dimension):
+    if given.shape != (len(documents), store.dimension):
         raise DimensionMismatch(
-            f"embeddings of shape {list(array.shape)} for {amount(len(documents), 'document')}; "
+            f"embeddings of shape {list(given.shape)} for {amount(len(documents), 'document')}; "
             f"use [{len(documents)}, {store.dimension}]"
         )
-    lengths = np.linalg.norm(array.astype(np.float64), axis=1)
-    wrong = ~(np.abs(lengths - 1) <= _TOLERANCE)  # NaN too
-    if wrong.any():
-        first = int(np.argmax(wrong))
+    first = _first_without_direction(given)
+    if first is not None:
         raise InvalidRequest(
-            f"the embedding of document {first} (id {documents[first].id[:80]!r}) has length "
-            f"{lengths[first]:.4g}; divide each embedding by its length"
+            f"the embedding of document {first} (id {documents[first].id[:80]!r}) {_problem_of(given[first])}"
         )
+    array = _unit(given)
     if not is_given(store):
         _refuse_changed(store, documents, array)
     return OwnEmbeddings(array, list(range(len(documents))))
@@ -122,6 +120,22 @@ def query_states(vectors: Sequence[Sequence[float]]) -> Float[Array, "batch dim"
         raise InvalidRequest("vectors that are no matrix; give [n, dimension] numbers") from None
 
 
+def search_vectors(
+    vectors: Vectors, dimension: int, name: str = "vectors"
+) -> Float32[np.ndarray, "batch encoder_dim"]:
+    """Return vectors in place of the embeddings of query texts, at length 1.
+
+    Raises:
+        DimensionMismatch: one has another number of numbers than `dimension`.
+        InvalidRequest: not numbers, not finite, or all 0.
+    """
+    given = numbers_of(_matrix(vectors, dimension, name)).astype(np.float64)
+    first = _first_without_direction(given)
+    if first is not None:
+        raise InvalidRequest(f"{name}.{first} {_problem_of(given[first])}")
+    return _unit(given)
+
+
 def query_vectors(
     vectors: Vectors, dimension: int, name: str = "vectors", *, padding: bool = False
 ) -> Float[Array, "batch encoder_dim"]:
@@ -130,22 +144,26 @@ def query_vectors(
     With `padding` a vector may have length 0: it scores 0 with every document.
 
     Raises:
-        As `query_arrays`.
+        DimensionMismatch: one has another number of numbers than `dimension`.
+        InvalidRequest: not numbers, not finite, too long, or zero without `padding`.
     """
     import torch
 
-    return torch.as_tensor(query_arrays(vectors, dimension, name, padding=padding))
+    states = torch.as_tensor(_matrix(vectors, dimension, name))
+    with np.errstate(over="ignore"):  # too long for a float: infinity is refused
+        lengths = np.linalg.norm(numbers_of(states.double()), axis=1)
+    wrong = ~((lengths >= 0 if padding else lengths > 0) & (lengths <= LONGEST_STATE))  # NaN too
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise InvalidRequest(
+            f"{name}.{first} has length {float(lengths[first]):.4g}; use finite numbers, of a length "
+            f"{'' if padding else 'above 0 and '}up to {LONGEST_STATE:g}, usually 1"
+        )
+    return states
 
 
-def query_arrays(
-    vectors: Vectors, dimension: int, name: str = "vectors", *, padding: bool = False
-) -> Float[Array, "batch encoder_dim"]:
-    """Return vectors as an array, those that are a tensor as one; see `query_vectors`.
-
-    Raises:
-        DimensionMismatch: one has another length than `dimension`.
-        InvalidRequest: not numbers, not finite, too long, or zero without `padding`.
-    """
+def _matrix(vectors: Vectors, dimension: int, name: str) -> Float[Array, "batch encoder_dim"]:
+    """Vectors as an array, or as a tensor if they are one."""
     states: Any = vectors
     if is_tensor(vectors):
         states = states if states.is_floating_point() else states.float()
@@ -166,16 +184,29 @@ def query_arrays(
             f"{amount(dimension, 'number')}: "
             f"use [n, {dimension}]"
         )
-    with np.errstate(over="ignore"):  # too long for a float: infinity is refused below
-        lengths = np.linalg.norm(numbers_of(states.double() if is_tensor(states) else states), axis=1)
-    wrong = ~((lengths >= 0 if padding else lengths > 0) & (lengths <= LONGEST_STATE))  # NaN too
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise InvalidRequest(
-            f"{name}.{first} has length {float(lengths[first]):.4g}; use finite numbers, of a length "
-            f"{'' if padding else 'above 0 and '}up to {LONGEST_STATE:g}, usually 1"
-        )
     return states
+
+
+def _first_without_direction(vectors: Float[np.ndarray, "vectors encoder_dim"]) -> int | None:
+    """The first vector that is 0 or has a number that is not finite; None if there is none."""
+    largest = np.abs(vectors).max(axis=1, initial=0)
+    wrong = ~((largest > 0) & (largest < np.inf))  # NaN too
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def _problem_of(vector: Float[np.ndarray, " encoder_dim"]) -> str:
+    with np.errstate(over="ignore"):
+        return f"has length {np.linalg.norm(vector):.4g}; use finite numbers that are not all 0"
+
+
+def _unit(vectors: Float[np.ndarray, "vectors encoder_dim"]) -> Float32[np.ndarray, "vectors encoder_dim"]:
+    """Scale vectors with a direction to length 1; those of nearly that length stay as they are."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
+    scaled = vectors / largest  # the square of its largest number could overflow
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        near = np.abs(lengths * largest - 1) <= _TOLERANCE
+        return np.where(near, vectors, scaled / lengths).astype(np.float32)
 
 
 def _embedding(document: Document) -> Sequence[float] | None:
@@ -199,10 +230,8 @@ def _problem(embedding: object, dimension: int) -> DsearchError | None:
         return DimensionMismatch(
             f"has an embedding of {amount(len(numbers), 'number')}; this collection's have {dimension}"
         )
-    with np.errstate(over="ignore"):
-        length = float(np.linalg.norm(numbers))
-    if not abs(length - 1) <= _TOLERANCE:
-        return InvalidDocument(f"has an embedding of length {length:.4g}; divide each by its length")
+    if _first_without_direction(numbers[None]) is not None:
+        return InvalidDocument(f"has an embedding that {_problem_of(numbers)}")
     return None
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float, Float32
 from dsearch.attention.arrays import Array, numbers_of, zeros
 from dsearch.attention.retrieval.fixed_head import FixedHead, HeadFormulas
 from dsearch.encoder import TextEncoder
-from dsearch.engine.indexing.own_vectors import Vectors, query_arrays
+from dsearch.engine.indexing.own_vectors import Vectors, search_vectors
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.search.hits import PageRequest
@@ -168,11 +168,11 @@ def checked_questions(
 
     Raises:
         DimensionMismatch: vectors of another length.
-        InvalidRequest: options that do not go together; vectors that are not one a query, zero or too long.
+        InvalidRequest: options that do not go together; vectors that are not one a query, or zero.
     """
     states = None
     if vectors is not None:
-        states = numbers_of(query_arrays(vectors, dimension)).astype(np.float32)
+        states = search_vectors(vectors, dimension)
         if len(states) != len(queries):
             raise InvalidRequest(
                 f"{amount(len(queries), 'query')} and {amount(len(states), 'vector')}; give as many"

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.arrays import length, unit
-from dsearch.engine.indexing.own_vectors import query_vectors
+from dsearch.engine.indexing.own_vectors import search_vectors
 from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.search.queries import layer_options, resolve_queries
 from dsearch.engine.search.search import search_group
@@ -59,7 +59,7 @@ def similar(
     _check_examples(like, unlike)
     own = None
     if vector is not None:
-        own = query_vectors([vector], collection.store.dimension, "vector").float()
+        own = torch.as_tensor(search_vectors([vector], collection.store.dimension, "vector"))
     tree = filter_of(chosen.filter)
     rules = chosen.ranking(tree)
     question: tuple[object, ...] = (collection.name, (*like,), (*unlike,), query, rules)

@@ -317,8 +317,8 @@ class DocumentGiven(RequestModel):
     )
     embedding: Vector | None = Field(
         None,
-        description="of length 1, in a collection that was created with a dimension; without one the stored "
-        "one stays with its text",
+        description="in a collection that was created with a dimension; scaled to length 1; without one the "
+        "stored one stays with its text",
     )
 
     @model_validator(mode="before")

@@ -80,11 +80,12 @@ def test_shards_answer_as_one_machine(
         require_same(ours, theirs)
 
 
-def test_scores_are_products_with_the_vector(food: Collection, shards: ShardedSearch) -> None:
+def test_scores_are_cosines_with_the_vector(food: Collection, shards: ShardedSearch) -> None:
     (vector,) = padded(food, QUERIES[:1])
     rows = food.store.rows_of([one.id for one in documents()])
     keys = food.store.embeddings([rows[one.id] for one in documents()])
-    exact = {one.id: float(key @ np.float32(vector)) for one, key in zip(documents(), keys, strict=True)}
+    unit = np.float32(vector / np.linalg.norm(vector))
+    exact = {one.id: float(key @ unit) for one, key in zip(documents(), keys, strict=True)}
     (answer,) = by_shards(shards, [""], [vector], limit=COUNT)
     assert {hit.id for hit in answer.hits} == {*exact}
     for hit in answer.hits:

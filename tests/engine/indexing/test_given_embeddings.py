@@ -73,12 +73,17 @@ def test_texts_have_no_encoder(images: Collection) -> None:
     assert images.describe().pending == 0
 
 
-def test_lengths_other_than_one_are_refused(images: Collection) -> None:
-    for factor, shown in ((2.0, "2"), (0.0, "0"), (float("nan"), "nan")):
+def test_embeddings_of_any_length_but_zero_are_scaled_to_one(images: Collection) -> None:
+    documents = [Document(id="x", text="x"), Document(id="y", text="y")]
+    for factor, shown in ((0.0, "0"), (float("nan"), "nan")):
         given = vectors(2)
         given[1] *= factor
-        with pytest.raises(InvalidRequest, match=rf"document 1 \(id 'y'\) has length {shown}; divide each"):
-            images.upsert([Document(id="x", text="x"), Document(id="y", text="y")], given)
+        with pytest.raises(InvalidRequest, match=rf"document 1 \(id 'y'\) has length {shown};"):
+            images.upsert(documents, given)
+    images.upsert(documents, 7 * vectors(2))
+    stored = images.store.embeddings([*images.store.rows_of(["x", "y"]).values()])
+    np.testing.assert_allclose(stored, vectors(2), rtol=1e-6)
+    images.delete(["y"])
     half = vectors(1).astype(np.float16)
     images.upsert([Document(id="x", text="x")], half)
     assert images.describe().documents == 13

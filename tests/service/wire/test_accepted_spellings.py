@@ -104,3 +104,39 @@ def test_an_engine_of_this_process_takes_the_same(
     found = local.search("papers", "cat", filter={"i": 7}, fields=fields)
     assert [(hit.id, hit.text) for hit in found.hits] == [("d007", "")]
     assert local.search("papers", "cat", filter={}).hits == local.search("papers", "cat").hits
+
+
+def test_vectors_have_any_length_but_zero(
+    client: TestClient, engine: SearchEngine, papers: Collection
+) -> None:
+    engine.create("own", dimension=2)
+    url = "/v1/collections/own"
+    documents = [
+        {"id": "a", "text": "x", "embedding": [3e200, 4e200]},
+        {"id": "b", "text": "y", "embedding": [0.6, 0.8]},
+        {"id": "c", "text": "z", "embedding": [0.0, -1e-300]},
+    ]
+    assert client.put(f"{url}/documents", json=documents).json()["inserted"] == 3
+    assert client.put(f"{url}/documents", json=documents).json()["unchanged"] == 3
+
+    def answer(path: str, **body: Any) -> dict[str, float]:
+        found = client.post(f"{url}/{path}", json=body)
+        assert found.status_code == 200, found.text
+        page = found.json()["results"][0] if "results" in found.json() else found.json()
+        return {hit["id"]: hit["score"] for hit in page["hits"]}
+
+    unit = answer("search", vector=[0.6, 0.8])
+    assert unit["a"] == unit["b"]
+    for long in ([3.0, 4.0], [3e300, 4e300], [3e-300, 4e-300]):
+        assert answer("search", vector=long) == pytest.approx(unit)
+        assert answer("search/batch", vectors=[long]) == pytest.approx(unit)
+        assert [*answer("similar", like=["c"], vector=long)] == ["a", "b"]
+    for wrong in ([0, 0], [1]):
+        refused = client.post(f"{url}/search", json={"vector": wrong})
+        assert (refused.status_code, refused.json()["code"]) == (
+            422,
+            "invalid_request" if len(wrong) == 2 else "dimension_mismatch",
+        )
+        written = client.put(f"{url}/documents", json=[{"id": "d", "text": "x", "embedding": wrong}])
+        assert written.status_code == 422
+    assert engine.collection("own").describe().documents == 3
