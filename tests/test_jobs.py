@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
-from support.client.doors import made_up
+from support.doors import made_up
 
 from dsearch.attention.retrieval.head import QUERY_SIDES as OF_HEADS
 from dsearch.cli.declared_options import as_flag
@@ -138,7 +138,7 @@ def options_of_training() -> dict[str, Any]:
     """Each option with another value than its default."""
     fields = {field.name: field for field in dataclasses.fields(TrainingJob)}
     return {
-        name: OTHERS.get(name, made_up(name, kind, default=fields[name].default)[0])
+        name: OTHERS.get(name, made_up(name, kind, default=fields[name].default))
         for name, kind in get_type_hints(TrainOptions).items()
     }
 

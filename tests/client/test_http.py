@@ -245,12 +245,17 @@ def test_training_is_asked_for_as_the_route_has_it(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_sent_beside_the_question(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     replies = Replies(monkeypatch, READY)
-    call(replies, "ready", own={"api_key": "ds_key", "timeout_s": 1.5})
-    headers = replies.asked[0].headers
+    limits = {"timeout_s": 1.5, "write_timeout_s": 2.5}
+    call(replies, "ready", own={"url": "https://other.example/below", "api_key": "ds_key", **limits})
+    (asked,) = replies.asked
+    assert str(asked.url).startswith("https://other.example/below/")
+    assert {*asked.extensions["timeout"].values()} == {1.5}
+    headers = asked.headers
     assert (headers["authorization"], headers["x-timeout-ms"]) == ("Bearer ds_key", "1500")
     assert headers["accept"] == "application/json, application/problem+json"
     replies = Replies(monkeypatch, httpx2.Response(204))
-    call(replies, "delete_collection", "papers")
+    call(replies, "delete_collection", "papers", own=limits)
+    assert {*replies.asked[0].extensions["timeout"].values()} == {2.5}
     assert "authorization" not in replies.asked[0].headers
     assert "x-timeout-ms" not in replies.asked[0].headers
 

@@ -11,38 +11,8 @@ import pytest
 from dsearch.errors import DimensionMismatch
 from dsearch.service.batching.attend import _context
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest, matrix
-from dsearch.types import Stamp
 
 STAMP = {"generation": 3, "model": "v1", "sequence": 7}
-
-
-def test_each_field_reaches_the_query() -> None:
-    given: dict[str, Any] = {
-        "queries": ["cat"],
-        "vectors": [[1.0, 0.0]],
-        "model": "v2",
-        "stamp": STAMP,
-        "filter": {"year": {"gte": 7}},
-        "dtype": "float64",
-        "draft": "a" * 24,
-        "field": "year",
-        "with_head": {"x": [1.0]},
-        "bias": [0.5],
-        "table": [[0.5, 1.0]],
-        "candidates": 7,
-    }
-    query = AttendRequest(**given).to_query(2, "ann")
-    assert query.texts == ["cat"]
-    assert query.states is not None
-    assert np.asarray(query.states).tolist() == [[1.0, 0.0]]
-    assert (query.model, query.stamp) == ("v2", Stamp(3, "v1", 7))
-    assert query.filter is not None
-    assert (query.dtype, query.draft, query.owner) == ("float64", "a" * 24, "ann")
-    assert (query.field, query.with_head, query.bias) == ("year", {"x": [1.0]}, [0.5])
-    assert query.table == [[0.5, 1.0]]
-    assert (
-        query.options["candidates"] == 7 if isinstance(query.options, dict) else query.options.candidates == 7
-    )
 
 
 def test_what_is_left_out_has_its_default() -> None:

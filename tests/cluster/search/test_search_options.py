@@ -15,8 +15,8 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from support.client.doors import arrays
 from support.cluster_checks import WORDS, Packed, require_same, sharded
+from support.doors import arrays
 from support.fakes import HashingEncoder
 
 import dsearch.cluster.collection as cluster_collection

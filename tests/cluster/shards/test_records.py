@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.client.doors import arrays
 from support.cluster_checks import WORDS, Packed
+from support.doors import arrays
 from support.fakes import HashingEncoder
 
 from dsearch.cluster import messages

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from support.cli.recorder import holds
-from support.service.reach import as_record
+from support.doors import arrays
 
 import dsearch.training
 from dsearch.declared import options_of
@@ -106,7 +106,7 @@ def test_what_a_task_is_given_reaches_what_does_its_work(outside: MagicMock, way
     task = StoredTask("given-task", kind, "given-collection", "running", "", None, None, 1, None, None, None)
     run: Any = {"folder": Path("given-folder"), "tell": "given-tell", "cancelled": "given-cancelled"}
     work.result(Job(task, dict(request), **run))
-    calls = as_record([[name, args, options] for name, args, options in outside.mock_calls])
+    calls = arrays([[name, args, options] for name, args, options in outside.mock_calls])
     missing = [name for name, value in arrives.items() if not holds(calls, value)]
     assert not missing, f"{missing} of {calls}"
 
@@ -170,7 +170,7 @@ def test_each_option_of_a_request_reaches_its_job(
     }
     work: Any = {TrainingJob: jobs.train_job, TuningJob: jobs.tune_job, SavingJob: jobs.save_job}[job]
     work(lambda _: None, outside.open_engine, "given-collection", {**request, **own}, tmp_path, "cuda:1")
-    calls = as_record([[name, args, options] for name, args, options in outside.mock_calls])
+    calls = arrays([[name, args, options] for name, args, options in outside.mock_calls])
     arrives = {*given.values(), "given-collection"}
     arrives |= {"given-head", "given-change", *own.values()} if job is SavingJob else set()
     arrives |= {"cuda:1"} if job is TrainingJob else set()
@@ -195,6 +195,6 @@ def test_each_option_of_a_request_reaches_the_verdict_and_the_evaluation(
         outside.reset_mock()
         given = {field.name: f"given-{field.name}" for field in dataclasses.fields(job)}
         work(given)
-        calls = as_record([[name, args, options] for name, args, options in outside.mock_calls])
+        calls = arrays([[name, args, options] for name, args, options in outside.mock_calls])
         missing = [value for value in given.values() if not holds(calls, value)]
         assert not missing, f"{missing} of {calls}"
