@@ -70,39 +70,6 @@ def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> N
     assert (code, "cuts long documents into passages of 20 tokens" in err) == (1, True)
 
 
-def test_changes_and_deletions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
-    source = tmp_path / "some.jsonl"
-    lines = [{"id": f"d{i}", "text": f"stone{i}", "metadata": {"n": i}} for i in range(5)]
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert dsearch("index", source, "-c", "papers")[0] == 0
-    code, out, _ = dsearch("delete", "d0", "nobody", "-c", "papers")
-    assert (code, out) == (0, "papers: 1 deleted, 1 was not there\n")
-    code, out, _ = dsearch("delete", "-c", "papers", "--filter", '{"n": {"gte": 3}}')
-    assert (code, out) == (0, "papers: 2 deleted\n")
-    code, out, _ = dsearch("update", "d1", '{"n": null, "m": 7}', "-c", "papers", "--json")
-    assert (code, json.loads(out)["metadata"]) == (0, {"m": 7})
-    with Client(served) as client:
-        assert [one.id for one in client.documents("papers").documents] == ["d1", "d2"]
-        assert client.get("papers", "d1").metadata == {"m": 7}
-
-
-def test_versions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
-    source = tmp_path / "some.jsonl"
-    source.write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
-    assert dsearch("index", source, "-c", "papers")[0] == 0
-    with Client(served) as client:
-        assert client.add_model("papers", client.head("papers", "v0")).model == "v1"
-    assert dsearch("promote", "v1", "-c", "papers")[0] == 0
-    code, _, err = dsearch("models", "-c", "papers", "delete", "v1")
-    assert (code, "v1" in err) == (1, True)  # it answers
-    code, out, _ = dsearch("rollback", "-c", "papers")
-    assert (code, out) == (0, "papers: v0 answers now, in place of v1\n")
-    code, out, _ = dsearch("models", "-c", "papers", "delete", "v1")
-    assert (code, out) == (0, "papers: v1 is deleted\n")
-    with Client(served) as client:
-        assert [one.version for one in client.models("papers").models] == ["v0"]
-
-
 def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
     source, data = tmp_path / "some.jsonl", tmp_path / "judged"
     lines = [
@@ -142,22 +109,6 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
         assert [one.version for one in client.models("papers").models] == ["v0", "v1", "v2", "v3"]
 
 
-def test_aliases_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
-    for name in ("v1", "v2"):
-        source = tmp_path / "some.jsonl"
-        source.write_text(json.dumps({"id": "a", "text": f"cat of {name}"}) + "\n")
-        assert dsearch("index", source, "-c", name)[0] == 0
-    assert dsearch("alias", "papers", "v1")[1] == "papers: v1\n"
-    with Client(served) as client:
-        assert client.search("papers", "cat").hits[0].text == "cat of v1"
-        code, out, err = dsearch("alias", "papers", "v2", "--json")
-        assert (code, json.loads(out)) == (0, {"papers": "v2"})
-        assert "the server at" in err
-        assert client.search("papers", "cat").hits[0].text == "cat of v2"
-    code, out, err = dsearch("alias", "papers", "--remove")
-    assert (code, out, err.splitlines()[-1]) == (0, "", "no alias")
-
-
 def test_an_alias_is_no_new_collection_through_the_server(
     dsearch: Terminal, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,48 +139,6 @@ def test_an_alias_is_no_new_collection_through_the_server(
     monkeypatch.setattr(Client, "create_collection", new)  # loads an encoder, which such a home may lack
     code, out, err = dsearch("index", source, "-c", "things", "--embedding-column", "vec")
     assert (code, out.startswith("items: 1 document,")) == (0, True), err
-
-
-def test_keys_are_kept_otherwise_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
-    source, queries = tmp_path / "some.jsonl", tmp_path / "queries.jsonl"
-    lines = [{"id": f"d{i}", "text": f"river stone{i}"} for i in range(60)]
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    queries.write_text("".join(json.dumps({"_id": f"q{i}", "text": f"stone{i}"}) + "\n" for i in range(20)))
-    assert dsearch("index", source, "-c", "new")[0] == 0
-    code, out, err = dsearch(
-        "refresh", "-c", "new", "--kind", "HNSW", "--recall", "0.9", "--queries", queries
-    )
-    assert (code, "v0: HNSW, ef_search" in out) == (0, True), (out, err)
-    assert dsearch("refresh", "-c", "new")[1].count("HNSW")  # as before
-    code, _, err = dsearch("refresh", "-c", "new", "--kind", "Fast")
-    assert (code, "dense kind 'Fast'; use one of Flat" in err) == (1, True)
-
-
-def test_tuning_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
-    source, data = tmp_path / "some.jsonl", tmp_path / "judged"
-    lines = [{"id": f"d{i}", "text": f"river stone number{i}"} for i in range(30)]
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (data / "qrels").mkdir(parents=True)
-    queries = [{"_id": f"q{i}", "text": f"which number{i}?"} for i in range(12)]
-    (data / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
-    pairs = [f"q{i}\td{i}\t1\n" for i in range(12)] + ["q0\tnowhere\t1\n"]
-    (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
-    (tmp_path / "pairs.tsv").write_text("q1\td1\n")
-    assert dsearch("index", source, "-c", "papers")[0] == 0
-    tune = ("tune", "-c", "papers", "--data", data)
-    code, out, err = dsearch(*tune, "--accept", "--json")
-    assert code == 0, err
-    assert f"the server at {served} runs on this home and does this" in err
-    assert "nowhere" in err  # judgements are checked as ever
-    told = json.loads(out)
-    assert (told["version"], told["live"], told["examples"]) == ("v1", True, 12)
-    assert {"keyword_weight", "hop_strength", "k1", "b", "scores", "gate"} <= set(told)
-    code, out, _ = dsearch(*tune, "--no-promote", "--exclude", tmp_path / "pairs.tsv")
-    assert code == 0
-    assert "nDCG@10 on 11 queries" in out  # the only answer of one is left out
-    assert "v2 is kept but does not answer; try it with --model v2" in out
-    code, out, _ = dsearch("models", "-c", "papers")
-    assert (out.splitlines()[1].startswith("* v1"), "tuned from v0, 12 queries" in out) == (True, True)
 
 
 def test_what_was_deleted_is_purged_through_the_server(

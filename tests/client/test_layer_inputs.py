@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -171,11 +170,6 @@ def test_a_copy_has_its_own_head_over_the_same_documents(remote: Client, local: 
     here: Any = copy.deepcopy(layers[0])
     here.refresh()
     assert here(states_of()).ids == layers[0](states_of()).ids
-
-
-def test_layers_are_not_pickled_and_say_what_is_kept(open_any: Open) -> None:
-    with pytest.raises(TypeError, match=r"keep layer\.state_dict\(\)"):
-        pickle.dumps(open_any())
 
 
 def test_a_list_of_ids_in_place_of_one_is_named(remote: Client) -> None:

@@ -17,7 +17,6 @@ from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFoun
 pytestmark = pytest.mark.server
 
 QUERIES = ["river stone", "attention music head", "lamp"]
-SCORES = ["dot", "cosine", "scaled_dot_product", "additive", "gaussian"]
 
 
 def layer_of(
@@ -42,56 +41,6 @@ def losses(found: Any) -> torch.Tensor:
     loss = (found.context * torch.randn(found.context.shape, generator=generator)).sum()
     loss = loss + (weights * torch.randn(weights.shape, generator=generator)).sum()
     return loss + (scores * torch.randn(scores.shape, generator=generator)).sum()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("model", ["v0", "v1", "v2", "v3"])
-@pytest.mark.parametrize("words", [True, False])
-@pytest.mark.parametrize("train_head", [True, False])
-def test_outputs_and_gradients_are_those_of_the_local_layer(
-    remote: Client, local: LocalEngine, dtype: torch.dtype, model: str, words: bool, train_head: bool
-) -> None:
-    texts = QUERIES if words else None
-    layer = RemoteSearch(remote, "papers", model=model, train_head=train_head, candidates=20)
-    expected_layer = layer_of(local, model, dtype, candidates=20, mode="hybrid" if words else "dense")
-    states, expected_states = states_of(dtype), states_of(dtype)
-    found, expected = layer(states, texts), expected_layer(expected_states, texts)
-    tolerance = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
-    for name in ("context", "weights", "scores", "dense", "keyword", "head_weights"):
-        given, wanted = getattr(found, name), getattr(expected, name)
-        assert given.dtype == dtype
-        places = expected.weights[:, None].expand_as(wanted) > 0 if wanted.ndim == 3 else wanted != -torch.inf
-        torch.testing.assert_close(given[places], wanted[places], **tolerance)
-    collection = local.engine.collection("papers")
-    assert [line + [""] * (found.weights.shape[1] - len(line)) for line in found.ids] == collection.ids_at(
-        expected_layer.snapshot, expected.positions
-    )
-    losses(found).backward()
-    losses(expected).backward()
-    assert states.grad is not None
-    assert expected_states.grad is not None
-    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
-    torch.testing.assert_close(states.grad, expected_states.grad, **close)
-    if train_head:
-        assert layer.head is not None
-        wanted = dict(expected_layer.head.named_parameters())
-        for name, parameter in layer.head.named_parameters():
-            given = torch.zeros_like(parameter) if wanted[name].grad is None else wanted[name].grad
-            torch.testing.assert_close(parameter.grad, given.float(), rtol=1e-4, atol=1e-4)
-    else:
-        assert not list(layer.parameters())
-
-
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("pooling", ["soft", "hard", "uniform"])
-def test_every_score_and_pooling(remote: Client, local: LocalEngine, score: str, pooling: str) -> None:
-    options: dict[str, Any] = {"score": score, "pooling": pooling, "mode": "dense", "candidates": 10}
-    found = RemoteSearch(remote, "papers", model="v1", **options)(states := states_of())
-    expected = layer_of(local, "v1", torch.float64, **options)(expected_states := states_of())
-    torch.testing.assert_close(found.context, expected.context, rtol=1e-9, atol=1e-9)
-    losses(found).backward()
-    losses(expected).backward()
-    torch.testing.assert_close(states.grad, expected_states.grad, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -138,33 +87,6 @@ def test_the_gradient_to_the_states_needs_no_second_request(remote: Client) -> N
         assert len(asked) == 4
 
 
-def test_values_of_the_caller_are_pooled_and_get_gradients(remote: Client, local: LocalEngine) -> None:
-    collection = local.engine.collection("papers")
-    numbers = collection.field_values(collection.snapshot, "i")
-    table = torch.randn(100, 3, dtype=torch.float64, requires_grad=True)
-    expected_table = table.detach().clone().requires_grad_()
-
-    def values(ids: list[list[str]]) -> torch.Tensor:
-        widest = max(map(len, ids))
-        return torch.stack(
-            [table[[int(id[1:]) for id in line] + [99] * (widest - len(line))] for line in ids]
-        )
-
-    options = {"model": "v1", "candidates": 8}
-    found = RemoteSearch(remote, "papers", **options)(states := states_of(), QUERIES, values=values)  # type: ignore[arg-type]
-    layer = layer_of(local, "v1", torch.float64, candidates=8)
-    expected = layer(
-        expected_states := states_of(), QUERIES, values=expected_table[[i or 0 for i in numbers]]
-    )
-    torch.testing.assert_close(found.context, expected.context, rtol=1e-9, atol=1e-9)
-    found.context.square().sum().backward()
-    expected.context.square().sum().backward()
-    torch.testing.assert_close(states.grad, expected_states.grad, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(table.grad, expected_table.grad, rtol=1e-9, atol=1e-9)
-    with pytest.raises(InvalidRequest, match="values of shape"):
-        RemoteSearch(remote, "papers")(states_of(), values=lambda ids: torch.zeros(1, 1, 1))
-
-
 @pytest.mark.parametrize("model", ["v0", "v1"])
 @pytest.mark.parametrize("train_head", [False, True])
 def test_heads_take_passages_of_their_own(
@@ -183,14 +105,6 @@ def test_heads_take_passages_of_their_own(
     many = remote.attend("long", QUERIES * 30, model=model, include=["keys"], candidates=3).keys
     assert many is not None
     assert len(many) == 90
-
-
-def test_a_batch_larger_than_one_request(remote: Client, local: LocalEngine) -> None:
-    states = torch.randn(150, 32, dtype=torch.float64, requires_grad=True)
-    expected_states = states.detach().clone().requires_grad_()
-    RemoteSearch(remote, "papers", model="v2")(states).context.square().sum().backward()
-    layer_of(local, "v2", torch.float64, mode="dense")(expected_states).context.square().sum().backward()
-    torch.testing.assert_close(states.grad, expected_states.grad, rtol=1e-9, atol=1e-9)
 
 
 def test_a_head_trains_here_and_answers_there(remote: Client) -> None:
@@ -305,45 +219,3 @@ def test_what_cannot_be_is_refused(remote: Client) -> None:
         RemoteSearch(remote, "papers", model="v77", train_head=True)
     with pytest.raises(InvalidRequest, match="train_head=True"):
         RemoteSearch(remote, "papers").publish()
-
-
-@pytest.mark.parametrize("train_head", [False, True])
-def test_an_engine_of_this_process_serves_it_too(
-    local: LocalEngine, remote: Client, train_head: bool
-) -> None:
-    options: dict[str, Any] = {"model": "v1", "train_head": train_head}
-    found = RemoteSearch(local, "papers", **options)(states := states_of(), QUERIES)
-    expected = RemoteSearch(remote, "papers", **options)(expected_states := states_of(), QUERIES)
-    torch.testing.assert_close(found.context, expected.context)
-    found.context.sum().backward()
-    expected.context.sum().backward()
-    torch.testing.assert_close(states.grad, expected_states.grad)
-
-
-@pytest.mark.parametrize("train_head", [True, False])
-@pytest.mark.parametrize("options", [{}, {"score": "gaussian", "width": 1.0}, {"pooling": "uniform"}])
-def test_over_all_documents_it_is_the_local_layer(
-    remote: Client, local: LocalEngine, options: dict[str, Any], train_head: bool
-) -> None:
-    way: Any = {"over": "all", "candidates": 10, "mode": "dense", **options}
-    layer = RemoteSearch(remote, "papers", model="v1", train_head=train_head, **way)
-    expected_layer = layer_of(local, "v1", torch.float64, **way)
-    states, expected_states = states_of(), states_of()
-    found, expected = layer(states), expected_layer(expected_states)
-    torch.testing.assert_close(found.context, expected.context, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found.weights, expected.weights, rtol=1e-9, atol=1e-9)
-    (found.context.square().sum() + found.weights.square().sum()).backward()
-    (expected.context.square().sum() + expected.weights.square().sum()).backward()
-    wanted = torch.zeros_like(states) if expected_states.grad is None else expected_states.grad
-    torch.testing.assert_close(states.grad, wanted, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.parametrize("train_head", [True, False])
-def test_a_choice_of_one_document_has_gradient_zero(remote: Client, train_head: bool) -> None:
-    layer = RemoteSearch(remote, "papers", model="v2", train_head=train_head, pooling="hard", mode="dense")
-    states = states_of()
-    found = layer(states)
-    (found.context.sum() + found.weights.sum()).backward()
-    assert states.grad is not None
-    assert not states.grad.any()
-    assert found.weights.sum(1).tolist() == [1.0, 1.0, 1.0]

@@ -109,24 +109,6 @@ def test_a_loss_sent_through_http_trains_the_head_that_it_trains_here(
     assert (over_http.model, over_http.version) == ("v0", "v0")
 
 
-@pytest.mark.parametrize("train_head", [False, True])
-def test_gradcheck_of_a_marginal_likelihood_through_http(remote: Client, name: str, train_head: bool) -> None:
-    """-log Σ_d weight(q, d) p(answer | q, d), to the states and to the reader's likelihoods."""
-    layer = RemoteSearch(remote, name, mode="dense", train_head=train_head, candidates=6)
-    generator = torch.Generator().manual_seed(3)
-    directions = torch.randn(32, 3, dtype=torch.float64, generator=generator)
-    states = STATES[:2].double()
-
-    def loss(part: torch.Tensor, likelihoods: torch.Tensor) -> torch.Tensor:
-        out = layer(states + part @ directions.T)
-        places = torch.tensor([[int(id[1:]) for id in line] for line in out.ids])
-        return -(out.weights * likelihoods.softmax(-1).gather(1, places)).sum(1).log().sum()
-
-    part = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
-    reader = torch.randn(2, len(TOPICS), dtype=torch.float64, generator=generator).requires_grad_()
-    assert torch.autograd.gradcheck(loss, (part, reader), eps=1e-6, atol=1e-6, rtol=1e-4, fast_mode=True)
-
-
 def test_judgements_decide_there_as_here(remote: Client, local: LocalEngine, name: str) -> None:
     results = []
     for api in (remote, local):

@@ -11,7 +11,7 @@ import importlib
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock
@@ -25,7 +25,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, TuningJob, options_of
 from dsearch.store import Event, Impression
-from dsearch.training import Gate, Observer, run_training, run_tuning
+from dsearch.training import Gate, run_training, run_tuning
 from dsearch.training.finetune.head import TrainingResult
 from dsearch.training.finetune.outcomes import OutcomeMemory
 from dsearch.training.finetune.second_stage import FoldHeads
@@ -333,50 +333,6 @@ def test_a_value_is_given_for_each_option() -> None:
     assert {*GIVEN} == {field.name for field in fields(TrainingJob)}
     for name, (declared, _) in options_of(TrainingJob).items():
         assert GIVEN[name] != declared.default, name
-
-
-NOT_GIVEN = {
-    "finetune": {"encoder", "task"},  # a frozen encoder; tasks over shards: below
-    "finetune of query": {"task"},
-    "finetune of query, the corpus": {"task"},
-    "finetune_full": {"processes"},
-    "finetune_from_feedback of clicks": {"trusted"},
-    "train_second_stage": {"learned", "reranker"},  # of an encoder that learned; an option of its own
-    "reranker_of": {"name"},
-    "examples_from_judgements": {"exclude", "teacher"},
-    "examples_from_corpus": {"per_document", "limit"},
-    "examples_from_feedback": {"options", "propensities", "correct", "only", "without"},
-    "made_queries": {"version", "seed"},  # the same for every head
-    "with_calibration": {"judged", "change", "by"},
-}
-"""Arguments of what trains that a job alone does not determine; the others are given."""
-
-
-@pytest.mark.parametrize("way", [*WAYS, "trusted clicks"])
-def test_each_trainer_is_given_all_that_it_takes(trainers: Trainers, way: str) -> None:
-    options = {
-        "trusted clicks": {"source": "feedback", "trusted_keys": ["trusted"]},
-        **WAYS,
-    }[way]
-    observer = Observer()
-    job = TrainingJob(**options, margin=0.375, seed=5)
-    run_training(trainers.collection, job, observer, open_run=lambda *_: MagicMock(), device="given:1")
-    for name, real in REAL.items():
-        for call in getattr(trainers.outside, name).call_args_list:
-            taken = inspect.signature(real).bind(*call.args, **call.kwargs)
-            given = {key for key, value in taken.arguments.items() if value is not None}
-            wanted = NOT_GIVEN.get(f"{name} of {way}", NOT_GIVEN.get(name, set[str]()))
-            assert {*inspect.signature(real).parameters} - given <= wanted, name
-            fixed = {"gate": Gate(margin=0.375), "observer": observer, "device": "given:1", "seed": 5}
-            for key, value in fixed.items():
-                if key in given and not (name == "train_second_stage" and key == "seed"):
-                    arrived = taken.arguments[key]
-                    if key == "gate" and way in ("clicks, judged", "trusted clicks"):
-                        arrived = replace(arrived, alpha=Gate().alpha)  # rows and head divide it
-                    assert arrived == value, f"{name}: {key}"
-    for call in trainers.outside.ServedQueries.return_value.judged.call_args_list:
-        assert call.args[2] == Gate(margin=0.375)
-        assert call.kwargs == {"seed": 5, "observer": observer}
 
 
 @pytest.mark.parametrize("way", ["judgements", "the corpus", "full"])

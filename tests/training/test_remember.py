@@ -16,7 +16,6 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.evaluate import trained_on
-from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.store import Store
@@ -82,23 +81,6 @@ def test_inserting_rows_is_a_memory_fitted_with_them(topics: Collection) -> None
         ]
         assert np.array_equal(found[0].positions, found[1].positions)
         assert torch.allclose(found[0].weights, found[1].weights, atol=1e-6)
-
-
-def test_leaving_a_row_out_is_a_memory_fitted_without_it(topics: Collection) -> None:
-    """What learning and evaluation compare each query with: the memory without its own row."""
-    texts, judgements = queries_of()
-    whole = memory_of(examples_from_judgements(topics, texts, judgements), SETTING)
-    without = {query: of for query, of in judgements.items() if query != "q03-0"}
-    rest = memory_of(examples_from_judgements(topics, texts, without), SETTING)
-    assert whole is not None
-    assert rest is not None
-    state = topics.query_states([texts["q03-0"]], "hybrid")
-    above = float(sorted((whole.states @ state[0]).tolist())[-2]) + 1e-6  # only its own row is as near
-    one, other = (
-        SnapshotMemory(memory, topics.snapshot).of_all(memory(state, above=out))
-        for memory, out in ((whole, above), (rest, None))
-    )
-    assert torch.allclose(one, other, atol=1e-6)
 
 
 def test_of_one_text_the_later_grade_counts(topics: Collection) -> None:

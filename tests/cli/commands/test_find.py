@@ -127,20 +127,6 @@ def test_facets_and_deletion(dsearch: Terminal) -> None:
     assert len(json.loads(dsearch("search", "river", "-k", "100", "--json")[1])["hits"]) == 44
 
 
-def test_metadata_change_in_part(dsearch: Terminal) -> None:
-    code, out, _ = dsearch("update", "d1", '{"year": null, "shelf": {"row": 3}}')
-    assert (code, out) == (0, 'default: d1 has {"shelf":{"row":3}}\n')
-    changed = json.loads(dsearch("update", "d1", '{"shelf": {"place": 2}}', "--json")[1])
-    assert changed["metadata"] == {"shelf": {"row": 3, "place": 2}}
-    found = json.loads(dsearch("search", "river", "--filter", '{"shelf.place": {"eq": 2}}', "--json")[1])
-    assert [hit["id"] for hit in found["hits"]] == ["d1"]
-    code, _, err = dsearch("update", "d99", "{}")
-    assert (code, "d99" in err) == (1, True)
-    code, _, err = dsearch("update", "d1", "{year")
-    assert (code, "metadata '{year' is not JSON" in err) == (1, True)
-    assert dsearch("update", "d1", "[1]")[0] == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -158,17 +144,6 @@ def test_bad_requests_say_what_is_allowed(dsearch: Terminal, arguments: tuple[st
     code, _, err = dsearch(*arguments)
     assert code != 0
     assert says in err
-
-
-def test_a_collection_has_the_language_it_was_made_for(dsearch: Terminal, tmp_path: Path) -> None:
-    source = tmp_path / "german.jsonl"
-    source.write_text(json.dumps({"id": "a", "text": "die Häuser der Stadt"}) + "\n")
-    assert dsearch("index", source, "-c", "de", "--language", "german")[0] == 0
-    found = json.loads(dsearch("search", "Haus", "-c", "de", "--mode", "keyword", "--json")[1])
-    assert [hit["id"] for hit in found["hits"]] == ["a"]
-    code, _, err = dsearch("index", source, "-c", "de", "--language", "french")
-    assert code != 0
-    assert "collection 'de' was made for 'german'" in err
 
 
 def test_strings_of_search_fields_are_words(dsearch: Terminal, tmp_path: Path) -> None:

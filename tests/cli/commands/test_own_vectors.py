@@ -64,25 +64,6 @@ def test_vectors_are_searched_in_every_command(items: Terminal, tmp_path: Path) 
     assert [one["evidence"][0]["id"] for one in predicted["results"]] == ["i5", "i9"]
 
 
-def test_an_embedding_changes_while_its_text_stays(items: Terminal, tmp_path: Path) -> None:
-    again = [item(number) for number in range(12)]
-    again[0]["vec"] = vector(5)
-    source = write(tmp_path / "items.jsonl", again)
-    code, out, _ = items("index", source, "-c", "items", "--embedding-column", "vec")
-    assert code == 0
-    assert "0 new, 1 changed, 11 unchanged" in out
-    assert set(hits(items, "search", "--vector", json.dumps(vector(5)), "-k", "2")) == {"i0", "i5"}
-
-
-def test_a_collection_can_be_created_first(dsearch: Terminal) -> None:
-    code, out, _ = dsearch("create", "items", "--dimension", "2")
-    assert code == 0
-    assert out == "items: created, language english\n"
-    code, _, err = dsearch("create", "more", "--dimension", "2", "--passage-tokens", "5")
-    assert code != 0
-    assert "passages of embeddings that are given" in err
-
-
 HOSTILE = {
     "[]": "has 0 numbers",
     "[1.0]": "has 1 number; this collection's embeddings have 2",

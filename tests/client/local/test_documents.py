@@ -12,7 +12,7 @@ from support.fakes import HashingEncoder
 import dsearch
 from dsearch.client import LocalEngine
 from dsearch.client.wire import SHOWN_PROBLEMS
-from dsearch.errors import CorruptData, DocumentNotFound, InvalidDocument, InvalidRequest
+from dsearch.errors import CorruptData, InvalidDocument, InvalidRequest
 from dsearch.types import Document, EmbeddedDocument
 
 
@@ -76,24 +76,6 @@ def test_embeddings_are_one_for_each_document(engine: LocalEngine) -> None:
         engine.upsert("given", documents, embeddings=[[0.0] * 3, [0.0] * 3])
 
 
-def test_documents_are_read_changed_listed_and_deleted(engine: LocalEngine) -> None:
-    engine.upsert("food", [{"id": id, "text": id, "metadata": {"k": id}} for id in "abcd"])
-    page = engine.documents("food", limit=2)
-    assert [document.id for document in page.documents] == ["a", "b"]
-    rest = engine.documents("food", limit=2, cursor=page.next)
-    assert ([document.id for document in rest.documents], rest.next) == (["c", "d"], None)
-    chosen = engine.documents("food", filter={"k": {"in": ["b", "d"]}}).documents
-    assert [document.id for document in chosen] == ["b", "d"]
-    engine.update_metadata("food", "a", {"k": None, "n": 1})
-    assert engine.get("food", "a").metadata == {"n": 1}
-    assert engine.delete("food", "a").deleted == 1
-    assert engine.delete_many("food", ids=["b", "none"]).deleted == 1
-    assert engine.delete_many("food", filter={"k": {"eq": "c"}}).deleted == 1
-    with pytest.raises(DocumentNotFound):
-        engine.get("food", "a")
-    assert [document.id for document in engine.documents("food").documents] == ["d"]
-
-
 def test_collections_are_listed_without_those_that_are_damaged(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,25 +89,3 @@ def test_collections_are_listed_without_those_that_are_damaged(
 
     monkeypatch.setattr(engine.engine, "collection", failing)
     assert [info.name for info in engine.collections()] == ["given"]
-
-
-def test_an_alias_stands_for_a_collection_and_moves(engine: LocalEngine) -> None:
-    assert engine.set_alias("live", "food").previous is None
-    moved = engine.set_alias("live", "given")
-    assert (moved.alias, moved.collection, moved.previous) == ("live", "given", "food")
-    assert engine.set_alias("more", "live").collection == "given"
-    engine.drop_alias("more")
-    assert engine.aliases() == {"live": "given"}
-    engine.delete_collection("food")
-    assert [info.name for info in engine.collections()] == ["given"]
-
-
-def test_a_collection_is_made_as_it_was_wanted(engine: LocalEngine) -> None:
-    info = engine.create_collection(
-        "made", language="german", passages={"tokens": 32, "overlap": 4}, kind="SQ8", search_fields=["name"]
-    )
-    assert info.language == "german"
-    assert info.passages is not None
-    assert (info.passages["tokens"], info.passages["overlap"]) == (32, 4)
-    assert engine.create_collection("made").language == "german"
-    assert engine.statistics("made")["keys"]["kind"] == "SQ8"

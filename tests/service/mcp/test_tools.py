@@ -172,24 +172,6 @@ def test_the_outcome_of_a_task_is_told(origin: str) -> None:
     over_http(origin, use)
 
 
-def test_a_task_goes_by_each_name_of_a_collection(origin: str) -> None:
-    async def use(client: Any) -> None:
-        asked = {"query": "river", "collection": "today", "episode": "by alias"}
-        first, second = content(await client.call_tool("search", asked))["results"][:2]
-        assert first["id"].startswith("papers/")
-        read = {"id": second["id"].replace("papers/", "today/"), "episode": "by alias"}
-        content(await client.call_tool("fetch", read))
-        for useful in (first["id"], first["id"].replace("papers/", "today/")):
-            ended = {"episode": "by alias", "useful_ids": [useful], "success": True}
-            recorded.append(content(await client.call_tool("report_outcome", ended))["recorded"])
-
-    recorded: list[int] = []
-    httpx2.put(f"{origin}/v1/aliases/today", json={"collection": "papers"}).raise_for_status()
-    over_http(origin, use)
-    httpx2.delete(f"{origin}/v1/aliases/today").raise_for_status()
-    assert recorded == [2, 0]
-
-
 def test_collections_are_listed(origin: str) -> None:
     async def use(client: Any) -> None:
         listed = content(await client.call_tool("list_collections", {}))["collections"]

@@ -6,14 +6,12 @@ import json
 from typing import Any
 
 import pytest
-import torch
 from starlette.testclient import TestClient
-from support.service.service_fakes import DIMENSION, documents
+from support.service.service_fakes import documents
 from support.service.shapes import checked
 
-from dsearch.attention.retrieval.head import Head
-from dsearch.engine import Collection, calls
-from dsearch.results import CollectionInfo, DeleteResult, DocumentPage, Models, PromotionResult, WriteResult
+from dsearch.engine import calls
+from dsearch.results import CollectionInfo, WriteResult
 from dsearch.service.routes import documents as routes_documents
 from dsearch.service.schemas.answers import CollectionList
 from dsearch.service.wire import requests
@@ -99,16 +97,6 @@ def test_what_is_written_is_found_and_read_back(notes: TestClient) -> None:
     again = put(notes, given, {"id": "b", "text": "dog and cat"}).json()
     assert (again["inserted"], again["updated"], again["unchanged"]) == (0, 1, 1)
     assert again["sequence"] > receipt.sequence
-
-
-def test_what_is_deleted_is_gone(notes: TestClient) -> None:
-    put(notes, {"id": "a", "text": "cat"}, {"id": "b", "text": "cat"})
-    deleted = notes.delete(f"{URL}/documents/a")
-    assert checked(DeleteResult, deleted.json()).deleted == 1
-    assert [hit["id"] for hit in notes.post(f"{URL}/search", json={"query": "cat"}).json()["hits"]] == ["b"]
-    for method in ("GET", "DELETE"):
-        missing = notes.request(method, f"{URL}/documents/a")
-        assert (missing.status_code, missing.json()["code"]) == (404, "document_not_found")
 
 
 @pytest.mark.parametrize(
@@ -224,20 +212,6 @@ def test_writes_to_a_collection_that_is_not_there(client: TestClient) -> None:
         assert (answered.status_code, answered.json()["code"]) == (404, "collection_not_found")
 
 
-def test_a_listing_goes_through_all_pages(notes: TestClient) -> None:
-    put(notes, *({"id": f"é{i:03d}", "text": "cat"} for i in range(120)))
-    seen: list[str] = []
-    cursor: dict[str, str] = {}
-    for _ in range(9):
-        page = notes.get(f"{URL}/documents", params={"limit": 55, **cursor}).json()
-        checked(DocumentPage, page)
-        seen += [one["id"] for one in page["documents"]]
-        if page["next"] is None:
-            break
-        cursor = {"cursor": page["next"]}
-    assert seen == [f"é{i:03d}" for i in range(120)]
-
-
 def test_a_page_of_long_texts_is_cut(notes: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     put(notes, *({"id": f"{i:03d}", "text": "cat"} for i in range(120)))
     monkeypatch.setattr(calls, "PAGE_CHARACTERS", 100)
@@ -288,31 +262,3 @@ def test_compressed_bodies_are_refused(notes: TestClient) -> None:
 
 
 # ---- models
-
-
-def test_a_model_is_promoted_and_taken_back(client: TestClient, papers: Collection) -> None:
-    url = "/v1/collections/papers"
-    torch.manual_seed(1)
-    head = Head(DIMENSION)
-    with torch.no_grad():
-        head.query_delta += 0.3 * torch.randn_like(head.query_delta)
-    version = papers.add_model(head, {"scores": {"nDCG@10": 0.5}})
-    listed = checked(Models, client.get(f"{url}/models").json())
-    assert [(one.version, one.live) for one in listed.models] == [("v0", True), ("v1", False)]
-    assert listed.models[1].record["scores"] == {"nDCG@10": 0.5}
-
-    before = client.post(f"{url}/search", json={"query": "cat head"}).json()
-    promoted = client.post(f"{url}/models/{version}/promote")
-    assert checked(PromotionResult, promoted.json()).previous == "v0"
-    after = client.post(f"{url}/search", json={"query": "cat head"}).json()
-    assert after["model"] == "v1"
-    assert [hit["score"] for hit in after["hits"]] != [hit["score"] for hit in before["hits"]]
-    client.post(f"{url}/models/{promoted.json()['previous']}/promote")
-    back = client.post(f"{url}/search", json={"query": "cat head"}).json()
-    assert (back["model"], back["hits"]) == ("v0", before["hits"])
-
-
-def test_a_model_that_is_not_there_is_not_promoted(client: TestClient, papers: Collection) -> None:
-    for version in ("v9", "latest", "v0.1"):
-        answered = client.post(f"/v1/collections/papers/models/{version}/promote")
-        assert (answered.status_code, answered.json()["code"]) == (404, "model_not_found")

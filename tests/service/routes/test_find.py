@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 from support.service.service_fakes import WordEncoder
-from support.service.shapes import checked
 
-from dsearch.engine import Collection, SearchEngine
-from dsearch.results import DeleteResult, DocumentPage, Facets, MetadataResult
-from dsearch.service.schemas.answers import BatchAnswer, SearchAnswer
+from dsearch.engine import Collection
 from dsearch.types import Document
 
 URL = "/v1/collections/papers"
@@ -26,28 +22,6 @@ def ask(client: TestClient, route: str, **body: Any) -> Any:
     return answered.json()
 
 
-def test_search_with_every_option_gives_what_python_gives(client: TestClient, papers: Collection) -> None:
-    options: dict[str, Any] = {
-        "filter": FILTER,
-        "highlight": True,
-        "explain": True,
-        "score_threshold": 0.2,
-        "weight_threshold": 1e-4,
-        "limit": 6,
-    }
-    for query in ("cat attention", 'cat "river stone"', "dog +lamp -cat", "-cat"):
-        got = ask(client, "search", query=query, **options)
-        checked(SearchAnswer, got)
-        expected = papers.search(query, **options)
-        assert got["next_cursor"] == expected.next_cursor
-        assert [hit["id"] for hit in got["hits"]] == [hit.id for hit in expected.hits]
-        for mine, theirs in zip(got["hits"], expected.hits, strict=True):
-            assert mine["score"] == pytest.approx(theirs.score, abs=1e-6)
-            assert mine["highlights"] == json.loads(json.dumps([asdict(p) for p in theirs.highlights or []]))
-            assert mine["explain"]["terms"].keys() == theirs.explain.terms.keys()  # type: ignore[union-attr]
-    assert "highlights" not in ask(client, "search", query="cat")["hits"][0]
-
-
 def test_the_url_takes_filters_and_cursors_too(client: TestClient, papers: Collection) -> None:
     posted = ask(client, "search", query="cat", filter=FILTER, limit=4, highlight=True)
     asked = {"q": "cat", "filter": json.dumps(FILTER), "limit": "4", "highlight": "true"}
@@ -57,28 +31,6 @@ def test_the_url_takes_filters_and_cursors_too(client: TestClient, papers: Colle
     assert [hit["rank"] for hit in more["hits"]] == [5, 6, 7, 8]
     plain = client.get(f"{URL}/search", params={"q": "cat -dog", "operators": "false", "limit": "500"}).json()
     assert len(plain["hits"]) == 148
-
-
-@pytest.mark.parametrize(
-    "options", [{"filter": FILTER}, {"operators": False}, {"highlight": True, "limit": 3}]
-)
-def test_a_batch_takes_the_same_options(
-    client: TestClient, papers: Collection, options: dict[str, Any]
-) -> None:
-    queries = ["cat -dog", "river", '"stone lamp"']
-    batch = ask(client, "search/batch", queries=queries, **options)
-    checked(BatchAnswer, batch)
-    for query, one in zip(queries, batch["results"], strict=True):
-        single = ask(client, "search", query=query, **options)
-        assert [hit["id"] for hit in one["hits"]] == [hit["id"] for hit in single["hits"]]
-        assert one["next_cursor"] == single["next_cursor"]
-
-
-def test_attention_and_predictions_are_filtered(client: TestClient, papers: Collection) -> None:
-    attended = ask(client, "attend", queries=["cat"], filter={"i": {"lt": 5}})
-    assert sorted(attended["results"][0]["ids"]) == ["d000", "d001", "d002", "d004"]
-    predicted = ask(client, "predict", queries=["cat"], field="i", filter={"i": {"eq": 7}})
-    assert predicted["results"][0]["mean"] == pytest.approx(7.0)
 
 
 def test_pages_go_on_in_their_state_until_it_is_gone(client: TestClient, papers: Collection) -> None:
@@ -98,92 +50,12 @@ def test_pages_go_on_in_their_state_until_it_is_gone(client: TestClient, papers:
     assert (other.status_code, other.json()["code"]) == (422, "invalid_cursor")
 
 
-def test_similar_gives_what_python_gives(client: TestClient, papers: Collection) -> None:
-    body: dict[str, Any] = {"like": ["d001", "d142"], "unlike": ["d005"], "limit": 7, "filter": FILTER}
-    got = ask(client, "similar", **body)
-    checked(SearchAnswer, got)
-    options = {name: value for name, value in body.items() if name != "like"}
-    expected = papers.similar(body["like"], **options)
-    assert [(hit["id"], pytest.approx(hit["score"])) for hit in got["hits"]] == [
-        (hit.id, hit.score) for hit in expected.hits
-    ]
-    more = ask(client, "similar", **body, cursor=got["next_cursor"])
-    assert more["hits"][0]["rank"] == 8
-    missing = client.post(f"{URL}/similar", json={"like": ["nobody"]})
-    assert (missing.status_code, missing.json()["code"]) == (404, "document_not_found")
-
-
 def test_similar_by_ids_encodes_nothing(client: TestClient, papers: Collection, encoder: WordEncoder) -> None:
     before = list(encoder.batches)
     assert ask(client, "similar", like=["d001"])["hits"]
     assert encoder.batches == before
     assert ask(client, "similar", like=["d001"], query="cat")["hits"]
     assert encoder.batches == [*before, 1]
-
-
-def test_facets(client: TestClient, engine: SearchEngine) -> None:
-    collection = engine.create("papers")
-    collection.ingest(
-        [
-            Document(
-                f"d{i}", f"text {i}", metadata={"kind": "ab"[i % 2], "tags": ["x", i % 3], "by": {"n": i}}
-            )
-            for i in range(12)
-        ]
-    )
-    got = ask(client, "facets", fields=["kind", "tags", "by.n"], limit=2, filter={"by.n": {"lt": 7}})
-    checked(Facets, got)
-    assert got["documents"] == 7
-    assert got["facets"]["kind"] == [{"value": "a", "documents": 4}, {"value": "b", "documents": 3}]
-    assert got["facets"]["tags"] == [{"value": "x", "documents": 7}, {"value": 0, "documents": 3}]
-    assert len(got["facets"]["by.n"]) == 2
-    by_url = client.get(
-        f"{URL}/facets",
-        params={"field": ["kind", "tags", "by.n"], "limit": 2, "filter": '{"by.n": {"lt": 7}}'},
-    )
-    assert by_url.json() == got
-
-
-def test_documents_are_deleted_by_filter_and_by_ids(client: TestClient, papers: Collection) -> None:
-    got = ask(client, "documents/delete", filter={"i": {"lt": 10}})
-    checked(DeleteResult, got)
-    assert (got["deleted"], got["missing"]) == (9, 0)  # d003 was gone before
-    assert got["sequence"] == papers.store.sequence
-    got = ask(client, "documents/delete", ids=["d020", "d149", "nobody"])
-    assert (got["deleted"], got["missing"]) == (2, 1)
-    found = ask(client, "search", query="cat", limit=500)["hits"]
-    assert len(found) == 148 - 11
-    assert not {hit["id"] for hit in found} & {"d000", "d009", "d020", "d149"}
-
-
-def test_metadata_is_changed_in_part_and_the_embedding_stays(
-    client: TestClient, papers: Collection, encoder: WordEncoder
-) -> None:
-    encoded = encoder.encoded
-    answered = client.patch(f"{URL}/documents/d010", json={"metadata": {"i": None, "by": {"name": "ann"}}})
-    assert answered.status_code == 200
-    got = answered.json()
-    checked(MetadataResult, got)
-    assert (got["id"], got["metadata"]) == ("d010", {"by": {"name": "ann"}})
-    assert got["sequence"] == papers.store.sequence
-    assert encoder.encoded == encoded
-    hits = ask(client, "search", query="cat", filter={"by.name": {"eq": "ann"}})["hits"]
-    assert [hit["id"] for hit in hits] == ["d010"]
-    missing = client.patch(f"{URL}/documents/nobody", json={"metadata": {}})
-    assert (missing.status_code, missing.json()["code"]) == (404, "document_not_found")
-
-
-def test_documents_are_listed_by_filter(client: TestClient, papers: Collection) -> None:
-    listed: list[str] = []
-    parameters = {"filter": json.dumps(FILTER), "limit": "25"}
-    while True:
-        page = client.get(f"{URL}/documents", params=parameters).json()
-        checked(DocumentPage, page)
-        listed += [document["id"] for document in page["documents"]]
-        if page["next"] is None:
-            break
-        parameters["cursor"] = page["next"]
-    assert listed == [f"d{i:03}" for i in range(20, 80) if i not in (30, 40)]
 
 
 def test_a_collection_is_made_with_passages_and_keys_of_a_kind(client: TestClient) -> None:
@@ -207,19 +79,6 @@ def test_a_collection_is_made_with_passages_and_keys_of_a_kind(client: TestClien
         {"passages": {"size": 20}},
     ):
         assert client.put("/v1/collections/nowhere", json=wrong).status_code == 422, wrong
-    assert client.get("/v1/collections/nowhere").status_code == 404
-
-
-def test_a_collection_is_made_for_a_language(client: TestClient) -> None:
-    url = "/v1/collections/deutsch"
-    made = client.put(url, json={"language": "german"})
-    assert (made.status_code, made.json()["language"]) == (201, "german")
-    assert client.put(url).status_code == 200
-    other = client.put(url, json={"language": "french"})
-    assert (other.status_code, other.json()["code"]) == (409, "conflict")
-    unknown = client.put("/v1/collections/nowhere", json={"language": "klingon"})
-    assert unknown.status_code == 422
-    assert "use one of arabic" in unknown.json()["detail"]
     assert client.get("/v1/collections/nowhere").status_code == 404
 
 

@@ -45,19 +45,6 @@ def reached(monkeypatch: pytest.MonkeyPatch, papers: Collection) -> dict[str, An
     return given
 
 
-def test_versions_are_promoted_and_rolled_back(client: TestClient, reached: dict[str, Any]) -> None:
-    answer = client.post(f"{URL}/v1/promote")
-    assert answer.json() == {"model": "v1", "previous": "v0", "sequence": 7}
-    assert client.post(f"{URL}/rollback").json()["model"] == "v0"
-    assert (reached["promote"], reached["rollback"]) == (((), {"version": "v1"}), ((), {}))
-
-
-def test_rows_are_dropped_by_sequence(client: TestClient, reached: dict[str, Any]) -> None:
-    answer = client.post(f"{URL}/rollback-rows", json={"sequence": 5})
-    assert answer.json() == {"dropped": 1, "remaining": 2, "sequence": 9}
-    assert reached["rollback_rows"] == ((), {"sequence": 5})
-
-
 def test_remembered_queries_begin_a_memory_only_where_it_is_accepted(
     client: TestClient, reached: dict[str, Any]
 ) -> None:

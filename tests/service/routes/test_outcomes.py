@@ -98,15 +98,3 @@ def test_an_episode_is_of_its_key_and_reports_need_a_writing_one(
     [(action, id, key)] = stored(papers)
     assert (action, id) == ("used", ids[0])
     assert not key.startswith("client:")
-
-
-def test_a_task_goes_by_each_name_of_its_collection(
-    client: TestClient, engine: SearchEngine, papers: Collection
-) -> None:
-    engine.set_alias("today", "papers")
-    there = "/v1/collections/today"
-    asked = {"query": "river music", "limit": 5, "episode": "t5"}
-    ids = [hit["id"] for hit in client.post(f"{there}/search", json=asked).json()["hits"]]
-    client.get(f"{there}/documents/{ids[1]}", params={"episode": "t5"})
-    assert outcome(client, "t5", useful_ids=ids[:1]).json()["events"] == 2
-    assert [(action, id) for action, id, _ in stored(papers)] == [("dismissed", ids[1]), ("used", ids[0])]

@@ -13,7 +13,7 @@ from support.service.service_fakes import ORIGIN
 from support.service.shapes import checked
 
 from dsearch.engine import PassageOptions, SearchEngine
-from dsearch.service.schemas.answers import CollectionList, SearchAnswer
+from dsearch.service.schemas.answers import SearchAnswer
 from dsearch.types import Document
 
 LONG = " ".join(f"filler{n}" for n in range(60)) + " unique needle"
@@ -40,16 +40,3 @@ def test_a_hit_has_the_passage_that_it_was_found_by(client: TestClient) -> None:
     assert LONG[passage.start : passage.end] == passage.text
     assert passage.ordinal > 2
     assert "passage" not in next(hit for hit in answered.json()["hits"] if hit["id"] == "short")
-
-
-def test_documents_written_over_http_are_cut_too(client: TestClient) -> None:
-    text = " ".join(f"other{n}" for n in range(50)) + " hidden treasure"
-    client.put("/v1/collections/notes/documents", json=[{"id": "new", "text": text}]).raise_for_status()
-    hits = client.post("/v1/collections/notes/search", json={"query": "hidden treasure", "mode": "dense"})
-    assert hits.json()["hits"][0]["id"] == "new"
-    assert hits.json()["hits"][0]["passage"]["text"].endswith("hidden treasure")
-
-
-def test_a_collection_says_how_it_cuts(client: TestClient) -> None:
-    listed = checked(CollectionList, client.get("/v1/collections").json())
-    assert [one.passages for one in listed.collections] == [{"tokens": 16, "overlap": 2}]  # type: ignore[union-attr]

@@ -2,102 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from starlette.testclient import TestClient
-from support.service.service_fakes import DIMENSION, WordEncoder
-from support.service.shapes import checked
+from support.service.service_fakes import DIMENSION
 
-from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
-from dsearch.service.schemas.answers import AttendAnswer, BatchAnswer, SearchAnswer
 
 URL = "/v1/collections/papers"
 MODES = ("hybrid", "dense", "keyword")
-
-
-@pytest.fixture
-def trained(papers: Collection) -> Collection:
-    """The collection with a live head of two heads that is far from the identity."""
-    torch.manual_seed(3)
-    head = Head(DIMENSION, heads=2, rank=4)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    papers.promote(papers.add_model(head, {"note": "random"}))
-    return papers
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "options", [{}, {"limit": 7, "offset": 3, "explain": True}, {"hops": 2, "hop_strength": 1.0}]
-)
-def test_search_gives_what_python_gives(
-    client: TestClient, trained: Collection, mode: str, options: dict[str, Any]
-) -> None:
-    answered = client.post(f"{URL}/search", json={"query": "cat attention", "mode": mode, **options})
-    assert answered.status_code == 200
-    got = checked(SearchAnswer, answered.json())
-    expected = trained.search("cat attention", mode=mode, **options)  # type: ignore[arg-type]
-    assert [hit.id for hit in got.hits] == [hit.id for hit in expected.hits]
-    assert [hit.rank for hit in got.hits] == [hit.rank for hit in expected.hits]
-    assert [hit.weight for hit in got.hits] == [hit.weight for hit in expected.hits]
-    assert [hit.score for hit in got.hits] == [hit.score for hit in expected.hits]
-    assert [hit.text for hit in got.hits] == [hit.text for hit in expected.hits]
-    assert [hit.metadata for hit in got.hits] == [hit.metadata for hit in expected.hits]
-    assert (got.generation, got.model, got.sequence) == (
-        expected.stamp.generation,
-        expected.stamp.model,
-        expected.stamp.sequence,
-    )
-    assert got.attention.candidates == expected.attention.candidates
-    assert got.attention.entropy == expected.attention.entropy
-    assert got.attention.covered_mass == expected.attention.covered_mass
-    for mine, theirs in zip(got.hits, expected.hits, strict=True):
-        assert (mine.explain is not None) == bool(options.get("explain"))
-        if mine.explain and theirs.explain:
-            assert mine.explain.dense == theirs.explain.dense
-            assert mine.explain.keyword == theirs.explain.keyword
-            assert mine.explain.head_weights == theirs.explain.head_weights
-            assert mine.explain.terms == theirs.explain.terms
-            assert (mine.explain.shares, mine.explain.mixing) == (
-                theirs.explain.shares,
-                theirs.explain.mixing,
-            )
-
-
-def test_dense_search_gives_what_plain_tensors_give(client: TestClient, papers: Collection) -> None:
-    encoder = WordEncoder()
-    stored = papers.store.snapshot().rows
-    embeddings = torch.as_tensor(papers.store.embeddings(stored))
-    ids = papers.store.ids(stored)
-    scores = embeddings @ torch.as_tensor(encoder.encode_queries(["river stone"]))[0]
-    # The 100 best of the generation, and what was written after it.
-    fresh = torch.tensor([id >= "d140" for id in ids])
-    built = scores.masked_fill(fresh, -torch.inf).topk(100).indices
-    candidates = torch.cat([built, fresh.nonzero()[:, 0]])
-    order = candidates[scores[candidates].argsort(descending=True)]
-    weights = torch.softmax(scores[order] / 0.05, 0)
-    exact = torch.softmax(scores / 0.05, 0)
-
-    got = client.post(f"{URL}/search", json={"query": "river stone", "mode": "dense", "limit": 100}).json()
-    assert [hit["id"] for hit in got["hits"]] == [ids[i] for i in order[:100].tolist()]
-    np.testing.assert_allclose([hit["score"] for hit in got["hits"]], scores[order[:100]], atol=1e-6)
-    np.testing.assert_allclose([hit["weight"] for hit in got["hits"]], weights[:100], atol=1e-6)
-    assert got["attention"]["covered_mass"] == pytest.approx(exact[order].sum().item(), abs=1e-5)
-    entropy = -(weights * weights.log()).sum().item()
-    assert got["attention"]["entropy"] == pytest.approx(entropy, abs=1e-5)
-
-    attended = client.post(f"{URL}/attend", json={"queries": ["river stone"], "mode": "dense"}).json()[
-        "results"
-    ][0]
-    assert attended["ids"] == [ids[i] for i in order.tolist()]
-    np.testing.assert_allclose(attended["context"], weights @ embeddings[order], atol=1e-6)
 
 
 def test_the_url_form_gives_the_same_hits(client: TestClient, papers: Collection) -> None:
@@ -107,52 +23,6 @@ def test_the_url_form_gives_the_same_hits(client: TestClient, papers: Collection
     by_url = client.get(f"{URL}/search", params={"q": "cat", "limit": "3", "explain": "true"}).json()
     assert by_url["hits"] == posted["hits"]
     assert by_url["query_id"] != posted["query_id"]
-
-
-def test_a_batch_gives_what_single_searches_give(client: TestClient, papers: Collection) -> None:
-    queries = ["cat", "river stone", "softmax head"]
-    batch = client.post(f"{URL}/search/batch", json={"queries": queries, "limit": 5}).json()
-    checked(BatchAnswer, batch)
-    for query, one in zip(queries, batch["results"], strict=True):
-        single = client.post(f"{URL}/search", json={"query": query, "limit": 5}).json()
-        assert [hit["id"] for hit in one["hits"]] == [hit["id"] for hit in single["hits"]]
-        np.testing.assert_allclose(
-            [hit["weight"] for hit in one["hits"]], [hit["weight"] for hit in single["hits"]], atol=1e-6
-        )
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_attend_gives_what_python_gives(client: TestClient, trained: Collection, mode: str) -> None:
-    queries = ["cat attention", "music"]
-    request = {"queries": queries, "mode": mode, "candidates": 5, "include": ["keys", "values"]}
-    answered = client.post(f"{URL}/attend", json=request)
-    assert answered.status_code == 200, answered.text
-    checked(AttendAnswer, answered.json())
-    expected = trained.attend(queries, mode=mode, candidates=5)  # type: ignore[arg-type]
-    head = trained.head(trained.live_model)
-    for query, got in enumerate(answered.json()["results"]):
-        ids = [id for id in expected.ids[query] if id]
-        assert got["ids"] == ids
-        for name, tensor in (("weights", expected.output.weights), ("scores", expected.output.scores)):
-            # The shortest digits of a float32, read back as one: bit for bit.
-            np.testing.assert_array_equal(np.float32(got[name]), tensor[query, : len(ids)].numpy())
-        np.testing.assert_array_equal(np.float32(got["context"]), expected.output.context[query].numpy())
-        rows = trained.store.rows_of(ids)
-        embeddings = torch.as_tensor(trained.store.embeddings(np.array([rows[id] for id in ids])))
-        np.testing.assert_allclose(got["keys"], head.keys(embeddings).detach(), atol=1e-6)
-        np.testing.assert_allclose(got["values"], head.values(embeddings).detach(), atol=1e-6)
-        np.testing.assert_allclose(
-            np.float32(got["weights"]) @ np.float32(got["values"]), got["context"], atol=1e-5
-        )
-
-
-def test_vectors_attend_as_the_texts_that_they_encode(client: TestClient, papers: Collection) -> None:
-    vectors = WordEncoder().encode_queries(["cat attention", "music"]).tolist()
-    by_vector = client.post(f"{URL}/attend", json={"vectors": vectors}).json()["results"]
-    by_text = client.post(
-        f"{URL}/attend", json={"queries": ["cat attention", "music"], "mode": "dense"}
-    ).json()
-    assert by_vector == by_text["results"]
 
 
 def test_attend_leaves_out_what_was_not_asked_for(client: TestClient, papers: Collection) -> None:
@@ -169,20 +39,6 @@ def test_an_empty_collection_answers_with_nothing(client: TestClient, mode: str)
     attended = client.post("/v1/collections/empty/attend", json={"queries": ["cat"], "mode": mode}).json()
     nothing = {"ids": [], "weights": [], "scores": [], "candidates": 0, "covered_mass": 1.0}
     assert attended["results"] == [{**nothing, "context": [0.0] * DIMENSION}]
-
-
-def test_more_hits_than_documents_give_all_documents(client: TestClient, papers: Collection) -> None:
-    got = client.post(f"{URL}/search", json={"query": "cat", "limit": 1000}).json()
-    assert len(got["hits"]) == papers.store.count().documents == 148
-    assert math.isclose(sum(hit["weight"] for hit in got["hits"]), 1, abs_tol=1e-5)
-    assert not {"d003", "d145"} & {hit["id"] for hit in got["hits"]}
-
-
-def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Collection) -> None:
-    live = client.post(f"{URL}/search", json={"query": "cat attention"}).json()
-    untrained = client.post(f"{URL}/search", json={"query": "cat attention", "model": "v0"}).json()
-    assert (live["model"], untrained["model"]) == ("v1", "v0")
-    assert [h["score"] for h in live["hits"]] != [h["score"] for h in untrained["hits"]]
 
 
 @pytest.mark.parametrize(

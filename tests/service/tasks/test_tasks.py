@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.guarded import guarded
 from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN, WordEncoder
 from support.service.tasks import JUDGED, URL, app_of, ask, ended, events, until_running
@@ -21,9 +20,6 @@ from dsearch.processes import Report
 from dsearch.service.tasks import manager
 from dsearch.service.tasks.store import KEPT_EVENTS, TaskStore
 from dsearch.types import Progress
-
-# The thread of the tasks alone removes one, and asks while it runs.
-checked = guarded(manager.Tasks, "_cancelled", lock="_changed", free=("_run", "_is_cancelled"))
 
 # ---- what tasks do
 
@@ -77,17 +73,6 @@ def test_train_evaluate_and_refresh(client: TestClient, papers: Collection) -> N
     assert ([one["id"] for one in rest["tasks"]], rest["next"]) == ([train], None)
     assert client.get("/v1/tasks?state=failed").json()["tasks"] == []
     assert len(client.get("/v1/tasks?collection=papers").json()["tasks"]) == 3
-
-
-def test_self_supervised_training_waits_for_the_gate(client: TestClient, papers: Collection) -> None:
-    id = ask(client, "train", {"self_supervised": True, "epochs": 1, "seed": 3})
-    task = ended(client, id)
-    # Documents of a few random words: either verdict, and it answers only if that says so.
-    assert task["state"] in ("done", "failed"), task
-    if task["state"] == "done":
-        assert task["result"]["live"] == task["result"]["gate"]["verdict"].startswith("passed")
-    else:
-        assert task["problem"]["code"] == "invalid_request"
 
 
 def test_what_cannot_be_trained_says_why(client: TestClient, papers: Collection) -> None:

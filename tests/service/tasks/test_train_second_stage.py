@@ -74,32 +74,6 @@ def test_a_stage_that_failed_is_named_with_its_figures(
     assert result == learned.summary(registered)
 
 
-def test_http_equals_python(engine: SearchEngine, client: TestClient) -> None:
-    """Two stages, pages and marks over HTTP are those of the engine."""
-    collection, _, _ = judged_collection(engine)
-    url = "/v1/collections/judged"
-    assert client.get(url).json()["second_stage"] is True
-    options = {"limit": 4, "stages": 2, "rerank_candidates": 7, "explain": True}
-    marks = {"highlight": True, "highlight_by": "meaning"}
-    body = {"query": "a1 c2", **options, **marks}
-    answer = client.post(f"{url}/search", json=body).json()
-    expected = collection.search("a1 c2", **options, **marks)  # type: ignore[arg-type]
-    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected.hits]
-    for hit, ours in zip(answer["hits"], expected.hits, strict=True):
-        parts = hit["explain"]
-        assert parts["second_stage"] == pytest.approx(ours.explain.second_stage, abs=1e-6)  # type: ignore[union-attr]
-        total = parts["dense"][0] + parts["keyword"][0] + parts["memory"] + parts["second_stage"]
-        assert total == pytest.approx(hit["score"], abs=1e-5)
-        assert {piece["by"] for piece in hit["highlights"]} <= {"meaning"}
-    further = client.post(f"{url}/search", json={**body, "cursor": answer["next_cursor"]})
-    whole = collection.search("a1 c2", **{**options, "limit": 8})  # type: ignore[arg-type]
-    assert [hit["id"] for hit in further.json()["hits"]] == [hit.id for hit in whole.hits[4:]]
-    other = client.post(
-        f"{url}/search", json={**body, "rerank_candidates": 8, "cursor": answer["next_cursor"]}
-    )
-    assert (other.status_code, other.json()["code"]) == (422, "invalid_cursor")
-
-
 def test_a_search_without_tokens_names_the_way_to_them(engine: SearchEngine, client: TestClient) -> None:
     engine.create("plain").ingest([])
     answer = client.post("/v1/collections/plain/search", json={"query": "a", "stages": 2})

@@ -37,34 +37,6 @@ def holding(folder: Path, word: str) -> list[str]:
     return found.stdout.splitlines()
 
 
-def test_a_tuned_search_is_a_version(client: TestClient, papers: Collection) -> None:
-    id = ask(client, "tune", {**JUDGED, "accept": True, "exclude": {"q0": ["d010"], "q1": ["nobody"]}})
-    task = ended(client, id)
-    assert task["state"] == "done", task
-    result = task["result"]
-    assert (result["model"], result["live"], result["parent"], result["examples"]) == ("v1", True, "v0", 11)
-    assert result["left_out"] == {"queries without a known positive": 1}
-    assert set(result["scores"]) == {"untuned", "dense", "keyword", "tuned", "cross-validated"}
-    assert [kind for _, kind, _ in events(client, id)][-2:] == ["progress", "end"]
-    (_, v1) = client.get(f"{URL}/models").json()["models"]
-    assert (v1["live"], v1["record"]["scope"], v1["record"]["task"]) == (True, "tune", id)
-    assert client.get(f"{URL}/search?q=cat").json()["model"] == "v1"
-    few = {name: dict(list(of.items())[:3]) for name, of in JUDGED.items()}
-    task = ended(client, ask(client, "tune", few))
-    assert (task["state"], task["problem"]["code"]) == ("failed", "invalid_request")
-
-
-def test_keys_are_kept_otherwise(client: TestClient, papers: Collection) -> None:
-    body = {"kind": "HNSW", "recall_target": 0.9, "queries": ["cat", "river stone", "music"]}
-    built = ended(client, ask(client, "refresh", body))
-    assert built["state"] == "done", built
-    assert (built["result"]["keys"]["kind"], built["result"]["keys"]["recall_target"]) == ("HNSW", 0.9)
-    again = ended(client, ask(client, "refresh"))
-    assert again["state"] == "done", again
-    assert again["result"]["keys"]["kind"] == "HNSW"
-    assert again["result"]["generation"] == built["result"]["generation"] + 1
-
-
 @pytest.mark.parametrize(
     ("kind", "body", "said"),
     [
