@@ -104,7 +104,7 @@ def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No service refuses requests because a busy machine made its event loop late."""
-    admission = sys.modules.get("dsearch.service.overload.admission")
+    admission = sys.modules.get("dsearch.service.admission")
     if admission is not None:  # loaded by whatever module makes an app
         monkeypatch.setattr(admission, "TOLERATED_S", 60.0)
         monkeypatch.setattr(admission, "FULL_S", 120.0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dsearch.config import Settings
     from dsearch.engine import SearchEngine
     from dsearch.errors import DsearchError
-    from dsearch.service.tasks.readonly import OpenEngine
+    from dsearch.service.tasks.jobs import OpenEngine
 
 
 STAGES = {
@@ -147,7 +147,7 @@ def opened_engine(
 
 def reopening(settings: Settings) -> OpenEngine:
     """Opens the home of these settings readonly, with their encoders, in the process of a task."""
-    from dsearch.service.tasks.readonly import open_readonly
+    from dsearch.service.tasks.jobs import open_readonly
 
     return partial(
         open_readonly,

@@ -33,7 +33,7 @@ class EncodeBlocks:
         from dsearch.threads import set_threads
 
         set_threads(threads)
-        from dsearch.service.tasks.readonly import open_readonly
+        from dsearch.service.tasks.jobs import open_readonly
 
         self._engine = open_readonly(Path(home), **encoder)
         self._collection = self._engine.collection(collection)

@@ -20,7 +20,7 @@ from dsearch.types import Mode
 if TYPE_CHECKING:
     from dsearch.cluster.search.search import EncodedQueries
     from dsearch.engine import SearchEngine
-    from dsearch.service.telemetry.logs import LogFormat
+    from dsearch.service.logs import LogFormat
 
 APPLICATION = "dsearch"
 LARGEST_BATCH = 32
@@ -68,7 +68,7 @@ class IngressSettings:
 
     def open_engine(self) -> SearchEngine:
         """Open the home on this replica, with its encoders; files are only read."""
-        from dsearch.service.tasks.readonly import open_readonly
+        from dsearch.service.tasks.jobs import open_readonly
 
         return open_readonly(
             Path(self.home),
@@ -82,7 +82,7 @@ class IngressSettings:
 
     def set_up(self) -> None:
         """Give this process the threads and the log of a replica."""
-        from dsearch.service.telemetry.logs import set_up_logs
+        from dsearch.service.logs import set_up_logs
         from dsearch.threads import set_threads
 
         set_threads(self.threads)
@@ -246,7 +246,7 @@ def deploy(
 
     from dsearch.cluster.connection import answers
     from dsearch.cluster.coordinator import free_share
-    from dsearch.service.auth.keys import ApiKeys
+    from dsearch.service.keys import ApiKeys
 
     if settings.require_key and not ApiKeys(Path(settings.home)).list():
         raise InvalidRequest(

@@ -1,14 +1,16 @@
 """The HTTP service: `create_app(engine)`. Nothing happens at import.
 
-app.py          `create_app`                              wire/        JSON, requests, problem documents
-server.py       uvicorn, and a graceful shutdown          auth/        API keys and their scopes
-state.py        `Service`: shared state of the routes     middleware/  hosts, deadlines, bodies
-collections.py  collections held by requests              overload/    admission control and refusals
-feedback.py     events and the pages they refer to        batching/    worker threads and micro-batches
-errors.py       errors that only HTTP has                 schemas/     request and response models
-routes/         the routes, one file per noun             tasks/       long work in processes of its own
-telemetry/      logs, metrics, traces                     ui/          the page: static, no build step
-mcp/            tools of agents                           compat/      routes in the shapes of other APIs
+app.py          `create_app`                              admission.py  admission control and refusals
+server.py       uvicorn, and a graceful shutdown          keys.py       API keys and their scopes
+state.py        `Service`: shared state of the routes     guard.py      hosts, request ids, unexpected errors
+collections.py  collections held by requests              deadline.py   timeouts, clients that disconnect
+worker.py       worker threads and micro-batches          errors.py     errors that only HTTP has
+searching.py    work of the search worker                 logs.py       logs, one JSON object a line
+ingest.py       streams of documents                      metrics.py    metrics and spans
+feedback.py     events and the pages they refer to        wire/         JSON, requests, problem documents
+routes/         the routes, one file per noun             schemas/      request and response models
+tasks/          long work in processes of its own         compat/       routes in the shapes of other APIs
+mcp/            tools of agents                           ui/           the page: static, no build step
 """
 
 from __future__ import annotations

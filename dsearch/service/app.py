@@ -14,17 +14,18 @@ from starlette.routing import BaseRoute, NoMatchFound
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
-from dsearch.service.auth.keys import Access, ApiKeys, is_open
 from dsearch.service.compat import embeddings, rerank, retrieve
-from dsearch.service.error_texts import hide_folder, public_encoder
+from dsearch.service.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
     OriginNotAllowed,
+    hide_folder,
+    public_encoder,
 )
-from dsearch.service.mcp import endpoint as mcp
-from dsearch.service.middleware.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
-from dsearch.service.middleware.guard import EXPOSED, LOOPBACK_HOSTS, Guard
+from dsearch.service.guard import EXPOSED, LOOPBACK_HOSTS, Guard
+from dsearch.service.keys import Access, ApiKeys, is_open
+from dsearch.service.mcp import transports as mcp
 from dsearch.service.routes import (
     aliases,
     attend,
@@ -45,7 +46,7 @@ from dsearch.service.routes import (
 from dsearch.service.schemas import descriptions
 from dsearch.service.schemas.search import DocumentGiven
 from dsearch.service.state import Service
-from dsearch.service.tasks.readonly import OpenEngine
+from dsearch.service.tasks.jobs import OpenEngine
 from dsearch.service.tasks.uploads import MAX_BYTES
 from dsearch.service.wire import problems
 from dsearch.version import __version__
@@ -88,7 +89,7 @@ def create_app(
         explore: share of search pages, 0 to 0.2, on which a coin decides whether two hits swap places: from
             clicks on those, training can tell relevance from position.
         open_engine: opens the same home readonly in the process of a task; picklable, such as a `partial` of
-            `tasks.readonly.open_readonly`. With the default encoder when None.
+            `tasks.jobs.open_readonly`. With the default encoder when None.
         task_memory_bytes: memory limit of a task's process beyond its libraries; the machine's when None.
         device: device that tasks train on.
         migrates_to: name of the engine's `next_encoder` (of its `encoder` if it has none), which a request

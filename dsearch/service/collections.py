@@ -14,7 +14,7 @@ from dsearch.engine.home import is_given
 from dsearch.engine.maintenance.migrate import Migration, PreparedMigration
 from dsearch.errors import CollectionNotFound, CorruptData, DsearchError, NotInCluster
 from dsearch.results import AliasSet, CollectionDamaged, CollectionInfo
-from dsearch.service.error_texts import public_encoder, without_home
+from dsearch.service.errors import public_encoder, without_home
 
 Opened = TypeVar("Opened", bound=Searchable)
 P = ParamSpec("P")

@@ -23,16 +23,16 @@ from dsearch.engine import Collection, SearchEngine, calls
 from dsearch.engine.feedback import Episodes
 from dsearch.errors import DsearchError, amount
 from dsearch.operations import Call
-from dsearch.service.batching.worker import Worker
+from dsearch.service.admission import LONG_S, Admission, EventLoopLag, Refusal
 from dsearch.service.collections import Catalogue
+from dsearch.service.deadline import in_time
 from dsearch.service.errors import NotReady
 from dsearch.service.feedback import Impressions
-from dsearch.service.middleware.deadline import in_time
-from dsearch.service.overload.admission import LONG_S, Admission, EventLoopLag, Refusal
+from dsearch.service.metrics import Metrics, Reading
+from dsearch.service.tasks.jobs import OpenEngine, open_default
 from dsearch.service.tasks.manager import Tasks
-from dsearch.service.tasks.readonly import OpenEngine, open_default
 from dsearch.service.tasks.uploads import MAX_BYTES
-from dsearch.service.telemetry.metrics import Metrics, Reading
+from dsearch.service.worker import Worker
 
 SEARCHES_WAITING = 256
 SEARCH_CHARACTERS_WAITING = 1024 * 1024

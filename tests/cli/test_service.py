@@ -18,8 +18,8 @@ from dsearch.cli.commands.serve import is_loopback
 from dsearch.cluster import connection, ingress
 from dsearch.config import Settings
 from dsearch.encoder import Encoder
-from dsearch.service.auth.keys import ApiKeys
-from dsearch.service.telemetry import logs
+from dsearch.service import logs
+from dsearch.service.keys import ApiKeys
 
 
 class Terminal(Protocol):
@@ -151,7 +151,7 @@ def test_elsewhere_than_on_this_machine_every_request_needs_a_key(
 
 def test_keys_load_neither_torch_nor_fastapi(tmp_path: Path) -> None:
     code = (
-        "import sys; from dsearch.service.auth.keys import ApiKeys; "
+        "import sys; from dsearch.service.keys import ApiKeys; "
         "assert not {'torch', 'fastapi', 'faiss'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

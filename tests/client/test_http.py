@@ -27,7 +27,7 @@ from dsearch.errors import (
     ScopeTooNarrow,
     Unavailable,
 )
-from dsearch.service.middleware.deadline import MAX_READ_TIMEOUT_S
+from dsearch.service.deadline import MAX_READ_TIMEOUT_S
 
 READY = httpx2.Response(200, json={"status": "ready"})
 

@@ -11,7 +11,7 @@ from support.fakes import HashingEncoder
 
 import dsearch
 from dsearch.errors import InvalidRequest
-from dsearch.service.tasks.readonly import open_readonly
+from dsearch.service.tasks.jobs import open_readonly
 from dsearch.types import Document
 
 

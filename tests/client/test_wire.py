@@ -39,7 +39,7 @@ from dsearch.client.wire import (
 from dsearch.client.wire import attention as wire_attention
 from dsearch.errors import Command, Conflict, DsearchError, Gone, InvalidRequest, Unavailable
 from dsearch.results import Attention, Gradients, RefusedDocument, WriteResult
-from dsearch.service.batching.attend import attended_arrays, attended_facts
+from dsearch.service.searching import attended_arrays, attended_facts
 from dsearch.service.wire.json import tensors_answer
 from dsearch.types import Document, Stamp
 

@@ -15,7 +15,7 @@ import torch
 
 import dsearch.cluster.collection
 import dsearch.service
-import dsearch.service.tasks.readonly
+import dsearch.service.tasks.jobs
 from dsearch.cluster.coordinator import READY_S
 from dsearch.cluster.ingress import EncodeRequest, EncoderReplica, Ingress, IngressSettings, deploy
 from dsearch.cluster.search import search as query_encoder
@@ -58,10 +58,10 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         next_encoder = "next"
 
     monkeypatch.setattr("dsearch.threads.set_threads", record("threads"))
-    monkeypatch.setattr("dsearch.service.telemetry.logs.set_up_logs", record("logs"))
+    monkeypatch.setattr("dsearch.service.logs.set_up_logs", record("logs"))
     monkeypatch.setattr(dsearch.service, "create_app", record("app", "app"))
     monkeypatch.setattr(dsearch.cluster.collection, "ClusterEngine", record("engine", "engine"))
-    monkeypatch.setattr(dsearch.service.tasks.readonly, "open_readonly", record("open", _Engine()))
+    monkeypatch.setattr(dsearch.service.tasks.jobs, "open_readonly", record("open", _Engine()))
     return given
 
 

@@ -15,11 +15,10 @@ from support.service.service_fakes import ORIGIN, WordEncoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import app as app_module
-from dsearch.service import create_app
-from dsearch.service.auth.keys import ApiKeys
-from dsearch.service.middleware import deadline
-from dsearch.service.middleware.deadline import QUERY_TIMEOUT_S
-from dsearch.service.middleware.guard import LOOPBACK_HOSTS
+from dsearch.service import create_app, deadline
+from dsearch.service.deadline import QUERY_TIMEOUT_S
+from dsearch.service.guard import LOOPBACK_HOSTS
+from dsearch.service.keys import ApiKeys
 from dsearch.training import confidence
 
 SITE = "https://search.example"

@@ -14,7 +14,7 @@ from support.service.service_fakes import ORIGIN, documents
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import Command, EncoderMismatch
-from dsearch.service.error_texts import problem_members, public_encoder
+from dsearch.service.errors import problem_members, public_encoder
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from support.patience import LATEST_S
 
+from dsearch.service import deadline
 from dsearch.service.errors import DeadlinePassed
-from dsearch.service.middleware import deadline
 
 
 async def _outlived(worker: Any) -> str:

@@ -22,8 +22,7 @@ from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.models.confidence import FILE_NAME, RECORDED
 from dsearch.evaluation.confidence import AnsweredQueries
 from dsearch.jobs import EvaluationJob, TrainingJob
-from dsearch.service import create_app
-from dsearch.service.middleware import deadline
+from dsearch.service import create_app, deadline
 from dsearch.training import Examples, confidence, examples_from_judgements, run_evaluation, run_training
 from dsearch.training.confidence import (
     calibrate_by_documents,

@@ -85,7 +85,7 @@ def attend(
         draw_weights(names, rows, heatmap)
         say(f"{heatmap}: attention, queries by documents")
     if json:
-        from dsearch.service.batching.attend import attended_json
+        from dsearch.service.searching import attended_json
 
         print_json(attended_json(answer))
     else:
@@ -144,7 +144,7 @@ def predict(
         draw_weights(names, rows, heatmap)
         say(f"{heatmap}: attention, queries by documents")
     if json:
-        from dsearch.service.batching.search import predicted_json
+        from dsearch.service.searching import predicted_json
 
         print_json(predicted_json(answer))
     else:

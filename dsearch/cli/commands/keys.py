@@ -13,7 +13,7 @@ from dsearch.errors import amount
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsearch.service.auth.keys import ApiKeys
+    from dsearch.service.keys import ApiKeys
 
 keys = typer.Typer(help="Make, list and revoke the API keys of the service.", no_args_is_help=True)
 
@@ -86,6 +86,6 @@ def clear(home: options.HomeFolder = None, json: options.AsJson = False) -> None
 
 def _opened(home: Path | None) -> ApiKeys:
     from dsearch.config import load_settings
-    from dsearch.service.auth.keys import ApiKeys
+    from dsearch.service.keys import ApiKeys
 
     return ApiKeys(load_settings(home=home).home)

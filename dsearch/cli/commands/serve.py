@@ -50,7 +50,7 @@ def serve(
     settings = load_settings(home=home, host=host, port=port, **own)
     if ray is not None:
         from dsearch.cli.commands.serve import serve_on_ray
-        from dsearch.service.middleware.guard import LOOPBACK_HOSTS
+        from dsearch.service.guard import LOOPBACK_HOSTS
 
         hosts = (*LOOPBACK_HOSTS, in_url(settings.host), *options.names_in(settings.hosts))
         serve_on_ray(ray, settings, hosts=hosts, require_key=not is_loopback(settings.host))
@@ -66,10 +66,10 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         InvalidRequest: an address that other machines reach, and no API key.
     """
     from dsearch.service import create_app
-    from dsearch.service.auth.keys import ApiKeys
-    from dsearch.service.middleware.guard import LOOPBACK_HOSTS
+    from dsearch.service.guard import LOOPBACK_HOSTS
+    from dsearch.service.keys import ApiKeys
+    from dsearch.service.logs import set_up_logs
     from dsearch.service.server import run_server
-    from dsearch.service.telemetry.logs import set_up_logs
 
     elsewhere = not is_loopback(settings.host)
     if elsewhere and not ApiKeys(engine.home.path).list():

@@ -19,7 +19,7 @@ def mcp(
     threads: options.Threads = None,
 ) -> None:
     """Let an agent on this machine search the collections: MCP on stdin and stdout (extra mcp)."""
-    from dsearch.service.mcp.stdio import run_stdio
+    from dsearch.service.mcp.transports import run_stdio
 
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with opened_engine(home, readonly=not write, rebuild=write, **own) as (engine, settings):

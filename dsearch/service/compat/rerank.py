@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dsearch.engine.search.embed import RelevanceResult, rerank
 from dsearch.errors import InvalidRequest
 from dsearch.service.collections import Catalogue
-from dsearch.service.compat.embeddings import QUESTIONS
-from dsearch.service.compat.named_models import ModelName, NamedModel
+from dsearch.service.compat.embeddings import QUESTIONS, ModelName, NamedModel
 from dsearch.service.schemas.search import QueryText
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.json import json_answer, new_id

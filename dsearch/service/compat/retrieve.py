@@ -14,10 +14,10 @@ from dsearch.errors import (
     InvalidRequest,
 )
 from dsearch.search_options import SearchOptions
-from dsearch.service.batching.search import Searches
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
 from dsearch.service.schemas.search import MAX_QUERIES, QueryText
+from dsearch.service.searching import Searches
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented

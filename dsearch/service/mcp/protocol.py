@@ -20,7 +20,7 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from dsearch.errors import DsearchError, InvalidRequest, ScopeTooNarrow
-from dsearch.service.error_texts import without_home
+from dsearch.service.errors import without_home
 from dsearch.service.mcp.tools import TOOLS, AgentTool, ToolCaller
 from dsearch.service.state import Service
 from dsearch.service.wire.problems import field_errors, in_body

@@ -19,12 +19,12 @@ from dsearch.engine.feedback import TaskOutcome
 from dsearch.errors import DsearchError, InvalidRequest
 from dsearch.results import CollectionInfo
 from dsearch.search_options import SearchOptions
-from dsearch.service.auth.keys import SCOPES, Scope
-from dsearch.service.batching.search import Searches
 from dsearch.service.collections import Catalogue
 from dsearch.service.feedback import record_outcome
+from dsearch.service.keys import SCOPES, Scope
 from dsearch.service.schemas.answers import public_metadata
 from dsearch.service.schemas.search import DocumentGiven, EpisodeName, QueryText
+from dsearch.service.searching import Searches
 from dsearch.service.state import Service
 from dsearch.service.wire.requests import RequestModel, allowed, repr_of
 from dsearch.types import Document, Hit

@@ -20,19 +20,19 @@ from dsearch.errors import (
     ModelNotFound,
 )
 from dsearch.operations import Attend, Differentiate
-from dsearch.service.batching.attend import (
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.feedback import asker
+from dsearch.service.schemas.answers import AttendAnswer, VjpAnswer
+from dsearch.service.schemas.attend import AttendRequest, VjpRequest
+from dsearch.service.searching import (
     MAX_JSON_VECTOR_BYTES,
     MAX_TENSOR_BYTES,
     attended_arrays,
     attended_facts,
     attended_json,
 )
-from dsearch.service.batching.attend import attend as attention_of
-from dsearch.service.batching.attend import vjp as gradients_of
-from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.feedback import asker
-from dsearch.service.schemas.answers import AttendAnswer, VjpAnswer
-from dsearch.service.schemas.attend import AttendRequest, VjpRequest
+from dsearch.service.searching import attend as attention_of
+from dsearch.service.searching import vjp as gradients_of
 from dsearch.service.state import TheService
 from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import (

@@ -36,10 +36,10 @@ from dsearch.operations import (
     Upsert,
 )
 from dsearch.results import WriteResult
-from dsearch.service.batching.ingest import StreamCounts, blocks
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
+from dsearch.service.ingest import StreamCounts, blocks
 from dsearch.service.schemas.answers import public_document, public_metadata
 from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Response
 from dsearch.errors import EncoderUnavailable, NotFound
 from dsearch.operations import Ready
 from dsearch.service.errors import NotReady
+from dsearch.service.metrics import MEDIA_TYPE
 from dsearch.service.schemas.answers import Health
 from dsearch.service.state import TheService
-from dsearch.service.telemetry.metrics import MEDIA_TYPE
 from dsearch.service.wire import problems
 from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer

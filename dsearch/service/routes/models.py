@@ -34,8 +34,7 @@ from dsearch.operations import (
     SaveModel,
 )
 from dsearch.results import MemoryResult
-from dsearch.service.error_texts import public_record
-from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType, public_record
 from dsearch.service.feedback import asker
 from dsearch.service.schemas.search import Version
 from dsearch.service.schemas.tasks import JudgeRequest, RememberRequest, RowsRequest, SaveRequest

@@ -23,8 +23,6 @@ from dsearch.errors import (
     ModelNotFound,
 )
 from dsearch.operations import FindSimilar, Predict, Search, SearchBatch
-from dsearch.service.batching.search import Searches, by_vectors
-from dsearch.service.batching.search import predict as prediction_of
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
@@ -37,6 +35,8 @@ from dsearch.service.schemas.search import (
     SearchParameters,
     SearchRequest,
 )
+from dsearch.service.searching import Searches, by_vectors
+from dsearch.service.searching import predict as prediction_of
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer, new_id

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from dsearch.engine import statistics
 from dsearch.errors import CollectionNotFound, InvalidRequest
 from dsearch.operations import ReadStatistics
-from dsearch.service.error_texts import public_encoder, without_home
+from dsearch.service.errors import public_encoder, without_home
 from dsearch.service.schemas.answers import StatisticsAnswer
 from dsearch.service.state import TheService
 from dsearch.service.wire.declared_routes import answers

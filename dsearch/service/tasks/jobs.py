@@ -1,7 +1,8 @@
-"""Work of tasks, in a process of their own (`run_spawned`).
+"""Work of tasks, in a process of its own (`run_spawned`), and the home as such a process opens it.
 
 The process opens the home readonly and writes its results into a folder, from which the serving process takes
-them.
+them. The function that opens it is sent to that process with its arguments bound; nothing is loaded before.
+Replicas of a cluster and bulk encoding open a home in the same way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import dataclasses
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,12 +21,43 @@ from dsearch.jobs import LearningJob, options_of
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
-    from dsearch.service.tasks.readonly import OpenEngine
+    from dsearch.engine import SearchEngine
     from dsearch.training import Epoch, Headroom, JobResult, Observer, RunFolder
 
 AnyJob = TypeVar("AnyJob", bound=LearningJob)
 
+OpenEngine = Callable[[], "SearchEngine"]
 Report = Callable[[Any], None]
+
+
+def open_readonly(
+    home: Path,
+    encoder: str,
+    device: str,
+    dtype: str | None = None,
+    backend: str = "auto",
+    next_encoder: str | None = None,
+    cache: Path | str | None = None,
+) -> SearchEngine:
+    """The home as a task sees it; with its arguments bound it is what `create_app` takes as `open_engine`."""
+    from dsearch.encoder import EncoderSource, encoder_cache
+    from dsearch.engine import SearchEngine
+
+    exports = encoder_cache(home, None if cache is None else Path(cache))
+    own = EncoderSource(encoder, exports, backend, dtype, device)
+    return SearchEngine(
+        home,
+        readonly=True,
+        encoder=own,
+        next_encoder=None if next_encoder is None else replace(own, name=next_encoder),
+    )
+
+
+def open_default(home: Path) -> SearchEngine:
+    """The home with the default encoder."""
+    from dsearch.engine import SearchEngine
+
+    return SearchEngine(home, readonly=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ from dsearch.index.durable import FULL, disk_error
 from dsearch.processes import run_spawned
 from dsearch.results import FilesResult
 from dsearch.service.collections import Catalogue
-from dsearch.service.error_texts import problem_members, public_encoder, without_home
-from dsearch.service.errors import NotReady, Overloaded
+from dsearch.service.errors import NotReady, Overloaded, problem_members, public_encoder, without_home
 from dsearch.service.tasks.jobs import (
+    OpenEngine,
     TaskNote,
     evaluate_job,
     judge_job,
@@ -52,7 +52,6 @@ from dsearch.service.tasks.jobs import (
     train_job,
     tune_job,
 )
-from dsearch.service.tasks.readonly import OpenEngine
 from dsearch.service.tasks.results import register_made
 from dsearch.service.tasks.store import KINDS, StoredTask, TaskEvent, TaskKind, TaskStore
 from dsearch.service.tasks.uploads import MAX_BYTES, TaskUploads

@@ -25,8 +25,7 @@ from dsearch.declared import suggestion
 from dsearch.errors import Command, DsearchError, KeyMissing, NotFound
 from dsearch.index.durable import FULL, disk_error
 from dsearch.service import errors as service_errors
-from dsearch.service.error_texts import problem_members, without_home
-from dsearch.service.errors import RetryLater
+from dsearch.service.errors import RetryLater, problem_members, without_home
 from dsearch.service.wire.error_bound import SHOWN_ERRORS
 from dsearch.service.wire.error_shapes import Shape, shape_of
 from dsearch.service.wire.requests import repr_of

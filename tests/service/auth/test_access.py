@@ -19,8 +19,8 @@ from support.service.service_fakes import ORIGIN
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, InvalidRequest, NotFound
-from dsearch.service.auth import keys as keys_module
-from dsearch.service.auth.keys import SCOPES, ApiKeys, Scope, is_open, needed_scope
+from dsearch.service import keys as keys_module
+from dsearch.service.keys import SCOPES, ApiKeys, Scope, is_open, needed_scope
 
 SEARCH = "/v1/collections/papers/search"
 

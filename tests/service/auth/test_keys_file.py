@@ -14,8 +14,8 @@ from support.syncs import synced_nodes
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import CorruptData
-from dsearch.service.auth import keys as keys_module
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service import keys as keys_module
+from dsearch.service.keys import ApiKeys
 
 checked = guarded(ApiKeys, "_keys", "_seen", "_sequence")
 

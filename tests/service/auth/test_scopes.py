@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.guide import guide
-from dsearch.service.auth.keys import SCOPES, ApiKeys, is_open, needed_scope
+from dsearch.service.keys import SCOPES, ApiKeys, is_open, needed_scope
 
 
 def operations(app: FastAPI) -> list[tuple[str, str]]:

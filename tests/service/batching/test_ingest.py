@@ -14,10 +14,10 @@ from starlette.testclient import TestClient
 
 from dsearch.errors import InvalidDocument
 from dsearch.search_options import SearchOptions
-from dsearch.service.batching import ingest
-from dsearch.service.batching.ingest import StreamCounts, blocks
-from dsearch.service.batching.search import Searches
+from dsearch.service import ingest
 from dsearch.service.errors import BodyTooLarge
+from dsearch.service.ingest import StreamCounts, blocks
+from dsearch.service.searching import Searches
 from dsearch.service.wire.problems import field_errors
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from dsearch.declared import options_of
 from dsearch.search_options import SearchOptions
-from dsearch.service.batching.search import Searches
 from dsearch.service.feedback import Impressions, _made_id
 from dsearch.service.schemas.feedback import EventGiven
+from dsearch.service.searching import Searches
 from dsearch.store import Impression
 
 OTHERS: dict[str, Any] = {

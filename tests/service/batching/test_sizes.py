@@ -11,8 +11,8 @@ from support.service.apps import patient_app
 from support.service.service_fakes import DIMENSION, ORIGIN, WordEncoder
 
 from dsearch.engine import SearchEngine
-from dsearch.service.batching.worker import Worker
 from dsearch.service.errors import Overloaded
+from dsearch.service.worker import Worker
 
 HERE = "/v1/collections/papers"
 RIVER, STONE = "river", "stone and lamp"

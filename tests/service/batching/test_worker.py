@@ -30,10 +30,10 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.home import HomeEncoders
 from dsearch.errors import EncoderUnavailable, InvalidRequest
-from dsearch.service.batching import worker as worker_module
-from dsearch.service.batching.worker import Worker, _Job
+from dsearch.service import deadline
+from dsearch.service import worker as worker_module
 from dsearch.service.errors import NotReady, Overloaded
-from dsearch.service.middleware import deadline
+from dsearch.service.worker import Worker, _Job
 
 checked = guarded(Worker, "_queue", "_characters", "_waits", free=("depth",))
 

@@ -19,7 +19,7 @@ from support.service.service_fakes import DIMENSION, WordEncoder, documents, ser
 from dsearch.attention.retrieval.head import Head
 from dsearch.client import Client
 from dsearch.engine import SearchEngine
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.keys import ApiKeys
 
 openai = late("openai")
 

@@ -21,8 +21,8 @@ from support.service.service_fakes import ORIGIN
 from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service.mcp.endpoint import Endpoint, caller_of
 from dsearch.service.mcp.tools import TOOLS, ToolCaller
+from dsearch.service.mcp.transports import Endpoint, caller_of
 from dsearch.service.state import Service
 
 ACCEPTS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("mcp")
 
 from dsearch.errors import CollectionNotFound, CorruptData
-from dsearch.service.error_texts import hide_folder
+from dsearch.service.errors import hide_folder
 from dsearch.service.mcp import protocol, tools
 from dsearch.service.mcp.protocol import protocol_server
 from dsearch.service.mcp.tools import TOOLS, ToolCaller

@@ -10,7 +10,7 @@ pytest.importorskip("mcp")
 
 import mcp.server.stdio
 
-from dsearch.service.mcp import stdio
+from dsearch.service.mcp import transports
 
 
 def test_settings_arrive_and_nothing_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,5 +34,5 @@ def test_settings_arrive_and_nothing_goes_on_after_an_error(monkeypatch: pytest.
     given: dict[str, Any] = {"open_engine": "opener", "task_memory_bytes": 7, "device": "cuda"}
     engine: Any = "engine"
     with pytest.raises(BrokenPipeError):
-        stdio.run_stdio(engine, **given)
+        transports.run_stdio(engine, **given)
     assert told == [("engine", given), "started", "stopped"]

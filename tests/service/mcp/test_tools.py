@@ -20,7 +20,7 @@ from support.service.service_fakes import WordEncoder, documents, serving
 from support.warm.processes import VARIABLE, warm_start
 
 from dsearch.engine import SearchEngine
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.keys import ApiKeys
 from dsearch.types import Document
 
 pytestmark = pytest.mark.server

@@ -24,11 +24,10 @@ from support.service.workers import Double, held, hold_encoder, soon, with_worke
 
 from dsearch.config import Settings
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service import create_app
-from dsearch.service.batching.worker import Worker
+from dsearch.service import create_app, deadline
+from dsearch.service.admission import EventLoopLag
 from dsearch.service.errors import DeadlinePassed, Overloaded
-from dsearch.service.middleware import deadline
-from dsearch.service.overload.admission import EventLoopLag
+from dsearch.service.worker import Worker
 
 URL = "/v1/collections/papers"
 

@@ -21,7 +21,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
 from dsearch.guide import guide
 from dsearch.service import create_app
-from dsearch.service.middleware.guard import Guard
+from dsearch.service.guard import Guard
 from dsearch.service.wire.problems import kinds
 
 PATHS = (

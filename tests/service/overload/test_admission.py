@@ -18,8 +18,8 @@ from support.service.overload import SEARCH, fill, nothing
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import Collection
-from dsearch.service.overload import admission as lateness
-from dsearch.service.overload.admission import (
+from dsearch.service import admission as lateness
+from dsearch.service.admission import (
     BURST,
     CALM_S,
     LEAST,

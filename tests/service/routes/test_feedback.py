@@ -15,8 +15,8 @@ from support.service.service_fakes import ORIGIN
 from support.service.shapes import checked
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.feedback import Impressions
+from dsearch.service.keys import ApiKeys
 from dsearch.service.schemas.answers import SearchAnswer
 from dsearch.service.schemas.feedback import ACTION_NAMES
 from dsearch.store import Page

@@ -21,7 +21,7 @@ from support.syncs import recorded
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.files import ATTEMPTS
 from dsearch.errors import Cancelled, CorruptData
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.keys import ApiKeys
 from dsearch.service.tasks import manager, uploads
 from dsearch.service.tasks.manager import TaskWork
 from dsearch.service.tasks.store import TaskStore

@@ -84,8 +84,8 @@ def test_a_collection_is_made_with_passages_and_keys_of_a_kind(client: TestClien
 
 def test_searches_with_different_filters_are_not_one_batch(client: TestClient, papers: Collection) -> None:
     """1 and true are equal in Python, and so would the works of these two searches be."""
-    from dsearch.service.batching.search import Searches
     from dsearch.service.schemas.search import SearchRequest
+    from dsearch.service.searching import Searches
 
     one, same, true = (
         Searches(None, "papers", SearchRequest(query="cat", filter={"done": {"eq": value}}).options())  # type: ignore[arg-type]

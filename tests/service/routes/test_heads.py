@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine, head_bytes
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.keys import ApiKeys
 
 URL = "/v1/collections/papers"
 TENSORS = "application/x-safetensors"

@@ -12,7 +12,7 @@ from support.service.tasks import ended
 
 from dsearch.engine import Collection, statistics
 from dsearch.errors import CorruptData
-from dsearch.service.error_texts import hide_folder, without_home
+from dsearch.service.errors import hide_folder, without_home
 from dsearch.service.routes import statistics as routes_statistics
 from dsearch.service.tasks.manager import TaskWork
 

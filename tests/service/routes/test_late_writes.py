@@ -17,9 +17,7 @@ from support.service.tasks import JUDGED
 
 from dsearch.engine import Collection
 from dsearch.errors import DsearchError, InsufficientStorage
-from dsearch.service import state
-from dsearch.service.batching import ingest
-from dsearch.service.middleware import deadline
+from dsearch.service import deadline, ingest, state
 
 Failing = Callable[[int, Callable[[], DsearchError]], None]
 URL = "/v1/collections/papers"

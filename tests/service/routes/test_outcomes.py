@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.keys import ApiKeys
 
 URL = "/v1/collections/papers"
 

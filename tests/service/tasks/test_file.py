@@ -20,8 +20,7 @@ from support.syncs import synced_nodes
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, DsearchError
 from dsearch.service.tasks import store as store_module
-from dsearch.service.tasks.rows import TASKS
-from dsearch.service.tasks.store import StoredTask, TaskStore
+from dsearch.service.tasks.store import TASKS, StoredTask, TaskStore
 from dsearch.store.sqlite import watermark
 from dsearch.store.sqlite.watermark import Watermark
 

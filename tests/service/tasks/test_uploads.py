@@ -23,9 +23,9 @@ from dsearch.engine import SearchEngine, head_tensors
 from dsearch.engine.models import tensors as tensors_module
 from dsearch.engine.models.tensors import request_of_file
 from dsearch.errors import Cancelled, CorruptData, InvalidRequest
-from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, Overloaded
+from dsearch.service.keys import ApiKeys
 from dsearch.service.tasks import manager
 from dsearch.service.tasks import uploads as module
 from dsearch.service.tasks.manager import Tasks, TaskWork

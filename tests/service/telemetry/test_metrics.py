@@ -21,8 +21,8 @@ from support.service.workers import hold_encoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
-from dsearch.service.telemetry import metrics
-from dsearch.service.telemetry.logs import JsonLines, request_id, set_up_logs
+from dsearch.service import metrics
+from dsearch.service.logs import JsonLines, request_id, set_up_logs
 from dsearch.training import TrainingOptions, examples_from_judgements, finetune
 
 URL = "/v1/collections/papers"

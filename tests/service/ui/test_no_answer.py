@@ -10,7 +10,7 @@ from support.service.browsing import needs_chromium, opened_page
 from support.service.service_fakes import WordEncoder, documents, serving
 
 from dsearch.engine import SearchEngine
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.keys import ApiKeys
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 pytestmark = [pytest.mark.browser, needs_chromium]

@@ -14,8 +14,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, GradientQuery, attention_parts
-from dsearch.service.batching.attend import attended_json
-from dsearch.service.batching.search import predicted_json
+from dsearch.service.searching import attended_json, predicted_json
 
 DOORS = ["python", "command line", "http"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsearch.service.overload.admission import (
+from dsearch.service.admission import (
     Admission,
     AdmittedRequest,
     EventLoopLag,

@@ -24,8 +24,8 @@ from support.service.service_fakes import WordEncoder, newer_words, open_both, o
 
 from dsearch.engine import SearchEngine, rebuild
 from dsearch.errors import Cancelled, DsearchError
+from dsearch.service import admission
 from dsearch.service.errors import NotReady
-from dsearch.service.overload import admission
 from dsearch.service.server import run_server
 from dsearch.service.state import Service
 from dsearch.service.tasks import manager

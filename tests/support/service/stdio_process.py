@@ -11,7 +11,7 @@ import torch
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import SearchEngine
-from dsearch.service.mcp.stdio import run_stdio
+from dsearch.service.mcp.transports import run_stdio
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from support.patience import LATEST_S
 from support.service.service_fakes import WordEncoder
 
 from dsearch.errors import InvalidRequest
-from dsearch.service.batching.worker import Worker
+from dsearch.service.worker import Worker
 
 
 @dataclass(frozen=True)

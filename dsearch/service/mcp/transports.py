@@ -1,9 +1,10 @@
-"""`Endpoint`: the tools over HTTP at `/mcp`, in the protocol's streamable transport.
+"""The tools over HTTP at `/mcp` (`Endpoint`), and on stdin and stdout (`run_stdio`).
 
-No sessions are kept: a request holds all that it needs, as in the protocol's version of July 2026, and calls
-of older clients are answered in the same way. A restart interrupts nothing, and any server can answer.
+HTTP uses the protocol's streamable transport. No sessions are kept: a request holds all that it needs, as in
+the protocol's version of July 2026, and calls of older clients are answered in the same way. A restart
+interrupts nothing, and any server can answer.
 
-Keys, hosts and origins are checked around all routes (auth/keys.py, middleware/guard.py). The scope of the
+Keys, hosts and origins are checked around all routes (keys.py, guard.py). The scope of the
 key, as noted by `Access`, decides which tools are listed.
 """
 
@@ -17,9 +18,11 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from dsearch.engine import SearchEngine
 from dsearch.errors import MissingExtra
 from dsearch.service.mcp.tools import ToolCaller
 from dsearch.service.state import Service
+from dsearch.service.tasks.jobs import OpenEngine
 from dsearch.service.wire.problems import problem
 from dsearch.service.wire.requests import MAX_BODY_BYTES
 
@@ -120,3 +123,47 @@ def caller_of(context: ServerRequestContext[Any, Any]) -> ToolCaller:
     return ToolCaller(
         getattr(state, "key_scope", None) or "admin", getattr(state, "key_id", None) or "", address
     )
+
+
+def run_stdio(
+    engine: SearchEngine,
+    *,
+    writes: bool = False,
+    open_engine: OpenEngine | None = None,
+    task_memory_bytes: int | None = None,
+    device: str = "cpu",
+) -> None:
+    """Answer an agent until it closes stdin; tasks that a server left go on meanwhile, as in a server.
+
+    Args:
+        engine: what it can search; the caller closes it afterwards.
+        writes: whether it may add documents.
+        open_engine: of tasks, as for `create_app`.
+        task_memory_bytes: likewise.
+        device: likewise.
+
+    Raises:
+        MissingExtra: the SDK is not installed.
+    """
+    try:
+        from mcp.server.stdio import stdio_server
+
+        from dsearch.service.mcp.protocol import protocol_server
+    except ImportError as error:
+        raise MissingExtra(
+            f"dsearch mcp needs the package mcp, which is not installed or not whole ({error}); run "
+            "pip install 'dsearch[mcp]'"
+        ) from error
+
+    async def run() -> None:
+        service = Service(engine, open_engine=open_engine, task_memory_bytes=task_memory_bytes, device=device)
+        service.start()
+        caller = ToolCaller("write" if writes else "read", is_owner=True)
+        server = protocol_server(service, lambda _: caller)
+        try:
+            async with stdio_server() as (reading, writing):
+                await server.run(reading, writing, server.create_initialization_options())
+        finally:
+            await service.stop()
+
+    asyncio.run(run())

@@ -16,10 +16,9 @@ from pydantic import ValidationError
 from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import DsearchError, InvalidDocument, amount
 from dsearch.results import RefusedDocument
+from dsearch.service import deadline
 from dsearch.service.collections import Catalogue
-from dsearch.service.error_texts import without_home
-from dsearch.service.errors import BodyTooLarge, DeadlinePassed
-from dsearch.service.middleware import deadline
+from dsearch.service.errors import BodyTooLarge, DeadlinePassed, without_home
 from dsearch.service.schemas.search import DocumentGiven
 from dsearch.service.wire import json as strict_json
 from dsearch.service.wire.problems import ProblemAnswer, field_errors, in_body, problem_of

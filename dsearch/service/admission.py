@@ -28,9 +28,9 @@ from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope
 
+from dsearch.service import logs
 from dsearch.service.errors import Overloaded
-from dsearch.service.telemetry import logs
-from dsearch.service.telemetry.metrics import Metrics
+from dsearch.service.metrics import Metrics
 from dsearch.service.wire.error_shapes import Shape, shape_of
 from dsearch.service.wire.json import add_headers, new_id
 from dsearch.service.wire.problems import problem_of

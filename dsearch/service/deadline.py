@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import InvalidRequest
-from dsearch.service.auth.keys import needed_scope
 from dsearch.service.errors import DeadlinePassed
+from dsearch.service.keys import needed_scope
 
 HEADER = "X-Timeout-Ms"
 QUERY_TIMEOUT_S = 2.0

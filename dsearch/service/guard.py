@@ -20,10 +20,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import DsearchError
+from dsearch.service import logs
+from dsearch.service.admission import Refusal
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
-from dsearch.service.overload.admission import Refusal
-from dsearch.service.telemetry import logs
-from dsearch.service.telemetry.metrics import Metrics, RequestSpans
+from dsearch.service.metrics import Metrics, RequestSpans
 from dsearch.service.wire.json import add_headers, new_id
 from dsearch.service.wire.problems import problem, problem_of
 

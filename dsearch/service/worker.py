@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from dsearch.errors import amount
+from dsearch.service import deadline
 from dsearch.service.errors import NotReady, Overloaded
-from dsearch.service.middleware import deadline
 
 UNBOUNDED = 1 << 62
 _ALWAYS_WAITING = 8

@@ -1,1 +1,0 @@
-"""API keys, and which routes they open."""

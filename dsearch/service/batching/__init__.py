@@ -1,1 +1,0 @@
-"""Worker threads and micro-batches."""

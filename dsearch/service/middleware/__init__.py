@@ -1,1 +1,0 @@
-"""Request guards, deadlines, strict JSON bodies."""

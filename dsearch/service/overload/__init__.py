@@ -1,1 +1,0 @@
-"""Admission control and refusals under overload."""
