@@ -26,10 +26,13 @@ class Catalogue:
 
     The engine opens a collection and loads its encoder at the first request; two threads that request one at
     the same time get the same one.
+
+    Attributes:
+        engine: the engine of the collections.
     """
 
     def __init__(self, engine: SearchEngine):
-        self._engine = engine
+        self.engine = engine
         self._changed = threading.Condition()
         self._holds: Counter[Searchable] = Counter()
         self._leaving: set[str] = set()
@@ -45,11 +48,11 @@ class Catalogue:
         Raises:
             CollectionNotFound, InvalidRequest (not a name), CorruptData, EncoderUnavailable.
         """
-        return self._hold(name, self._engine.searchable, encoder)
+        return self._hold(name, self.engine.searchable, encoder)
 
     def writing(self, name: str, *, encoder: bool = False) -> AbstractContextManager[Collection]:
         """Hold the collection in the home, as `using`; writes raise Conflict if it is readonly."""
-        return self._hold(name, self._engine.collection, encoder)
+        return self._hold(name, self.engine.collection, encoder)
 
     @contextmanager
     def whole(self, name: str, *, encoder: bool = False) -> Generator[Collection]:
@@ -73,7 +76,7 @@ class Catalogue:
                 self._used.add(collection.name)
         try:
             if encoder and not is_given(collection.store):
-                self.load_encoder()
+                self.engine.load_encoder()
             yield collection
         finally:
             with self._changed:
@@ -112,14 +115,10 @@ class Catalogue:
 
         return job
 
-    def names(self) -> list[str]:
-        """The collections, sorted."""
-        return self._engine.names()
-
     def opened(self) -> list[str]:
         """Names of the collections that were used since the start, sorted."""
         with self._changed:
-            return sorted(self._used.intersection(self.names()))
+            return sorted(self._used.intersection(self.engine.names()))
 
     def describe(self, name: str) -> CollectionInfo:
         """Describe a collection; an encoder that is a folder has its own name, without its place."""
@@ -133,7 +132,7 @@ class Catalogue:
     def describe_all(self) -> list[CollectionInfo | CollectionDamaged]:
         """Describe every collection; one that cannot be opened by its name and the error."""
         described: list[CollectionInfo | CollectionDamaged] = []
-        for name in self.names():
+        for name in self.engine.names():
             try:
                 described.append(self.describe(name))
             except CollectionNotFound:
@@ -167,11 +166,11 @@ class Catalogue:
                 dimension.
         """
         if dimension is None:
-            self.load_encoder()
+            self.engine.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            exists = name in self.names() or name in self.aliases()
-            self._engine.collection_or_new(
+            exists = name in self.engine.names() or name in self.engine.aliases()
+            self.engine.collection_or_new(
                 name,
                 language=language,
                 search_fields=search_fields,
@@ -191,11 +190,11 @@ class Catalogue:
             self._changed.wait_for(lambda: name not in self._leaving)
             collection = None  # one that damage keeps closed is held by nobody
             with suppress(CorruptData):
-                collection = self._existing(name, self._engine.collection)
+                collection = self._existing(name, self.engine.collection)
             self._leaving.add(name)
             try:
                 self._changed.wait_for(lambda: collection not in self._holds)
-                self._engine.drop(name)
+                self.engine.drop(name)
             finally:
                 self._leaving.discard(name)
                 self._changed.notify_all()
@@ -210,19 +209,15 @@ class Catalogue:
                 self._changed.wait_for(lambda: replaced not in self._holds)
             replaced.close()
 
-        return self._engine.finish_migration(name, prepared, close)
-
-    def aliases(self) -> dict[str, str]:
-        """Alias → collection."""
-        return self._engine.aliases()
+        return self.engine.finish_migration(name, prepared, close)
 
     def own_name(self, name: str) -> str:
         """Name of the collection that a name or an alias stands for."""
-        return name if name in self.names() else self.aliases().get(name, name)
+        return name if name in self.engine.names() else self.engine.aliases().get(name, name)
 
     def names_of(self, name: str) -> list[str]:
         """Names by which requests name a collection: its own and its aliases."""
-        return [name, *(alias for alias, target in self.aliases().items() if target == name)]
+        return [name, *(alias for alias, target in self.engine.aliases().items() if target == name)]
 
     def set_alias(self, alias: str, name: str) -> AliasSet:
         """Point an alias at a collection.
@@ -231,27 +226,15 @@ class Catalogue:
             CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so),
             Conflict (the engine is readonly).
         """
-        collection = self._existing(name, self._engine.collection).name
-        return AliasSet(alias, collection, self._engine.set_alias(alias, collection))
-
-    def drop_alias(self, alias: str) -> None:
-        """Remove an alias.
-
-        Raises:
-            NotFound, Conflict (the engine is readonly).
-        """
-        self._engine.drop_alias(alias)
-
-    def load_encoder(self) -> None:
-        """Load the engine's encoder, once; raises EncoderUnavailable without its weights."""
-        self._engine.load_encoder()
+        collection = self._existing(name, self.engine.collection).name
+        return AliasSet(alias, collection, self.engine.set_alias(alias, collection))
 
     def _existing(self, name: str, open: Callable[[str], Opened]) -> Opened:
         try:
             return open(name)
         except CollectionNotFound:
             # The engine's message names a folder of the server and a command: neither is the client's.
-            names = self.names()
+            names = self.engine.names()
             choices = f"there are: {', '.join(names[:20])}" if names else "there is none yet"
             raise CollectionNotFound(
                 f"no collection {name!r}; {choices}. Make one with: PUT /v1/collections/{name}"

@@ -147,7 +147,7 @@ class Service:
     def leave(self) -> None:
         """Report not ready from now on; arriving requests are still answered, until `stop`."""
         self.leaving = True
-        self.tasks.leave()
+        self.tasks.request_stop()
 
     async def stop(self) -> None:
         """Finish waiting work and end the workers."""
@@ -247,14 +247,14 @@ class Service:
 
     def _warm(self) -> None:
         encodes: list[bool] = []
-        for name in self.catalogue.names():
+        for name in self.catalogue.engine.names():
             # A damaged collection reports it on use; the others are ready.
             with contextlib.suppress(DsearchError), self.catalogue.whole(name) as collection:
                 _ = collection.snapshot
                 encodes.append(collection.has_encoder)
         if any(encodes) or not encodes:  # collections with supplied embeddings need no encoder
-            self.catalogue.load_encoder()
-        for name in self.catalogue.names():  # of one that was migrated it is another
+            self.catalogue.engine.load_encoder()
+        for name in self.catalogue.engine.names():  # of one that was migrated it is another
             with contextlib.suppress(DsearchError), self.catalogue.whole(name) as collection:
                 encoder = collection.encoder if collection.has_encoder else None
                 if encoder is not None and (unused := prompts_of(encoder)) is not None:

@@ -46,7 +46,7 @@ def test_only_what_is_used_and_still_there_is_open(catalogue: Catalogue, papers:
         assert catalogue.opened() == ["notes", "papers"]
     catalogue.drop("notes")
     assert catalogue.opened() == ["papers"]
-    assert catalogue.names() == ["letters", "papers"]
+    assert catalogue.engine.names() == ["letters", "papers"]
     with catalogue.using("mail"):
         assert catalogue.opened() == ["letters", "papers"]  # by its own name
 
@@ -105,7 +105,7 @@ def test_a_collection_of_given_embeddings_needs_no_encoder(tmp_path: Path) -> No
         catalogue.create("papers")
         assert loaded == [None]
         with catalogue.using("papers", encoder=True):
-            catalogue.load_encoder()
+            catalogue.engine.load_encoder()
         assert loaded == [None]
 
 
@@ -149,7 +149,7 @@ def test_aliases_lead_to_collections(catalogue: Catalogue, papers: Collection) -
     assert (first.alias, first.collection, first.previous) == ("live", "papers", None)
     catalogue.create("notes")
     catalogue.set_alias("other", "live")
-    assert catalogue.aliases() == {"live": "papers", "other": "papers"}
+    assert catalogue.engine.aliases() == {"live": "papers", "other": "papers"}
     assert catalogue.set_alias("live", "notes").previous == "papers"
     with catalogue.using("live") as collection:
         assert collection.name == "notes"
@@ -157,9 +157,9 @@ def test_aliases_lead_to_collections(catalogue: Catalogue, papers: Collection) -
         catalogue.set_alias("notes", "papers")
     with pytest.raises(CollectionNotFound):
         catalogue.set_alias("more", "none")
-    catalogue.drop_alias("live")
+    catalogue.engine.drop_alias("live")
     with pytest.raises(NotFound):
-        catalogue.drop_alias("live")
+        catalogue.engine.drop_alias("live")
 
 
 def test_jobs_hold_their_collection_until_they_return(catalogue: Catalogue, papers: Collection) -> None:

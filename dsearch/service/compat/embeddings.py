@@ -209,7 +209,7 @@ async def list_model_names(service: TheService) -> Response:
 async def get_model_name(id: str, service: TheService) -> Response:
     """Return one model (OpenAI's API)."""
     model = NamedModel.of(id)
-    aliases = await service.read(service.catalogue.aliases)
+    aliases = await service.read(service.catalogue.engine.aliases)
     plain = str(NamedModel(aliases.get(model.collection, model.collection), model.version))
     for item in await service.read(partial(_models, service.catalogue)):
         if item["id"] == plain:
@@ -219,7 +219,7 @@ async def get_model_name(id: str, service: TheService) -> Response:
 
 def _models(catalogue: Catalogue) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
-    for name in catalogue.names():
+    for name in catalogue.engine.names():
         try:
             with catalogue.using(name) as collection:
                 models = calls.list_models(collection)

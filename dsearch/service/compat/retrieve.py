@@ -112,7 +112,7 @@ async def _only(collection: str | None, service: Service) -> str:
     """
     if collection is not None:
         return collection
-    names = await service.read(service.catalogue.names)
+    names = await service.read(service.catalogue.engine.names)
     if len(names) != 1:
         choices = ", ".join(names[:20]) or "none"
         raise InvalidRequest(f"collection is missing; name one: ?collection=NAME; there are: {choices}")

@@ -192,7 +192,7 @@ class AgentTool:
 
 async def _search(service: Service, call: SearchInput, caller: ToolCaller) -> FoundDocuments:
     names = (
-        await service.read(service.catalogue.names)
+        await service.read(service.catalogue.engine.names)
         if call.collection is None
         else [await service.read(partial(service.catalogue.own_name, call.collection))]
     )

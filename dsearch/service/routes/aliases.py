@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1/aliases", tags=["collections"], route_class=Stric
 @answers(router, ListAliases, response_model=AliasList, responses=documented(CorruptData))
 async def list_aliases(service: TheService) -> Response:
     """List every alias with its collection."""
-    return json_answer({"aliases": await service.read(service.catalogue.aliases)})
+    return json_answer({"aliases": await service.read(service.catalogue.engine.aliases)})
 
 
 @answers(
@@ -55,5 +55,5 @@ async def set_alias(alias: str, body: AliasRequest, service: TheService) -> Resp
 )
 async def delete_alias(alias: str, service: TheService) -> Response:
     """Remove an alias; the collection stays."""
-    await service.writing.run(partial(service.catalogue.drop_alias, alias))
+    await service.writing.run(partial(service.catalogue.engine.drop_alias, alias))
     return Response(status_code=204)

@@ -62,7 +62,7 @@ FOLDER_NAME = ".tasks"
 LANES: tuple[tuple[TaskKind, ...], ...] = (("files",), tuple(kind for kind in KINDS if kind != "files"))
 """Kinds of tasks that run one after the other, each lane beside the others."""
 _ATTEMPTS = 2
-_TOLD_EVERY_S = 0.25
+_REPORT_EVERY_S = 0.25
 REST_S = 5.0  # after a failure of tasks.db
 
 _log = logging.getLogger(__name__)
@@ -147,27 +147,27 @@ class Tasks:
             _log.error("tasks are refused: %s", error)
             return
         for task in self.store.list(QUEUED, state="running"):
-            self._take_up(task)
+            self._resume(task)
         waiting = self.store.list(QUEUED + len(LANES), state="queued")  # with those that ran and wait again
         requests = [self.store.request(task) for task in waiting]
         for uploads in (self.uploads, self.forms):
             uploads.keep_only(requests)
         for kinds in LANES:
             thread = threading.Thread(
-                target=self._go_on, args=(kinds,), name=f"tasks {kinds[0]}", daemon=True
+                target=self._run_loop, args=(kinds,), name=f"tasks {kinds[0]}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
 
-    def leave(self) -> None:
-        """Ask the running tasks to stop; they go on when the server is started again."""
+    def request_stop(self) -> None:
+        """Ask the running tasks to stop; they continue when the server is started again."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Call `leave`, wait for the threads to end, and close the file."""
-        self.leave()
+        """Call `request_stop`, wait for the threads to end, and close the file."""
+        self.request_stop()
         for thread in self._threads:
             thread.join()
         if self._store is not None:
@@ -209,17 +209,17 @@ class Tasks:
         return self.store.get(id)
 
     def events(self, id: str, after: int) -> tuple[StoredTask, list[TaskEvent]]:
-        """A task as it stands, and what it said after its event `after`.
+        """A task as it stands, and its events after number `after`.
 
         Raises:
             TaskNotFound.
         """
-        task = self.store.get(id)  # read first: what it said before its end is then all there
+        task = self.store.get(id)  # read first: all events before its end are then there
         return task, self.store.events(task, after)
 
     # ---- in the threads
 
-    def _go_on(self, kinds: Sequence[TaskKind]) -> None:
+    def _run_loop(self, kinds: Sequence[TaskKind]) -> None:
         message = ""
         while not self._stopping:
             try:
@@ -242,16 +242,16 @@ class Tasks:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             request = self.store.request(task)
-            tell, cancelled = self._teller(task), lambda: self._is_cancelled(task)
-            result = self._work.result(Job(task, request, folder, tell, cancelled))
+            cancelled = partial(self._is_cancelled, task)
+            result = self._work.result(Job(task, request, folder, self._reporter(task), cancelled))
         except Cancelled:
             if self._stopping and task.id not in self._cancelled:
                 self.store.requeue(task, begun=False)
                 return
             self.store.end(task, "cancelled")
         except FilesNotStored as error:
-            report = public_report(error.report)
-            self.store.end(task, "failed", result=report, problem=problem_members(error))
+            result = public_report(error.report)
+            self.store.end(task, "failed", result=result, problem=problem_members(error))
         except DsearchError as error:
             self.store.end(task, "failed", problem=problem_members(error))
         except Exception as error:
@@ -277,24 +277,24 @@ class Tasks:
     def _is_cancelled(self, task: StoredTask) -> bool:
         return self._stopping or task.id in self._cancelled
 
-    def _teller(self, task: StoredTask) -> Any:
+    def _reporter(self, task: StoredTask) -> Callable[[Progress | TaskNote], None]:
         """Return a function that stores a task's reports; progress only at intervals and at a stage's end."""
         latest = {"stage": "", "at": 0.0}
 
-        def tell(said: Progress | TaskNote) -> None:
-            if isinstance(said, TaskNote):
-                self.store.say(task, said.kind, said.data)
+        def report(event: Progress | TaskNote) -> None:
+            if isinstance(event, TaskNote):
+                self.store.append_event(task, event.kind, event.data)
                 return
             now = time.monotonic()
-            last = said.total > 0 and said.done >= said.total
-            if said.stage == latest["stage"] and now - latest["at"] < _TOLD_EVERY_S and not last:
+            last = event.total > 0 and event.done >= event.total
+            if event.stage == latest["stage"] and now - latest["at"] < _REPORT_EVERY_S and not last:
                 return
-            latest["stage"], latest["at"] = said.stage, now
-            self.store.say(task, "progress", _progress(said))
+            latest["stage"], latest["at"] = event.stage, now
+            self.store.append_event(task, "progress", _progress(event))
 
-        return tell
+        return report
 
-    def _take_up(self, task: StoredTask) -> None:
+    def _resume(self, task: StoredTask) -> None:
         """Queue a task again that was running when the server died; end it after too many attempts.
 
         Files are never given up as a whole: their task leaves out the one that it cannot get past.
@@ -346,14 +346,14 @@ class Job:
         task: record of the task.
         request: request that started it.
         folder: folder of the task, with the files of an attempt that was stopped.
-        tell: receives `Progress` and `TaskNote`.
+        report: receives `Progress` and `TaskNote`.
         cancelled: returns True if the task has to stop.
     """
 
     task: StoredTask
     request: dict[str, Any]
     folder: Path
-    tell: Callable[[Any], None]
+    report: Callable[[Any], None]
     cancelled: Callable[[], bool]
 
     @property
@@ -413,7 +413,7 @@ class TaskWork:
         holding = partial(self._catalogue.writing, job.collection, encoder=True)
         try:
             stored = store_files(
-                holding, files, folder=job.folder, on_progress=job.tell, cancelled=job.cancelled
+                holding, files, folder=job.folder, on_progress=job.report, cancelled=job.cancelled
             )
         finally:
             self._stored(job.collection)
@@ -469,14 +469,14 @@ class TaskWork:
 
     def _refresh(self, job: Job) -> dict[str, Any]:
         with self._catalogue.writing(job.collection) as collection:
-            number = collection.refresh(job.tell, spawned=True, cancelled=job.cancelled, **job.request)
+            number = collection.refresh(job.report, spawned=True, cancelled=job.cancelled, **job.request)
             keys = collection.describe().keys
             return {"generation": number, "model": collection.live_model, "keys": keys}
 
     def _compact(self, job: Job) -> dict[str, Any]:
         with self._catalogue.writing(job.collection) as collection:
             report = compact(
-                collection, job.tell, spawned=True, patience_s=READERS_S, cancelled=job.cancelled
+                collection, job.report, spawned=True, patience_s=READERS_S, cancelled=job.cancelled
             )
         return report.to_dict()
 
@@ -493,7 +493,7 @@ class TaskWork:
         return run_spawned(
             compute,
             *arguments,
-            on_progress=job.tell,
+            on_progress=job.report,
             cancelled=job.cancelled,
             memory_bytes=self._memory_bytes,
         )

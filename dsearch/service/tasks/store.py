@@ -320,7 +320,7 @@ class TaskStore:
             update_task(operation, number, changes, _now())
         return _task(self._rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", number)[0])
 
-    def say(self, task: StoredTask, kind: str, data: dict[str, Any]) -> None:
+    def append_event(self, task: StoredTask, kind: str, data: dict[str, Any]) -> None:
         """Add an event; kind `progress` also sets the task's progress. The oldest are dropped if too many."""
         with self._journal.operation() as operation:
             last = operation.connection.execute(

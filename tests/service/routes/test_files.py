@@ -224,7 +224,7 @@ def test_files_are_on_the_medium_when_they_are_acknowledged(
 def test_files_that_were_changed_on_disk_are_refused(
     engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager.Tasks, "_go_on", lambda *_: None)
+    monkeypatch.setattr(manager.Tasks, "_run_loop", lambda *_: None)
     with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         id = send(client, ("a.txt", b"river")).json()["id"]
         (kept,) = sent_forms(engine)
@@ -239,7 +239,7 @@ def test_files_that_were_changed_on_disk_are_refused(
 def test_a_cancelled_task_leaves_no_file(
     engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager.Tasks, "_go_on", lambda *_: None)
+    monkeypatch.setattr(manager.Tasks, "_run_loop", lambda *_: None)
     with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         id = send(client, ("a.txt", b"river")).json()["id"]
         assert len(sent_forms(engine)) == 1

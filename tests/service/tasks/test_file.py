@@ -31,8 +31,8 @@ def filled(home: Path) -> Path:
     store = TaskStore(home)
     for number in range(6):
         task = store.add("refresh", "papers", {"number": number})
-        store.say(task, "progress", {"done": number})
-        store.say(task, "metric", {"loss": 0.5})
+        store.append_event(task, "progress", {"done": number})
+        store.append_event(task, "metric", {"loss": 0.5})
         if number < 3:
             store.end(task, "done", result={"number": number})
     store.cancel_queued(store.list(10)[0].id)
@@ -151,7 +151,7 @@ def test_what_was_forgotten_on_purpose_is_not_missed(tmp_path: Path, monkeypatch
     store = TaskStore(home)
     task = store.add("refresh", "papers", {})
     for number in range(5):
-        store.say(task, "metric", {"i": number})
+        store.append_event(task, "metric", {"i": number})
     store.close()
     found: list[Any] = everything(home)
     assert [task.number for task, _, _ in found] == [7, 6, 5, 4]
@@ -214,7 +214,7 @@ def test_each_change_is_marked_and_synced_before_it_is_acknowledged(
     task = store.add("refresh", "papers", {})
     for change in (
         lambda: store.next(),
-        lambda: store.say(task, "metric", {}),
+        lambda: store.append_event(task, "metric", {}),
         lambda: store.requeue(task, begun=True),
         lambda: store.cancel_queued(task.id),
         lambda: store.end(task, "done"),

@@ -43,7 +43,7 @@ def test_a_task_that_is_stopped_is_as_if_it_had_not_begun(store: TaskStore) -> N
     task = store.next()
     assert task is not None
     assert (task.state, task.attempts) == ("running", 1)
-    store.say(task, "progress", {"done": 1})
+    store.append_event(task, "progress", {"done": 1})
     store.requeue(task, begun=False)
     left = store.get(task.id)
     assert (left.state, left.attempts, left.progress) == ("queued", 0, None)

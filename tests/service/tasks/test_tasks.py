@@ -272,7 +272,7 @@ def test_a_task_that_was_cancelled_before_the_server_stopped_stays_cancelled(
         task = ask(client, "evaluate", JUDGED)
         assert running.wait(LATEST_S)
         assert client.delete(f"/v1/tasks/{task}").json()["state"] == "running"
-        client.app.state.service.tasks.leave()  # type: ignore[attr-defined]
+        client.app.state.service.tasks.request_stop()  # type: ignore[attr-defined]
         stopping.set()
     left = TaskStore(engine.home.path)
     assert left.get(task).state == "cancelled"
@@ -367,7 +367,7 @@ def test_events_are_bounded_and_numbered_on(tmp_path: Path) -> None:
     store = TaskStore(tmp_path)
     task = store.add("refresh", "papers", {})
     for i in range(KEPT_EVENTS + 5):
-        store.say(task, "metric", {"i": i})
+        store.append_event(task, "metric", {"i": i})
     first = store.events(task, 0, limit=KEPT_EVENTS + 10)
     assert len(first) == KEPT_EVENTS
     assert (first[0].data, first[-1].number) == ({"i": 5}, KEPT_EVENTS + 5)

@@ -147,7 +147,7 @@ def test_too_many_bytes_that_wait_are_an_overload(tmp_path: Path) -> None:
 def test_a_model_that_waits_is_kept_however_many_tasks_ended_since(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tasks, "_go_on", lambda *_: None)
+    monkeypatch.setattr(Tasks, "_run_loop", lambda *_: None)
     monkeypatch.setattr(manager, "QUEUED", 2)
     upload = received(TaskUploads.of_models(engine.home.path / ".tasks"), sent(b"x"))
     store = TaskStore(engine.home.path)

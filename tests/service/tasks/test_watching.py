@@ -36,7 +36,7 @@ def begun(store: TaskStore) -> StoredTask:
 def test_every_event_of_an_ended_task_is_told(client: TestClient, service: Service) -> None:
     task = begun(service.tasks.store)
     for number in range(250):
-        service.tasks.store.say(task, "metric", {"i": number})
+        service.tasks.store.append_event(task, "metric", {"i": number})
     service.tasks.store.end(task, "done", result={})
     told = events(client, task.id)
     assert [data["i"] for _, kind, data in told if kind == "metric"] == list(range(250))
