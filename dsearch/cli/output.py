@@ -18,7 +18,7 @@ import typer
 from dsearch.cli.session import as_json as as_line
 from dsearch.cli.session import say, typed
 from dsearch.errors import InvalidRequest, Unavailable, amount
-from dsearch.store.filters.parse import parse_field
+from dsearch.store.filters import parse_field
 from dsearch.types import Confidence, Explanation, Hit, SearchResult
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from dsearch.engine.options import SearchArguments
 from dsearch.engine.search.arrangement import OWN, absent_fields
 from dsearch.errors import Command, DsearchError, NotInCluster, ShardsMissing
 from dsearch.search_options import SearchOptions
-from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
-from dsearch.store.filters.parse import filter_of
+from dsearch.store.filters import compared_fields, filter_of
+from dsearch.store.reader import refuse_misspelt
 from dsearch.types import Mode, SearchResult
 
 # Encodes elsewhere: collection, texts, mode, model, whether tokens are wanted.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
-from dsearch.store.filters.parse import Filter
+from dsearch.store.filters import Filter
 from dsearch.types import Document, Highlight, Mode, Passage
 
 

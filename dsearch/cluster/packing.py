@@ -14,7 +14,7 @@ import msgpack
 import numpy as np
 
 from dsearch.cluster import messages
-from dsearch.store.filters import parse
+from dsearch.store import filters
 from dsearch.types import Document, Highlight, Passage
 
 _CLASSES = (
@@ -24,7 +24,7 @@ _CLASSES = (
     *(messages.MemoryContent, messages.PastQueries, messages.QueryText, messages.MeaningRequest),
     *(messages.RescoreRequest, messages.RescoreResult),
     *(messages.GatherRequest, messages.GatherResult, Document, Highlight, Passage),
-    *get_args(parse.Filter),
+    *get_args(filters.Filter),
 )
 _BY_NAME: dict[str, Any] = {record.__name__: record for record in _CLASSES}
 _FIELDS = {record: tuple(field.name for field in dataclasses.fields(record)) for record in _CLASSES}

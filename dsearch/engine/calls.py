@@ -34,8 +34,8 @@ from dsearch.results import (
     RowsDropped,
 )
 from dsearch.search_options import MAX_LIMIT
-from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
-from dsearch.store.filters.parse import filter_of, parse_field
+from dsearch.store.filters import compared_fields, filter_of, parse_field
+from dsearch.store.reader import refuse_misspelt
 from dsearch.types import Document
 
 T = TypeVar("T")

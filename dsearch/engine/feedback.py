@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression
-from dsearch.store.feedback.records import SHOWN
+from dsearch.store.feedback import SHOWN
 from dsearch.types import Hit, SearchResult
 
 MAX_EXPLORE = 0.2

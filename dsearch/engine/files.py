@@ -26,7 +26,7 @@ from dsearch.engine.indexing.own_vectors import embedding_problems
 from dsearch.errors import Cancelled, DsearchError, InvalidDocument, Unavailable, amount
 from dsearch.results import FileResult, FilesResult, SkippedRecord
 from dsearch.store import CheckedDocuments
-from dsearch.store.documents.validate import MAX_ID_BYTES
+from dsearch.store.validate import MAX_ID_BYTES
 from dsearch.types import Document, Progress
 
 SHOWN = 20  # ids and problems of a file

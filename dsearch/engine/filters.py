@@ -1,6 +1,6 @@
 """Metadata filters on the fields of a generation: the same matches as SQLite's, without reading documents.
 
-Conditions are defined in `dsearch/store/filters/parse.py`; here each is evaluated once for each distinct
+Conditions are defined in `dsearch/store/filters.py`; here each is evaluated once for each distinct
 value of a field. A test compares both implementations.
 
 The last few filtered states are cached.
@@ -19,8 +19,7 @@ from jaxtyping import Bool
 from dsearch.engine.snapshot import Snapshot
 from dsearch.index.metadata import FieldColumn, MetadataFields
 from dsearch.store import Store, filter_of
-from dsearch.store.filters.field_names import compared_fields, refuse_misspelt
-from dsearch.store.filters.parse import (
+from dsearch.store.filters import (
     COMPARISONS,
     AllOf,
     AnyOf,
@@ -30,7 +29,9 @@ from dsearch.store.filters.parse import (
     Filter,
     Negation,
     Scalar,
+    compared_fields,
 )
+from dsearch.store.reader import refuse_misspelt
 
 
 def matching(tree: Filter, fields: MetadataFields) -> Bool[np.ndarray, " documents"] | None:

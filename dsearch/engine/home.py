@@ -43,9 +43,9 @@ from dsearch.errors import (
 )
 from dsearch.index.durable import replace_file, whole_or_gone
 from dsearch.store import Store, validate_name
-from dsearch.store.documents.validate import is_name
 from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME
 from dsearch.store.sqlite.watermark import sync_folder
+from dsearch.store.validate import is_name
 
 LOCK_NAME = "LOCK"
 DELETED = ".deleted"  # ends the name of a folder that is being deleted

@@ -25,8 +25,8 @@ from dsearch.index.dense.kinds import AUTO
 from dsearch.index.dense.tuning import RECALL_TARGET
 from dsearch.search_options import SearchKeywords
 from dsearch.store import Store
-from dsearch.store.documents.read import Rows
-from dsearch.store.filters.parse import parse_field
+from dsearch.store.filters import parse_field
+from dsearch.store.reader import Rows
 from dsearch.types import Document
 
 if TYPE_CHECKING:

@@ -1,20 +1,18 @@
 """Source of truth of a collection: SQLite and a watermark. Imports neither torch nor faiss.
 
-store.py, reader.py   public interface: write, read        metadata.py   validation of metadata
+store.py, reader.py   public interface: write, read        validate.py   validation of documents
 records.py            records that the store returns       verify.py     verification of all data
 folders.py            create, list, delete collections     backup.py     copies during writes
-documents/            rows, models and generations, validation, retention
-filters/              conditions on metadata: parsed, as SQL
-sqlite/               connections, journal, watermark, digests, no network file systems
-feedback/             clicks and their pages, in a separate file
+registry.py           generations and models, retention    judged.py     rows of the query memory
+filters.py            conditions on metadata, as SQL       passages.py   embeddings of long documents
+feedback.py           clicks and their pages, in a separate file
+sqlite/               connections, journal, watermark, digests
 """
 
 from __future__ import annotations
 
-from dsearch.store.documents.validate import CheckedDocuments, refusal, validate_name
-from dsearch.store.feedback.records import Event, Impression
-from dsearch.store.feedback.store import FeedbackFull, FeedbackStore, Page, StoredEvents
-from dsearch.store.filters.parse import Filter, filter_of, parse_filter
+from dsearch.store.feedback import Event, FeedbackFull, FeedbackStore, Impression, Page, StoredEvents
+from dsearch.store.filters import Filter, filter_of, parse_filter
 from dsearch.store.folders import collection_names, delete_collection
 from dsearch.store.records import (
     BackupReport,
@@ -31,6 +29,7 @@ from dsearch.store.records import (
     WriteReceipt,
 )
 from dsearch.store.store import Store
+from dsearch.store.validate import CheckedDocuments, refusal, validate_name
 
 __all__ = [
     "BackupReport",

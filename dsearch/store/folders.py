@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, InvalidRequest
-from dsearch.store.documents.validate import is_name, validate_name
 from dsearch.store.sqlite.connection import connect, readable_errors
 from dsearch.store.sqlite.digest import add_facts, canonical_json
 from dsearch.store.sqlite.schema import APPLICATION_ID, FILE_NAME, CollectionMeta, create_tables
 from dsearch.store.sqlite.watermark import Watermark, WatermarkEntry, create_watermark, sync_folder
+from dsearch.store.validate import is_name, validate_name
 
 MAX_DIMENSION = 16_384
 _ASIDE = ".aside-"

@@ -15,22 +15,29 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Shaped
 
-from dsearch.errors import CollectionNotFound, Conflict, CorruptData, Gone, InvalidRequest
-from dsearch.store import backup
-from dsearch.store.documents import judged, passages, patch, registry, write
-from dsearch.store.documents.read import Rows
-from dsearch.store.documents.validate import embedding_bytes, prepare, prepare_embeddings
-from dsearch.store.filters import matching
-from dsearch.store.filters.parse import parse_filter
+from dsearch.errors import (
+    CollectionNotFound,
+    Conflict,
+    CorruptData,
+    DocumentNotFound,
+    Gone,
+    InvalidRequest,
+    NotFound,
+)
+from dsearch.store import backup, judged, registry
+from dsearch.store import passages as passages_table
+from dsearch.store.filters import live_rows, parse_filter
 from dsearch.store.folders import create_collection, require_local_disk
-from dsearch.store.reader import Reader
+from dsearch.store.passages import Packed
+from dsearch.store.reader import Reader, Rows, is_text, live_document
 from dsearch.store.records import (
     BackupReport,
     GenerationRecord,
@@ -39,11 +46,22 @@ from dsearch.store.records import (
     PurgeReport,
     WriteReceipt,
 )
-from dsearch.store.sqlite.connection import ReaderPool
+from dsearch.store.sqlite.connection import ReaderPool, insert_rows
+from dsearch.store.sqlite.digest import document_fact, embedding_digest, embedding_fact, tombstone_fact
 from dsearch.store.sqlite.journal import Journal, Operation
 from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME, CollectionMeta, read_meta
 from dsearch.store.sqlite.watermark import check_reading, read_watermark
+from dsearch.store.validate import (
+    MAX_METADATA_DEPTH,
+    DocumentRow,
+    embedding_bytes,
+    prepare,
+    prepare_embeddings,
+)
 from dsearch.types import Document
+
+_VERSION = "document (row, id, title, text, metadata, value, digest, written)"
+_LOOKED_UP = 256  # ids in one statement
 
 
 class Store(Reader):
@@ -158,18 +176,21 @@ class Store(Reader):
         if not prepared:
             return WriteReceipt(self.sequence)
         with self._operation() as operation:
-            return write.upsert(operation, prepared, vectors, cut, replaces=replaces)
+            return _upsert(operation, prepared, vectors, cut, replaces=replaces)
 
     def delete(self, ids: Sequence[str]) -> WriteReceipt:
         """Delete documents by id; unknown ids are counted as `missing` and are not an error."""
         with self._operation() as operation:
-            return write.delete(operation, ids)
+            unique = list(dict.fromkeys(ids))
+            live = _live_versions(operation.connection, unique)
+            receipt = _delete_rows(operation, [live[id][0] for id in unique if id in live])
+        return replace(receipt, missing=len(unique) - receipt.deleted)
 
     def delete_matching(self, filter: object) -> WriteReceipt:
         """Delete the live documents that match a filter, encoded or not; raises InvalidRequest."""
         tree = parse_filter(filter, roots=True)
         with self._operation() as operation:
-            return write.delete_rows(operation, matching.live_rows(operation.connection, tree))
+            return _delete_rows(operation, live_rows(operation.connection, tree))
 
     def update_metadata(self, id: str, changes: object) -> WriteReceipt:
         """Change part of a document's metadata, as JSON Merge Patch (RFC 7396) does; the embedding stays.
@@ -178,7 +199,16 @@ class Store(Reader):
         DocumentNotFound, InvalidDocument if the result cannot be stored, CorruptData.
         """
         with self._operation() as operation:
-            return patch.update_metadata(operation, id, changes)
+            if not isinstance(changes, dict):
+                raise InvalidRequest(
+                    f"changes of type {type(changes).__name__}; give an object of new values, "
+                    '{"key": null} removes'
+                )
+            document = live_document(operation.connection, id)
+            if document is None:
+                raise DocumentNotFound(f"no document {id[:80]!r} to change; upsert it whole first")
+            metadata = merge_patch(document.metadata, cast("dict[str, Any]", changes))
+            return _upsert(operation, prepare([replace(document, metadata=metadata)]), {}, {})
 
     def set_embeddings(
         self,
@@ -196,7 +226,16 @@ class Store(Reader):
         vectors = prepare_embeddings(embeddings, count=len(row_numbers), dimension=self.dimension)
         cut = self._packed(passages, set(row_numbers.tolist()))
         with self._operation() as operation:
-            return write.set_embeddings(operation, row_numbers, vectors, cut)
+            waiting: list[tuple[int, bytes]] = []
+            for row, embedding in zip(row_numbers.tolist(), embedding_bytes(vectors), strict=True):
+                deleted = operation.connection.execute("DELETE FROM pending WHERE row = ?", (row,)).rowcount
+                if deleted:
+                    waiting.append((row, embedding))
+                elif not 1 <= row <= (last := operation.counters["last_row"]):
+                    raise NotFound(f"row {row} was never given out; rows are 1 to {last}")
+            _insert_embeddings(operation, waiting)
+            passages_table.insert(operation, [(row, cut[row]) for row, _ in waiting if row in cut])
+            return operation.reached
 
     # ---- generations and models
 
@@ -368,11 +407,161 @@ class Store(Reader):
 
     def _packed(
         self, by_place: Mapping[int, Passages] | None, embedded: Collection[int]
-    ) -> dict[int, passages.Packed]:
+    ) -> dict[int, Packed]:
         """Passages as they are stored, by position or row of their document, which needs an embedding."""
         if unknown := [place for place in by_place or {} if place not in embedded]:
             raise InvalidRequest(f"passages of {unknown[:10]}, which have no embedding; give the first one's")
-        return {place: passages.pack(parts, self.dimension) for place, parts in (by_place or {}).items()}
+        given = (by_place or {}).items()
+        return {place: passages_table.pack(parts, self.dimension) for place, parts in given}
+
+
+def _upsert(
+    operation: Operation,
+    documents: Sequence[DocumentRow],
+    vectors: Mapping[int, bytes],
+    passages: Mapping[int, Packed],
+    *,
+    replaces: bool = False,
+) -> WriteReceipt:
+    """Write versions of new and changed documents.
+
+    `vectors` has embeddings by position in `documents`, `passages` those of long documents.
+
+    A stored embedding of the same title and text is kept even if another is supplied, so published results
+    stay exact: an encoder may round otherwise in another batch. With `replaces` the supplied one counts.
+    """
+    rows: list[int] = []
+    new: list[tuple[int, DocumentRow]] = []
+    superseded: list[int] = []
+    embedded: list[tuple[int, bytes]] = []
+    cut: list[tuple[int, Packed]] = []
+    pending: list[tuple[int, int]] = []
+    inserted = updated = 0
+    last_row = operation.counters["last_row"]
+    live = _live_versions(operation.connection, [document.id for document in documents])
+    for position, document in enumerate(documents):
+        present = live.get(document.id)
+        new_vector = vectors.get(position)
+        stored, other = None, replaces and new_vector is not None
+        if present is not None and present[1] == document.digest:
+            stored = None if new_vector is None else _stored_vector(operation.connection, present[0])
+            other = other and stored not in (None, new_vector)
+        if present is not None and present[1] == document.digest and not other:
+            rows.append(present[0])
+            if new_vector is not None and stored is None:
+                operation.connection.execute("DELETE FROM pending WHERE row = ?", (present[0],))
+                embedded.append((present[0], new_vector))
+                if position in passages:
+                    cut.append((present[0], passages[position]))
+            continue
+        last_row += 1
+        row = last_row
+        vector, parts = new_vector, passages.get(position)
+        if present is None:
+            inserted += 1
+        else:
+            updated += 1
+            superseded.append(present[0])
+            if not other and _content(operation.connection, present[0]) == document.content:
+                stored = _stored_vector(operation.connection, present[0])
+                if stored is not None:
+                    vector, parts = stored, passages_table.stored(operation.connection, present[0])
+        rows.append(row)
+        new.append((row, document))
+        if vector is None:
+            pending.append((row, len(document.content)))
+        else:
+            embedded.append((row, vector))
+            if parts is not None:
+                cut.append((row, parts))
+    _bury(operation, superseded)
+    _insert_documents(operation, new)
+    _insert_embeddings(operation, embedded)
+    passages_table.insert(operation, cut)
+    insert_rows(operation.connection, "pending", pending)
+    operation.counters["last_row"] = last_row
+    operation.counters["documents"] += inserted
+    return WriteReceipt(
+        sequence=operation.reached,
+        inserted=inserted,
+        updated=updated,
+        unchanged=len(documents) - len(new),
+        rows=tuple(rows),
+    )
+
+
+def _delete_rows(operation: Operation, rows: Sequence[int]) -> WriteReceipt:
+    """Tombstone rows, all of which are live."""
+    _bury(operation, rows)
+    operation.counters["documents"] -= len(rows)
+    return WriteReceipt(sequence=operation.reached, deleted=len(rows), rows=tuple(rows))
+
+
+def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+    """Return row and digest of the live documents among `ids`, by id."""
+    versions: dict[str, tuple[int, bytes]] = {}
+    ids = [id for id in ids if is_text(id)]
+    for start in range(0, len(ids), _LOOKED_UP):
+        chunk = ids[start : start + _LOOKED_UP]
+        marks = ",".join(["(?)"] * len(chunk))  # a list behind IN would be sorted into a table first
+        for id, row, digest in connection.execute(
+            f"WITH given (id) AS (VALUES {marks}) SELECT document.id, row, digest"
+            " FROM given CROSS JOIN document ON document.id = given.id WHERE deleted IS NULL",
+            chunk,
+        ):
+            versions[id] = row, digest
+    return versions
+
+
+def _content(connection: sqlite3.Connection, row: int) -> str:
+    title, text = connection.execute("SELECT title, text FROM document WHERE row = ?", (row,)).fetchone()
+    return f"{title} {text}".strip()
+
+
+def _stored_vector(connection: sqlite3.Connection, row: int) -> bytes | None:
+    record = connection.execute("SELECT vector FROM embedding WHERE row = ?", (row,)).fetchone()
+    return None if record is None else record[0]
+
+
+def _bury(operation: Operation, rows: Sequence[int]) -> None:
+    if not rows:
+        return
+    operation.connection.executemany(
+        "UPDATE document SET deleted = ? WHERE row = ?", [(operation.sequence, row) for row in rows]
+    )
+    operation.connection.executemany("DELETE FROM pending WHERE row = ?", [(row,) for row in rows])
+    operation.counters["tombstones"] += len(rows)
+    operation.add_facts([tombstone_fact(row, operation.sequence) for row in rows])
+
+
+def _insert_documents(operation: Operation, documents: Sequence[tuple[int, DocumentRow]]) -> None:
+    written = operation.sequence
+    versions = [(row, *document, written) for row, document in documents]
+    insert_rows(operation.connection, _VERSION, versions)
+    operation.add_facts([document_fact(row, written, document.digest) for row, document in documents])
+
+
+def _insert_embeddings(operation: Operation, embeddings: Sequence[tuple[int, bytes]]) -> None:
+    written = operation.sequence
+    values = [(row, written, embedding_digest(vector), vector) for row, vector in embeddings]
+    insert_rows(operation.connection, "embedding", values)
+    operation.add_facts([embedding_fact(row, written, digest) for row, _, digest, _ in values])
+
+
+def merge_patch(target: Any, patch: Any, depth: int = MAX_METADATA_DEPTH + 1) -> Any:
+    """The function MergePatch of RFC 7396, section 2; neither argument is changed.
+
+    Values nested deeper than `depth` are copied unchanged; `validate` rejects them.
+    """
+    if not isinstance(patch, dict) or depth == 0:
+        return cast("Any", patch)
+    merged: dict[str, Any] = dict(cast("dict[str, Any]", target)) if isinstance(target, dict) else {}
+    for key, value in cast("dict[str, Any]", patch).items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value, depth - 1)
+    return merged
 
 
 def _read_meta(connection: sqlite3.Connection, path: Path) -> CollectionMeta:

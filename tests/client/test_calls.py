@@ -20,7 +20,7 @@ from dsearch.client.local.handlers import HANDLERS
 from dsearch.engine import calls
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.operations import CALLS, GetDocument
-from dsearch.store.documents import validate
+from dsearch.store import validate
 from dsearch.types import Document, EmbeddedDocument, Stamp
 
 pytestmark = pytest.mark.server

@@ -9,7 +9,7 @@ import pytest
 
 from dsearch.engine.feedback import DEPTH, MAX_EXPLORE, RandomPair, explored, impression_of
 from dsearch.errors import InvalidRequest
-from dsearch.store.feedback.records import SHOWN
+from dsearch.store.feedback import SHOWN
 from dsearch.types import AttentionSummary, Hit, SearchResult, Stamp
 
 SUMMARY = AttentionSummary(candidates=3, entropy=0.0, covered_mass=None)

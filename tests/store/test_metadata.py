@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidDocument
-from dsearch.store.metadata import RefusedValue, canonical_metadata
 from dsearch.store.sqlite.digest import canonical_json
+from dsearch.store.validate import RefusedValue, canonical_metadata
 from dsearch.types import Document
 
 SCALARS = (

@@ -62,7 +62,7 @@ def test_writes_from_many_threads_are_taken_one_at_a_time(store):
 
 
 def test_an_error_in_the_middle_of_an_operation_leaves_nothing_of_it(store, monkeypatch):
-    import dsearch.store.documents.write as write
+    import dsearch.store.store as write
 
     store.upsert([Document("a", "x")])
     before = store.snapshot(), store.list(), store.count()

@@ -40,7 +40,7 @@ from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import HOP_CANDIDATES
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import COVERAGE_DOCUMENTS
-from dsearch.store.filters.parse import Filter
+from dsearch.store.filters import Filter
 from dsearch.types import Mode
 
 _ASKED_AGAIN = 4

@@ -49,7 +49,7 @@ from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing, amount
 from dsearch.index import ParsedQuery, Tokenizer
 from dsearch.search_options import SearchOptions
 from dsearch.store import filter_of
-from dsearch.store.filters.parse import Filter
+from dsearch.store.filters import Filter
 from dsearch.types import Document, Hit, Mode, SearchResult, Stamp
 
 

@@ -29,7 +29,7 @@ from dsearch.errors import CorruptData, DsearchError, InsufficientStorage
 from dsearch.index import Manifest
 from dsearch.index.durable import FULL
 from dsearch.store import GenerationRecord, ModelRecord, Store
-from dsearch.store.feedback.store import copy_feedback
+from dsearch.store.feedback import copy_feedback
 from dsearch.types import Document
 
 _ATTEMPTS = 3
@@ -162,7 +162,7 @@ def export_lines(store: Store, write: Callable[[bytes], object], filter: object 
     Args:
         store: store of the documents.
         write: receives each line.
-        filter: condition on documents; see store/filters.
+        filter: condition on documents; see store/filters.py.
 
     Raises:
         InvalidRequest: not a filter.

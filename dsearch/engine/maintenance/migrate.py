@@ -35,7 +35,7 @@ from dsearch.engine.options import KeyOptions, language_of, search_fields_of, to
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.index.durable import sync_folder
 from dsearch.store import MemoryRow, Store
-from dsearch.store.feedback.store import copy_feedback
+from dsearch.store.feedback import copy_feedback
 from dsearch.types import Document, Progress
 
 _AT_A_TIME = 1000

@@ -32,8 +32,7 @@ from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot import NONE
 from dsearch.errors import InvalidRequest, amount
 from dsearch.search_options import SearchOptions
-from dsearch.store.filters.field_names import meant_among
-from dsearch.store.filters.parse import Keys, parse_field, value_at
+from dsearch.store.filters import Keys, meant_among, parse_field, value_at
 from dsearch.types import Document, Hit
 
 POOL = 100

@@ -28,8 +28,8 @@ from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest, amount
 from dsearch.products import in_full_precision
 from dsearch.search_options import COVERAGE_DOCUMENTS
-from dsearch.store.filters.field_names import refuse_misspelt
-from dsearch.store.filters.parse import parse_field
+from dsearch.store.filters import parse_field
+from dsearch.store.reader import refuse_misspelt
 from dsearch.types import Stamp
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]

@@ -42,8 +42,8 @@ from dsearch.engine.state.fields import VALUE, fields_of
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.results import Evidence, FieldPrediction, Predictions
-from dsearch.store.filters.field_names import refuse_misspelt
-from dsearch.store.filters.parse import parse_field
+from dsearch.store.filters import parse_field
+from dsearch.store.reader import refuse_misspelt
 from dsearch.types import Stamp
 
 MAX_LABELS = 1000  # the largest of an answer

@@ -23,7 +23,7 @@ from dsearch.engine.search.queries import (
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
 from dsearch.store import filter_of
-from dsearch.store.filters.field_names import refuse_misspelt
+from dsearch.store.reader import refuse_misspelt
 from dsearch.types import SearchResult, Stamp
 
 if TYPE_CHECKING:

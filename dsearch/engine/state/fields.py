@@ -21,8 +21,7 @@ from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.snapshot import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.store import Store
-from dsearch.store.filters.field_names import SAMPLE, names_of
-from dsearch.store.filters.parse import parse_field
+from dsearch.store.filters import SAMPLE, names_of, parse_field
 
 OWN_FIELDS = ("id", "title", "text")
 VALUE = "value"  # the field that is no metadata: `Document.value`

@@ -1,7 +1,7 @@
 """`RememberedRows`: the rows of the query memory that the store has, added to the memory of a version.
 
 A version holds γ, τ and c, and the rows that it was trained with; rows that are inserted belong to the
-sequence of operations (store/documents/judged.py). A state of the collection has those up to its sequence, so
+sequence of operations (store/judged.py). A state of the collection has those up to its sequence, so
 the last few states are kept, as they are of documents. Of one query and document the later grade counts: rows
 from before a version was registered leave its own grades.
 

@@ -15,7 +15,7 @@ from dsearch.results import CollectionInfo, WriteResult
 from dsearch.service.routes import documents as routes_documents
 from dsearch.service.schemas.answers import CollectionList
 from dsearch.service.wire import requests
-from dsearch.store.documents import validate
+from dsearch.store import validate
 from dsearch.types import Document
 
 URL = "/v1/collections/notes"

@@ -14,7 +14,7 @@ from dsearch.errors import (
     NotFound,
 )
 from dsearch.store import DocumentCounts, Store
-from dsearch.store.documents.read import ADDED, REMOVED
+from dsearch.store.reader import ADDED, REMOVED
 from dsearch.types import Document
 
 ONE = Document("a", "hello", title="One", metadata={"year": 1999, "tags": ["x", None, True]}, value=2.5)

@@ -12,8 +12,7 @@ import pytest
 from support.paths import EXAMPLE
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest
-from dsearch.store import Passages, Store
-from dsearch.store.documents import passages
+from dsearch.store import Passages, Store, passages
 from dsearch.types import Document
 
 GOLDEN = EXAMPLE / "golden"

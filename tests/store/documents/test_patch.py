@@ -8,7 +8,7 @@ from support.store.matching import matching_rows
 
 from dsearch.errors import DocumentNotFound, InvalidDocument, InvalidRequest, NotFound
 from dsearch.store import DocumentCounts
-from dsearch.store.documents.patch import merge_patch
+from dsearch.store.store import merge_patch
 from dsearch.types import Document
 
 # The examples of RFC 7396, appendix A, whose patch and outcome are such as metadata can be.

@@ -15,7 +15,6 @@ import pytest
 
 from dsearch.errors import CorruptData, DocumentNotFound, InvalidRequest, NotFound
 from dsearch.store import Store
-from dsearch.store.documents import read
 from dsearch.types import Document
 
 IDS = ["notes/a_b", "notes/axb", "longer/notes/a_b", "50%off", "500off", "a!b1", "ab", "x/readme.md"]
@@ -61,9 +60,9 @@ def test_a_deleted_document_is_not_meant_and_few_are_looked_at(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert meant(filled, "docs/readme.md") == "x/readme.md"
-    monkeypatch.setattr(read, "_NEAR", 7)  # in the order of ids, of which it is the last
+    monkeypatch.setattr(reader, "_NEAR", 7)  # in the order of ids, of which it is the last
     assert meant(filled, "docs/readme.md") is None
-    monkeypatch.setattr(read, "_NEAR", 8)
+    monkeypatch.setattr(reader, "_NEAR", 8)
     assert meant(filled, "docs/readme.md") == "x/readme.md"
     filled.delete(["x/readme.md"])
     assert meant(filled, "docs/readme.md") is None
@@ -75,8 +74,8 @@ def test_rows_are_read_in_blocks_in_any_order(
 ) -> None:
     vectors = embed(*IDS)
     filled.set_embeddings(np.arange(1, 8), vectors[:7])
-    monkeypatch.setattr(read, "_CHUNK", chunk)
-    monkeypatch.setattr(read, "_PLACES", chunk)
+    monkeypatch.setattr(reader, "_CHUNK", chunk)
+    monkeypatch.setattr(reader, "_PLACES", chunk)
     for rows in ([1, 2, 3, 4, 5, 6, 7], [7, 1, 1, 5], [4], []):
         at = np.array(rows, np.int64) - 1
         assert np.array_equal(filled.embeddings(rows), vectors[at])

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from dsearch.errors import Conflict, Gone, InvalidRequest, ModelNotFound, NotFound, Unavailable
-from dsearch.store import GenerationRecord, ModelRecord, Store
-from dsearch.store.documents import registry
+from dsearch.store import GenerationRecord, ModelRecord, Store, registry
 
 DIGEST = "0123456789abcdef" * 4
 

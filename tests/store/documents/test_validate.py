@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import InvalidDocument, InvalidRequest
-from dsearch.store import CheckedDocuments, DocumentCounts, validate_name
-from dsearch.store.documents import validate
+from dsearch.store import CheckedDocuments, DocumentCounts, validate, validate_name
 from dsearch.types import Document
 
 GOOD = Document("good", "text")

@@ -26,10 +26,8 @@ from support.store.feedback_trials import (
 )
 
 from dsearch.errors import CorruptData, InsufficientStorage, Unavailable, UnsupportedFormat
-from dsearch.store import FeedbackStore, Impression
-from dsearch.store.feedback import rows
-from dsearch.store.feedback.rows import FEEDBACK
-from dsearch.store.feedback.store import copy_feedback
+from dsearch.store import FeedbackStore, Impression, feedback
+from dsearch.store.feedback import FEEDBACK, copy_feedback
 from dsearch.store.sqlite import journal, watermark
 from dsearch.store.sqlite.watermark import read_watermark
 
@@ -372,18 +370,18 @@ def test_acknowledged_events_survive_a_kill(tmp_path: Path) -> None:
 def test_an_event_whose_page_is_gone_is_damage(tmp_path: Path) -> None:
     """Its count is right, and what it is about is not there any more."""
     connection = sqlite3.connect(tmp_path / "feedback.db")
-    connection.executescript(rows.TABLES)
-    rows.insert_impression(connection, PAGE)
-    rows.insert_event(connection, click())
+    connection.executescript(feedback.TABLES)
+    feedback.insert_impression(connection, PAGE)
+    feedback.insert_event(connection, click())
     connection.execute("INSERT INTO contributor VALUES ('site', 1)")
-    rows.require_complete(connection)
+    feedback.require_complete(connection)
     connection.execute("DELETE FROM impression")
     with pytest.raises(CorruptData, match="holds 1 event where 1 were written, 1 of them without their page"):
-        rows.require_complete(connection)
-    rows.insert_impression(connection, PAGE)
+        feedback.require_complete(connection)
+    feedback.insert_impression(connection, PAGE)
     connection.execute("UPDATE contributor SET events = 2")
     with pytest.raises(CorruptData, match="holds 1 event where 2 were written, 0 of them without their page"):
-        rows.require_complete(connection)
-    assert rows.count_again(connection) == 0
-    rows.require_complete(connection)
+        feedback.require_complete(connection)
+    assert feedback.count_again(connection) == 0
+    feedback.require_complete(connection)
     connection.close()

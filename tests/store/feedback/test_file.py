@@ -11,7 +11,7 @@ from support.store.feedback_rows import PAGE, click
 
 from dsearch.errors import CorruptData, Unavailable
 from dsearch.store import FeedbackStore, Store
-from dsearch.store.feedback.rows import FEEDBACK
+from dsearch.store.feedback import FEEDBACK
 from dsearch.store.sqlite import journal as module
 from dsearch.store.sqlite.journal import Journal
 from dsearch.store.sqlite.watermark import read_watermark

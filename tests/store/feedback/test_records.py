@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dsearch.store.feedback.records import Event, Impression, digest_of
+from dsearch.store.feedback import Event, Impression, digest_of
 
 PAGE = Impression(
     query_id="q1",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dsearch.errors import InvalidRequest
-from dsearch.store import Store, parse_filter
-from dsearch.store.filters import field_names
-from dsearch.store.filters.field_names import compared_fields, meant_among, names_of, refuse_misspelt
+from dsearch.store import Store, filters, parse_filter
+from dsearch.store.filters import compared_fields, meant_among, names_of
+from dsearch.store.reader import refuse_misspelt
 from dsearch.types import Document
 
 METADATA: list[dict[str, Any]] = [
@@ -49,12 +49,12 @@ def test_a_near_name_is_suggested_and_no_other(monkeypatch: pytest.MonkeyPatch) 
     assert meant_among("at.yeer", DOCUMENTS) == " (did you mean at.year?)"
     assert meant_among("price", DOCUMENTS) == ""
     assert meant_among("colour", DOCUMENTS) == ""
-    monkeypatch.setattr(field_names, "SAMPLE", 1)
+    monkeypatch.setattr(filters, "SAMPLE", 1)
     assert meant_among("tagz", DOCUMENTS) == ""  # only the first are looked at
 
 
 def test_a_name_is_looked_for_in_the_first_documents_of_a_collection(store: Store) -> None:
-    last = field_names.SAMPLE - 1
+    last = filters.SAMPLE - 1
     store.upsert(
         [Document(f"a{n:04}", "text", "", {"price": n} if n == last else {}) for n in range(last + 1)]
     )
@@ -72,7 +72,7 @@ def test_a_field_of_any_name_is_looked_up_as_it_is(store: Store, name: str) -> N
         refuse_misspelt(store, [(name,)], "filter")
     store.upsert([Document("z", "text", "", {name: 1})])
     # Beyond the sample, so that only the filter finds it.
-    store.upsert([Document(f"b{n:03}", "text", "", {f"{name}s": n}) for n in range(field_names.SAMPLE)])
+    store.upsert([Document(f"b{n:03}", "text", "", {f"{name}s": n}) for n in range(filters.SAMPLE)])
     refuse_misspelt(store, [(name,)], "filter")
 
 

@@ -13,8 +13,7 @@ from support.store.matching import matching_rows
 
 from dsearch.errors import InvalidRequest
 from dsearch.results import FacetValue
-from dsearch.store import DocumentCounts, Store, parse_filter
-from dsearch.store.filters import matching
+from dsearch.store import DocumentCounts, Store, filters, parse_filter
 from dsearch.types import Document
 
 # ---- an evaluator written from the table in filters.py, over JSON as given
@@ -300,7 +299,7 @@ def test_what_a_filter_matches_is_remembered_and_only_new_rows_are_looked_at(lib
     with pytest.raises(ValueError, match="read-only"):
         rows[0] = 7
     queries: list[str] = []
-    find = matching._rows
+    find = filters._rows
     monkeypatch.setattr(matching, "_rows", lambda c, query, p: queries.append(query) or find(c, query, p))
     assert library.rows_matching_ever(ask).tolist() == rows.tolist()
     assert queries == []

@@ -8,11 +8,8 @@ import pytest
 from support.guarded import guarded
 from support.store.matching import matching_rows
 
-from dsearch.store import Store
-from dsearch.store.filters import matching
-from dsearch.store.filters.field_names import compared_fields, meant_among, names_of
-from dsearch.store.filters.matching import RowMatches
-from dsearch.store.filters.parse import parse_filter
+from dsearch.store import Store, filters
+from dsearch.store.filters import RowMatches, compared_fields, meant_among, names_of, parse_filter
 from dsearch.types import Document
 
 checked = guarded(RowMatches, "_rows_of")
@@ -82,14 +79,14 @@ def test_an_empty_collection_has_no_matches_and_later_ones_are_found(store: Stor
 
 
 def test_a_reader_of_an_older_state_gets_no_row_of_a_newer_one(filled: Store, embed: Any) -> None:
-    equal, matches = parse_filter({"y": {"eq": 1}}), matching.RowMatches()
+    equal, matches = parse_filter({"y": {"eq": 1}}), filters.RowMatches()
     with filled._readers.reading() as older:
-        before = matching.live_rows(older, equal)  # its state is that of now
+        before = filters.live_rows(older, equal)  # its state is that of now
         filled.upsert([Document("new", "new", metadata={"y": 1})], embed("new"))
         with filled._readers.reading() as newer:
             after = matches.rows(newer, equal).tolist()
         assert ids(filled, matches.rows(older, equal)) == "a b e waiting gone"
-        assert matching.live_rows(older, equal) == before
+        assert filters.live_rows(older, equal) == before
         with filled._readers.reading() as newer:  # what is kept is still that of the newer state
             assert matches.rows(newer, equal).tolist() == after
     assert len(after) == 6

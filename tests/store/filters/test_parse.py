@@ -8,7 +8,7 @@ import pytest
 
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import MAX_FIELD_CHARACTERS
-from dsearch.store.filters.parse import (
+from dsearch.store.filters import (
     MAX_CONDITIONS,
     MAX_DEPTH,
     MAX_OPERAND_CHARACTERS,
@@ -25,7 +25,7 @@ from dsearch.store.filters.parse import (
     parse_filter,
     value_at,
 )
-from dsearch.store.metadata import MAX_METADATA_DEPTH
+from dsearch.store.validate import MAX_METADATA_DEPTH
 from dsearch.types import ROOT_KEYS
 
 TREES: list[tuple[dict[str, Any], Filter]] = [

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dsearch.store.filters.parse import parse_filter
-from dsearch.store.filters.sql import compile_filter, json_path
+from dsearch.store.filters import compile_filter, json_path, parse_filter
 
 VALUES: list[Any] = [1, 1.0, 2, "1", "a", "b", True, False, None, [], [1, "a"], [[1]], {"x": 1}, -0.5]
 

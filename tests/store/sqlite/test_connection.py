@@ -11,7 +11,7 @@ from support.guarded import guarded
 
 from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, Unavailable
 from dsearch.store import Store
-from dsearch.store.feedback.rows import FEEDBACK
+from dsearch.store.feedback import FEEDBACK
 from dsearch.store.sqlite.connection import (
     ReaderPool,
     connect,

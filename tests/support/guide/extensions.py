@@ -76,7 +76,7 @@ EXTENSIONS: dict[str, list[Edit]] = {
     ],
     "filter operator": [
         Edit(
-            "store/filters/parse.py",
+            "store/filters.py",
             '"lte": ComparisonOperator(operator.le, "{value} <= {operand}"),',
             '    "starts": ComparisonOperator('
             'str.startswith, "instr({value}, {operand}) = 1", texts_only=True),\n',

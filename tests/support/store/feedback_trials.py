@@ -22,7 +22,7 @@ from support.store.store_trials import HERE, flip
 
 from dsearch.errors import CorruptData
 from dsearch.store import FeedbackStore, Store
-from dsearch.store.feedback import store as feedback_store
+from dsearch.store import feedback as feedback_store
 from dsearch.store.sqlite import journal
 from dsearch.types import Document
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from dsearch.store import parse_filter
-from dsearch.store.filters.sql import compile_filter
+from dsearch.store.filters import compile_filter
 from dsearch.store.reader import Reader
 
 

@@ -1,4 +1,4 @@
-r"""Parse filters: conditions on metadata as JSON, checked once and converted to a small typed tree.
+r"""Filters: conditions on metadata as JSON, checked once and converted to a small typed tree, then to SQL.
 
     {"year": {"gte": 1990, "lt": 2000}, "or": [{"tags": {"in": ["x", "y"]}}, {"not": {"lang": {"eq": "en"}}}]}
 
@@ -16,21 +16,34 @@ Types matter: 1 is not "1", true is not 1, null is not an absent field; 1 and 1.
 meets a condition if any element does (nested lists and objects are ignored). `author.name` is the key `name`
 of the object `author`; a backslash escapes the next character, so `dc\.title` is one key, and `\or` a field
 named "or". A NUL in a stored string ends it.
+
+As SQL over the JSON in column `metadata` a filter is a condition that is 0 or 1, never NULL. The SQL text
+contains no part of a filter: paths and operands are bound. Numbers are bound as JSON, so that SQLite parses
+those of filters and documents alike.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
+from jaxtyping import Int64
+
+from dsearch.declared import suggestion
 from dsearch.errors import InvalidRequest, amount
 from dsearch.search_options import MAX_FIELD_CHARACTERS
-from dsearch.store.metadata import MAX_METADATA_DEPTH
-from dsearch.types import ROOT_KEYS
+from dsearch.store.sqlite.digest import canonical_json
+from dsearch.store.sqlite.schema import read_state
+from dsearch.store.validate import MAX_METADATA_DEPTH
+from dsearch.types import ROOT_KEYS, Document
 
 MAX_DEPTH = 16
 MAX_CONDITIONS = 256
@@ -302,3 +315,176 @@ def _excerpt(value: object) -> str:
 
 def _refused(where: str, value: str, allowed: str) -> InvalidRequest:
     return InvalidRequest(f"{where}: {value}; {allowed}")
+
+
+SAMPLE = 200  # documents whose fields a suggestion is looked up in
+
+
+def compared_fields(tree: Filter) -> Iterator[Keys]:
+    """Fields whose values a filter compares; those of negations match documents without the field."""
+    match tree:
+        case Equals(keys) | Compares(keys):
+            yield keys
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from compared_fields(part)
+        case _:
+            return
+
+
+def names_of(documents: Iterable[Document]) -> list[str]:
+    """Fields of the documents' metadata as dotted paths, sorted."""
+    names: set[str] = set()
+    for document in documents:
+        names.update(_paths(document.metadata))
+    return sorted(names)
+
+
+def meant_among(field: str, documents: Sequence[Document]) -> str:
+    """Suggest a field of the documents for one that none of them has, in brackets; empty if none is near."""
+    names = names_of(documents[:SAMPLE])
+    return "" if field in names else suggestion(field, names)
+
+
+def _paths(metadata: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for name, value in metadata.items():
+        yield before + name
+        if isinstance(value, Mapping):
+            yield from _paths(cast("Mapping[str, Any]", value), f"{before}{name}.")
+
+
+def compile_filter(tree: Filter) -> tuple[str, list[str]]:
+    """Return the condition for a WHERE clause over table `document`, and its parameters from ?1 on."""
+    parameters: list[str] = []
+    return _condition(tree, parameters), parameters
+
+
+def condition_of(tree: Filter | None) -> tuple[str, list[str]]:
+    """As `compile_filter`; TRUE without a filter."""
+    return ("TRUE", []) if tree is None else compile_filter(tree)
+
+
+def json_path(keys: Keys) -> str:
+    """Return SQLite's path to these keys, which have neither quotes nor backslashes."""
+    return "$" + "".join(f'."{key}"' for key in keys)
+
+
+def _condition(tree: Filter, parameters: list[str]) -> str:
+    match tree:
+        case AllOf(parts):
+            return "(" + " AND ".join(_condition(part, parameters) for part in parts) + ")"
+        case AnyOf(parts):
+            return "(" + " OR ".join(_condition(part, parameters) for part in parts) + ")"
+        case Negation(part):
+            return f"(NOT {_condition(part, parameters)})"
+        case Exists(keys):
+            return f"(json_type(metadata, {_bind(json_path(keys), parameters)}) IS NOT NULL)"
+        case Equals(keys, operands):
+            return _any_element(keys, _equalities(operands, parameters), parameters)
+        case Compares(keys, order, operand):
+            if isinstance(operand, str):
+                return _any_element(
+                    keys, [("'text'", _ordered(order, _bind(operand, parameters)))], parameters
+                )
+            number = f"json_extract({_bind(canonical_json(operand), parameters)}, '$')"
+            return _any_element(keys, [("'integer', 'real'", _ordered(order, number))], parameters)
+
+
+def _ordered(order: str, operand: str) -> str:
+    """Test of a value that `_of_type` fills in: {value} stays, the operand is bound already."""
+    return COMPARISONS[order].sql.format(value="{value}", operand=operand)
+
+
+def _equalities(operands: tuple[Scalar, ...], parameters: list[str]) -> list[tuple[str, str]]:
+    """Yield for each JSON type of the operands its names in SQLite and the test of a value."""
+    tests: list[tuple[str, str]] = []
+    texts = [operand for operand in operands if isinstance(operand, str)]
+    numbers = [o for o in operands if isinstance(o, int | float) and not isinstance(o, bool)]
+    if texts:
+        # SQLite ends a string at a NUL, in documents too, so an operand with one never matches.
+        whole = [text for text in texts if "\0" not in text]
+        tests.append(("'text'", _member(whole, parameters)))
+    if numbers:
+        tests.append(("'integer', 'real'", _member(numbers, parameters)))
+    for literal, name in ((True, "'true'"), (False, "'false'"), (None, "'null'")):
+        if any(operand is literal for operand in operands):
+            tests.append((name, "1"))
+    return tests
+
+
+def _member(operands: list[str] | list[int | float], parameters: list[str]) -> str:
+    return f"{{value}} IN (SELECT value FROM json_each({_bind(canonical_json(operands), parameters)}))"
+
+
+def _any_element(keys: Keys, tests: list[tuple[str, str]], parameters: list[str]) -> str:
+    """SQL condition: the value at `keys`, or an element of the list there, passes the test of its type."""
+    if not tests:
+        return "0"
+    path = _bind(json_path(keys), parameters)
+    alone = _of_type(tests, f"json_extract(metadata, {path})")
+    element = f"CASE type {_of_type(tests, 'atom')} ELSE 0 END"
+    inside = f"EXISTS (SELECT 1 FROM json_each(metadata, {path}) WHERE {element})"
+    return f"(CASE json_type(metadata, {path}) {alone} WHEN 'array' THEN {inside} ELSE 0 END)"
+
+
+def _of_type(tests: list[tuple[str, str]], value: str) -> str:
+    return " ".join(
+        f"WHEN {kind} THEN {test.format(value=value)}" for kinds, test in tests for kind in kinds.split(", ")
+    )
+
+
+def _bind(value: str, parameters: list[str]) -> str:
+    parameters.append(value)
+    return f"?{len(parameters)}"
+
+
+_RECENT = 8  # filters; 8 MB each in a collection of a million documents
+
+# NOT INDEXED: read in the order of rows, not of ids.
+LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
+
+
+class RowMatches:
+    """Cache of the rows that the last few filters match, deleted ones included.
+
+    A row is one version of a document and never changes, so cached results stay valid: after a write only the
+    new rows are evaluated.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows_of: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
+
+    def rows(
+        self, connection: sqlite3.Connection, tree: Filter, after: int = 0
+    ) -> Int64[np.ndarray, " rows"]:
+        """Return all matching rows above `after`, ascending; the array is shared and read-only."""
+        last = read_state(connection).last_row
+        key = f"{after} {tree!r}"  # by repr: 1 and True are equal in Python
+        with self._lock:
+            looked_at, rows = self._rows_of.get(key, (after, np.empty(0, np.int64)))
+        if looked_at < last:
+            condition, parameters = compile_filter(tree)
+            query = (
+                f"SELECT row FROM document NOT INDEXED WHERE row > {looked_at} AND {condition} ORDER BY row"
+            )
+            rows = np.concatenate([rows, _rows(connection, query, parameters)])
+            rows.setflags(write=False)
+        with self._lock:
+            if looked_at <= last:
+                self._rows_of[key] = last, rows
+            self._rows_of.move_to_end(key)
+            while len(self._rows_of) > _RECENT:
+                self._rows_of.popitem(last=False)
+        return rows[: np.searchsorted(rows, last, "right")]
+
+
+def _rows(connection: sqlite3.Connection, query: str, parameters: list[str]) -> Int64[np.ndarray, " rows"]:
+    return np.fromiter((row for (row,) in connection.execute(query, parameters)), dtype=np.int64)
+
+
+def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:
+    """All live rows that match, ascending."""
+    condition, parameters = compile_filter(tree)
+    records = connection.execute(f"SELECT row {LIVE} AND {condition} ORDER BY row", parameters)
+    return [row for (row,) in records]

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest
-from dsearch.store.documents.validate import finite_float32
 from dsearch.store.records import Passages
 from dsearch.store.sqlite.connection import insert_rows
 from dsearch.store.sqlite.digest import passages_digest, passages_fact
 from dsearch.store.sqlite.journal import Operation
+from dsearch.store.validate import finite_float32
 
 Packed = tuple[bytes, bytes]
 """Spans as little-endian int32 pairs, embeddings as little-endian float32."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, ModelNotFound, NotFound
-from dsearch.store.documents import passages
+from dsearch.store import passages
 from dsearch.store.records import GenerationRecord, ModelRecord
 from dsearch.store.sqlite.digest import (
     canonical_json,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
-from dsearch.store.documents import passages
+from dsearch.store import passages
 from dsearch.store.records import MemoryRow
 from dsearch.store.sqlite.connection import insert_rows
 from dsearch.store.sqlite.digest import canonical_json, judged_digest, judged_fact, record_fact

@@ -1,1 +1,0 @@
-"""Documents: reading, writing, validation, registry."""

@@ -1,1 +1,0 @@
-"""Feedback events and the pages they refer to."""

@@ -1,1 +1,0 @@
-"""Filters: syntax and SQL."""
