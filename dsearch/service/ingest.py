@@ -105,7 +105,10 @@ class StreamCounts:
     def _add(self, number: int, line: bytes, documents: CheckedDocuments) -> None:
         document = DocumentGiven.model_validate(strict_json.parse(line)).document()
         if document.id in self._lines:
-            raise _twice(document.id, self._lines[document.id])
+            raise InvalidDocument(
+                f"id {document.id[:80]!r} stands on line {self._lines[document.id]} too, which came first; "
+                "send each id once"
+            )
         documents.add(document)
         self._lines[document.id] = number
 
@@ -119,10 +122,6 @@ class StreamCounts:
         else:
             code, detail = error.code, without_home(str(error))
         self.problems.append(RefusedDocument(line, code, f"{where}{detail}"))
-
-
-def _twice(id: str, line: int) -> InvalidDocument:
-    return InvalidDocument(f"id {id[:80]!r} stands on line {line} too, which came first; send each id once")
 
 
 async def blocks(parts: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:

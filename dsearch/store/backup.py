@@ -56,7 +56,11 @@ def backup(readers: ReaderPool, path: Path, add_files: AddFiles | None) -> Backu
 
 
 def restore(path: Path, copy: Path) -> None:
-    """Restore the backup in folder `copy` to the new collection folder `path`; see `Store.restore`."""
+    """Restore the backup in folder `copy`, with all its files, to the new collection folder `path`.
+
+    Every digest is verified first (CorruptData). The collection keeps its name, so `path` should have it too.
+    Generations without files in the backup must be rebuilt. Raises CollectionNotFound, CollectionExists.
+    """
     if not (copy / FILE_NAME).is_file():
         raise CollectionNotFound(f"no backup in {copy}; give the folder that a backup was written to")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

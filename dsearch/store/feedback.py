@@ -614,18 +614,13 @@ class FeedbackStore:
     def loss(self) -> str | None:
         """Damage that opening the file reveals, in words; None if there is none.
 
-        `damage` reads every row.
+        `problem` reads every row.
         """
         try:
             with self.reading():
                 return None
         except (CorruptData, UnsupportedFormat) as error:
             return str(error)
-
-    def damage(self) -> tuple[str, ...]:
-        """The problem in words; empty when there is none."""
-        problem = self.problem()
-        return () if problem is None else (str(problem),)
 
     def problem(self) -> CorruptData | UnsupportedFormat | None:
         """First damage that a full read reveals."""

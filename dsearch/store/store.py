@@ -114,14 +114,21 @@ class Store(Reader):
         readers = ReaderPool(path)
         try:
             with readers.reading() as connection:
-                meta = _read_meta(connection, path)
+                try:
+                    meta = read_meta(connection)
+                except (KeyError, ValueError) as error:
+                    raise CorruptData(
+                        f"{path}: the collection's identity cannot be read ({error!r}); restore a backup"
+                    ) from None
             journal = None
             if not readonly:
                 require_local_disk(path)
                 journal = Journal(path)
                 journal.open(accept_loss=accept_loss)
             elif not accept_loss:
-                _check_watermark(readers, path)
+                marks = read_watermark(path)
+                with readers.reading() as connection:
+                    check_reading(connection, path, before=marks)
         except BaseException:
             readers.close()
             raise
@@ -349,16 +356,6 @@ class Store(Reader):
         """
         return backup.backup(self._readers, path, add_files)
 
-    @staticmethod
-    def restore(path: Path, copy: Path) -> None:
-        """Restore the backup in `copy`, with all its files, to the new folder `path`.
-
-        Every digest is verified first (CorruptData). The collection keeps its name, so `path` should have it
-        too. Generations without files in the backup must be rebuilt. Raises CollectionNotFound,
-        CollectionExists.
-        """
-        backup.restore(path, copy)
-
     # ---- closing
 
     def stop_writing(self) -> None:
@@ -562,18 +559,3 @@ def merge_patch(target: Any, patch: Any, depth: int = MAX_METADATA_DEPTH + 1) ->
         else:
             merged[key] = merge_patch(merged.get(key), value, depth - 1)
     return merged
-
-
-def _read_meta(connection: sqlite3.Connection, path: Path) -> CollectionMeta:
-    try:
-        return read_meta(connection)
-    except (KeyError, ValueError) as error:
-        raise CorruptData(
-            f"{path}: the collection's identity cannot be read ({error!r}); restore a backup"
-        ) from None
-
-
-def _check_watermark(readers: ReaderPool, path: Path) -> None:
-    before = read_watermark(path)
-    with readers.reading() as connection:
-        check_reading(connection, path, before=before)

@@ -54,7 +54,9 @@ def verify(connection: sqlite3.Connection) -> VerifyReport:
     """Check a collection within one read transaction; damage is reported, not raised."""
     audit = _Audit(connection)
     state = _state(audit)
-    _structure(audit)
+    for (finding,) in audit.rows("PRAGMA integrity_check(20)", "SQLite's structure"):
+        if finding != "ok":
+            audit.note(f"SQLite's structure: {finding}")
     _documents(audit)
     _embeddings(audit)
     _passages(audit)
@@ -78,12 +80,6 @@ def _state(audit: _Audit) -> State | None:
     except Exception as error:  # any error of a damaged table is a finding
         audit.note(f"the collection's own record cannot be read ({error})")
         return None
-
-
-def _structure(audit: _Audit) -> None:
-    for (finding,) in audit.rows("PRAGMA integrity_check(20)", "SQLite's structure"):
-        if finding != "ok":
-            audit.note(f"SQLite's structure: {finding}")
 
 
 def _documents(audit: _Audit) -> None:

@@ -137,7 +137,7 @@ def test_a_missing_collection_names_those_there_are_and_how_to_make_it(
     make = "Make one with: PUT /v1/collections/none"
     with pytest.raises(CollectionNotFound, match=f"^no collection 'none'; there is none yet. {make}$"):
         catalogue.describe("none")
-    monkeypatch.setattr(catalogue, "names", lambda: [f"c{number:02}" for number in range(21)])
+    monkeypatch.setattr(catalogue.engine, "names", lambda: [f"c{number:02}" for number in range(21)])
     with pytest.raises(CollectionNotFound) as refused:
         catalogue.drop("none")
     assert "there are: c00, c01," in str(refused.value)

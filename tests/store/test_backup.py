@@ -28,7 +28,7 @@ def test_a_backup_is_a_collection_of_one_moment(store, tmp_path, embed):
     assert (report.sequence, report.documents) == (3, 1)
     assert report.size_bytes == sum(p.stat().st_size for p in (tmp_path / "backups" / "monday").iterdir())
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["monday"]
-    Store.restore(tmp_path / "home2" / "papers", tmp_path / "backups" / "monday")
+    backup.restore(tmp_path / "home2" / "papers", tmp_path / "backups" / "monday")
     with Store.open(tmp_path / "home2" / "papers") as restored:
         assert restored.verify().ok
         assert (restored.sequence, restored.name, restored.encoder) == (3, "papers", {"name": "test"})
@@ -130,7 +130,7 @@ def test_other_files_come_along_and_a_failure_leaves_nothing(store, tmp_path):
         store.backup(tmp_path / "b", fail)
     assert not [path for path in tmp_path.iterdir() if path.name != "home"]
     store.backup(tmp_path / "b", models)
-    Store.restore(tmp_path / "restored", tmp_path / "b")
+    backup.restore(tmp_path / "restored", tmp_path / "b")
     assert (tmp_path / "restored" / "models" / "v1" / "head").read_bytes() == b"weights"
 
 
@@ -140,9 +140,9 @@ def test_nothing_is_overwritten_and_what_is_no_backup_says_so(store, folder, tmp
         store.backup(tmp_path / "b")
     store.backup(tmp_path / "c")
     with pytest.raises(CollectionExists, match="stands already; restore to another name"):
-        Store.restore(folder, tmp_path / "c")
+        backup.restore(folder, tmp_path / "c")
     with pytest.raises(CollectionNotFound, match="no backup in"):
-        Store.restore(tmp_path / "d", tmp_path / "b")
+        backup.restore(tmp_path / "d", tmp_path / "b")
     assert not (tmp_path / "d").exists()
 
 
@@ -163,7 +163,7 @@ def test_a_damaged_backup_is_not_restored(store, tmp_path, damage):
     else:
         shutil.copy(tmp_path / "older" / "documents.db", database)
     with pytest.raises(CorruptData):
-        Store.restore(tmp_path / "new", tmp_path / "b")
+        backup.restore(tmp_path / "new", tmp_path / "b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "home", "older"]
 
 
@@ -185,10 +185,10 @@ def test_what_no_backup_has_is_not_followed(store, tmp_path, kind, place):
             )
         )
     with pytest.raises(CorruptData, match="strange is neither a file nor a folder, so not of a backup"):
-        Store.restore(tmp_path / "new", tmp_path / "b")
+        backup.restore(tmp_path / "new", tmp_path / "b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "home", "secret"]
     strange.unlink()
-    Store.restore(tmp_path / "new", tmp_path / "b")
+    backup.restore(tmp_path / "new", tmp_path / "b")
     with Store.open(tmp_path / "new") as opened:
         assert opened.get("a").text == "text of a"
 
@@ -197,7 +197,7 @@ def test_a_copied_folder_with_its_log_is_a_backup_too(store, folder, tmp_path):
     store.upsert([Document("a", "a")])
     shutil.copytree(folder, tmp_path / "copied")
     assert (tmp_path / "copied" / "documents.db-wal").stat().st_size > 0
-    Store.restore(tmp_path / "restored", tmp_path / "copied")
+    backup.restore(tmp_path / "restored", tmp_path / "copied")
     with Store.open(tmp_path / "restored") as restored:
         assert restored.get("a").text == "a"
 
@@ -232,7 +232,7 @@ def test_a_restored_collection_is_synced_before_it_takes_its_name(store, tmp_pat
     synced: list[tuple[str, bool]] = []
     target = tmp_path / "restored"
     monkeypatch.setattr(backup, "sync_all", lambda folder: synced.append((folder.name[:7], target.exists())))
-    Store.restore(target, tmp_path / "copy")
+    backup.restore(target, tmp_path / "copy")
     assert synced == [(".aside-", False)]
     assert target.is_dir()
 

@@ -29,6 +29,7 @@ from dsearch.errors import CorruptData, DsearchError, InsufficientStorage
 from dsearch.index import Manifest
 from dsearch.index.durable import FULL
 from dsearch.store import GenerationRecord, ModelRecord, Store
+from dsearch.store.backup import restore as restore_backup
 from dsearch.store.feedback import copy_feedback
 from dsearch.types import Document
 
@@ -104,7 +105,7 @@ def restore(path: Path, backup: Path) -> None:
     if backup.is_dir():
         _, models = registered_in(backup)
         _refuse_damaged(backup, models, "nothing was restored: use another backup")
-    Store.restore(path, backup)
+    restore_backup(path, backup)
 
 
 def registered_in(folder: Path) -> tuple[GenerationRecord | None, list[ModelRecord]]:

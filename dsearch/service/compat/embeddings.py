@@ -160,7 +160,8 @@ async def create_embeddings(body: EmbeddingsRequest, service: TheService) -> Res
     if model.side and body.input_type not in (None, model.side):
         raise InvalidRequest(f"input_type={body.input_type!r} and model={repr_of(body.model)}; leave one out")
     side: Role = model.side or body.input_type or "document"
-    inputs = _inputs(body.input)
+    given: Any = body.input  # one or many, texts or tokens
+    inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
     characters = sum(len(item) for item in inputs)
     work = partial(_embed, service.catalogue, model, inputs, side, body.dimensions)
     embedded = await service.encoding.run(work, characters=characters)
@@ -171,11 +172,6 @@ async def create_embeddings(body: EmbeddingsRequest, service: TheService) -> Res
     ]
     answered_by = str(NamedModel(model.collection, embedded.model, side))
     return json_answer({"object": "list", "data": data, "model": answered_by, "usage": usage})
-
-
-def _inputs(value: Any) -> list[str | list[int]]:
-    """One or many, texts or tokens, as a list."""
-    return [value] if isinstance(value, str) or isinstance(value[0], int) else list(value)
 
 
 def _embed(

@@ -290,7 +290,15 @@ class Tasks:
             if event.stage == latest["stage"] and now - latest["at"] < _REPORT_EVERY_S and not last:
                 return
             latest["stage"], latest["at"] = event.stage, now
-            self.store.append_event(task, "progress", _progress(event))
+            left_s = event.seconds_left
+            progress = {
+                "stage": event.stage,
+                "done": event.done,
+                "total": event.total,
+                "elapsed_s": round(event.elapsed_s, 2),
+                "eta_s": None if left_s is None else round(left_s, 2),
+            }
+            self.store.append_event(task, "progress", progress)
 
         return report
 
@@ -310,17 +318,6 @@ class Tasks:
             f"same request to POST /v1/collections/{task.collection}/{route}"
         )
         self.store.end(task, "interrupted", problem={"code": "interrupted", "detail": detail})
-
-
-def _progress(progress: Progress) -> dict[str, Any]:
-    left_s = progress.seconds_left
-    return {
-        "stage": progress.stage,
-        "done": progress.done,
-        "total": progress.total,
-        "elapsed_s": round(progress.elapsed_s, 2),
-        "eta_s": None if left_s is None else round(left_s, 2),
-    }
 
 
 def _memory_of_the_machine() -> int | None:
@@ -397,8 +394,8 @@ class TaskWork:
         """
         kinds = {
             "files": self._files,
-            "train": self._train,
-            "tune": self._tune,
+            "train": partial(self._learned, compute=train_job),
+            "tune": partial(self._learned, compute=tune_job),
             "save": self._save,
             "evaluate": self._evaluate,
             "refresh": self._refresh,
@@ -418,12 +415,6 @@ class TaskWork:
         finally:
             self._stored(job.collection)
         return public_report(stored)
-
-    def _train(self, job: Job) -> dict[str, Any]:
-        return self._learned(job, train_job)
-
-    def _tune(self, job: Job) -> dict[str, Any]:
-        return self._learned(job, tune_job)
 
     def _save(self, job: Job) -> dict[str, Any]:
         if "version" not in job.request:

@@ -28,7 +28,7 @@ def test_an_agent_writes_only_where_it_is_said(monkeypatch: pytest.MonkeyPatch, 
         yield "engine", settings
 
     monkeypatch.setattr(command, "opened_engine", opened)
-    monkeypatch.setattr(stdio, "run_stdio", lambda engine, **options: given.append((engine, options)))
+    monkeypatch.setattr(transports, "run_stdio", lambda engine, **options: given.append((engine, options)))
     command.mcp(write=write, encoder="e", device="cuda", backend="torch", threads=3)
     own = {"encoder": "e", "device": "cuda", "backend": "torch", "threads": 3}
     open_engine = given[1][1].pop("open_engine")  # of the tasks that a server left

@@ -29,7 +29,7 @@ def test_settings_arrive_and_nothing_goes_on_after_an_error(monkeypatch: pytest.
     def broken() -> None:
         raise BrokenPipeError("the agent is gone")
 
-    monkeypatch.setattr(stdio, "Service", _Service)
+    monkeypatch.setattr(transports, "Service", _Service)
     monkeypatch.setattr(mcp.server.stdio, "stdio_server", broken)
     given: dict[str, Any] = {"open_engine": "opener", "task_memory_bytes": 7, "device": "cuda"}
     engine: Any = "engine"

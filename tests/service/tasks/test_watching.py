@@ -74,7 +74,7 @@ def test_a_page_names_the_next_if_there_is_one(client: TestClient, service: Serv
 
 def test_of_progress_the_beginning_and_the_end_of_each_stage_are_told(service: Service) -> None:
     task = begun(service.tasks.store)
-    tell = service.tasks._teller(task)  # pyright: ignore[reportPrivateUsage]
+    tell = service.tasks._reporter(task)  # pyright: ignore[reportPrivateUsage]
     for stage in ("read", "train"):
         for done in range(1, 6):
             tell(Progress(stage, done, 5, 1.0))

@@ -163,7 +163,7 @@ def test_lost_events_are_missed_and_what_is_there_can_be_kept(tmp_path: Path) ->
     (before / "watermark-of-later").rename(before / "feedback.watermark")
     old = FeedbackStore(before)
     assert old.loss() is not None
-    assert old.damage() == (old.loss(),)
+    assert str(old.problem()) == old.loss()
     for act in (
         lambda: list(old.pages()),
         lambda: old.record([PAGE], [click("e3")]),
@@ -175,8 +175,8 @@ def test_lost_events_are_missed_and_what_is_there_can_be_kept(tmp_path: Path) ->
     assert old.loss() is None
     assert events_of(old) == ["e1"]
     old.record([PAGE], [click("e3")])
-    assert FeedbackStore(before).damage() == ()
-    assert store.damage() == ()
+    assert FeedbackStore(before).problem() is None
+    assert store.problem() is None
 
 
 @pytest.mark.parametrize("gone", ["feedback.db", "feedback.watermark"])
@@ -192,7 +192,7 @@ def test_a_file_that_is_gone_is_missed(tmp_path: Path, gone: str) -> None:
     store.clear(damaged=True)
     assert events_of(store) == (["e1"] if gone == "feedback.watermark" else [])
     store.record([PAGE], [click("e2")])
-    assert FeedbackStore(tmp_path).damage() == ()
+    assert FeedbackStore(tmp_path).problem() is None
 
 
 def test_clearing_all_accepts_what_is_lost(tmp_path: Path) -> None:
@@ -200,9 +200,9 @@ def test_clearing_all_accepts_what_is_lost(tmp_path: Path) -> None:
     store.record([PAGE], [click()])
     store.close()
     store = damaged(tmp_path, "UPDATE event SET digest = 'none'")
-    assert store.damage()
+    assert store.problem()
     assert store.clear() == 1
-    assert store.damage() == ()
+    assert store.problem() is None
 
 
 def test_rows_that_vanish_with_their_counts_are_missed(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_rows_that_vanish_with_their_counts_are_missed(tmp_path: Path) -> None:
     some: list[dict[str, Any]] = [{"client_id": "nobody"}, {"key": "nobody"}, {"before_s": -1.0}]
     for named in some:  # which is no acceptance
         assert store.clear(**named) == 0
-        assert store.damage(), named
+        assert store.problem(), named
     store.clear(damaged=True)
     assert events_of(store) == ["e1"]
 
@@ -226,12 +226,12 @@ def test_a_file_without_a_watermark_gets_one(tmp_path: Path) -> None:
     make_format_1(tmp_path)
     store = FeedbackStore(tmp_path)
     assert events_of(store) == ["e9-0", "e9-1", "e9-2"]
-    assert store.damage() == ()
+    assert store.problem() is None
     assert not (tmp_path / "feedback.watermark").exists()  # reading makes no file
     store.record([PAGE], [click()])
     assert read_watermark(tmp_path, FEEDBACK).newest.sequence == 1
     store.clear(key="key0")
-    assert FeedbackStore(tmp_path).damage() == ()
+    assert FeedbackStore(tmp_path).problem() is None
     assert events_of(FeedbackStore(tmp_path)) == ["e1", "e9-1", "e9-2"]
 
 
@@ -245,7 +245,7 @@ def test_a_copy_knows_what_was_lost(tmp_path: Path) -> None:
     store = FeedbackStore(now)
     store.record([PAGE], [click()])
     copy_feedback(now, whole)
-    assert FeedbackStore(whole).damage() == ()
+    assert FeedbackStore(whole).problem() is None
     store.record([PAGE], [click("e2")])
     assert events_of(FeedbackStore(whole)) == ["e1"]
     shutil.copy(now / "feedback.watermark", whole / "feedback.watermark")
@@ -270,7 +270,7 @@ def test_a_failed_mark_is_not_acknowledged_and_ends_writing(
         store.record([], [click("e3")])
     assert events_of(store) == ["e1", "e2"]  # an unacknowledged write may stay, whole
     FeedbackStore(tmp_path).record([], [click("e3")])
-    assert FeedbackStore(tmp_path).damage() == ()
+    assert FeedbackStore(tmp_path).problem() is None
 
 
 def test_a_full_disk_refuses_a_mark_and_the_next_write_makes_up_for_it(
@@ -288,7 +288,7 @@ def test_a_full_disk_refuses_a_mark_and_the_next_write_makes_up_for_it(
             store.record([], [click("e2")])
     assert store.record([], [click("e2")]).repeated == 1
     assert read_watermark(tmp_path, FEEDBACK).newest.sequence == 2  # what was acknowledged now is marked
-    assert store.damage() == ()
+    assert store.problem() is None
 
 
 @pytest.mark.crash

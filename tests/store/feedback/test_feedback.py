@@ -187,7 +187,7 @@ def test_two_processes_write_in_turn(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(events_of(one)) == 31
-    assert one.damage() == other.damage() == ()
+    assert one.problem() is other.problem() is None
 
 
 def test_clearing_names_events_by_all_that_is_given(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_what_a_filter_matches_is_remembered_and_only_new_rows_are_looked_at(lib
         rows[0] = 7
     queries: list[str] = []
     find = filters._rows
-    monkeypatch.setattr(matching, "_rows", lambda c, query, p: queries.append(query) or find(c, query, p))
+    monkeypatch.setattr(filters, "_rows", lambda c, query, p: queries.append(query) or find(c, query, p))
     assert library.rows_matching_ever(ask).tolist() == rows.tolist()
     assert queries == []
     last = library.rows_of(["t"])["t"]

@@ -93,7 +93,7 @@ def test_a_reader_of_an_older_state_gets_no_row_of_a_newer_one(filled: Store, em
 
 
 def test_only_the_last_filters_are_kept(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "_RECENT", 2)
+    monkeypatch.setattr(filters, "_RECENT", 2)
     for value in (1, 2, 1, 3):
         filled.rows_matching_ever({"y": {"eq": value}})
     assert len(filled._matches._rows_of) == 2

@@ -88,7 +88,7 @@ def kills(forks: Forks, scratch: Path, trials: int, *, old: bool = False) -> dic
         assert found in states[len(log) : len(log) + 2], points[place]
         write(store, 99)
         store.close()
-        assert FeedbackStore(copy).damage() == (), points[place]
+        assert FeedbackStore(copy).problem() is None, points[place]
         assert set(events_of(FeedbackStore(copy))) == found | set(ids(99)), points[place]
         shutil.rmtree(copy)
     return {"kills": len(places), "calls": len(points)}
@@ -154,7 +154,7 @@ def _check_faults(copy: Path, log: list[str], error: str, where: str, tally: Cou
             tally["refused for good"] += 1
     store = FeedbackStore(copy)
     assert store.loss() is None, where
-    assert store.damage() == (), where
+    assert store.problem() is None, where
     found = set(events_of(store))
     cleared = "ack cleared" in log
     for number in range(_BATCHES):
@@ -201,7 +201,7 @@ def flips_in_the_log(scratch: Path, trials: int, *, seed: int = 5) -> dict[str, 
             for _ in range(2):  # it goes on with what is there, once that was said
                 damaged.clear(damaged=True)
                 write(damaged, 99)
-            assert damaged.damage() == ()
+            assert damaged.problem() is None
         damaged.close()
         shutil.rmtree(copy)
     return {"flips": trials, "found": found}

@@ -459,7 +459,7 @@ def check(cut: Cut, home: Path) -> bool:
         texts = {document.id: document.text for document in store.list(limit=1000)}
         live = store.live_generation()
         feedback = FeedbackStore(folder)
-        assert feedback.damage() == ()
+        assert feedback.problem() is None
         clicks = frozenset(event.event_id for page in feedback.pages() for event in page.events)
         found = Shown(texts, live.number if live else 0, store.live_model(), clicks)
         assert found in allowed, f"after {cut.log[-1]}: {found}"
