@@ -105,7 +105,7 @@ class Metrics:
         self._of(self._seconds, route).observe(took_s)
 
     def batch(self, worker: str, waited_s: Sequence[float], took_s: float) -> None:
-        """See `Observer`."""
+        """Count the waiting time of each job of a batch, and the time that the batch took."""
         queue = self._of(self._stages, worker, "queue")
         for waited in waited_s:
             queue.observe(waited)
@@ -117,7 +117,7 @@ class Metrics:
         self._overloaded.inc()
 
     def rejected(self, worker: str, reason: str) -> None:
-        """See `Observer`."""
+        """Count a job that was refused ("overloaded") or dropped ("deadline", "client gone")."""
         self._rejections.labels(worker, reason).inc()
 
     def encoded(self, took_s: float) -> None:

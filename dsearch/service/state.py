@@ -25,7 +25,7 @@ from dsearch.errors import DsearchError, amount
 from dsearch.operations import Call
 from dsearch.service.admission import LONG_S, Admission, EventLoopLag, Refusal
 from dsearch.service.collections import Catalogue
-from dsearch.service.deadline import in_time
+from dsearch.service.deadline import InTime
 from dsearch.service.errors import NotReady
 from dsearch.service.feedback import Impressions
 from dsearch.service.metrics import Metrics, Reading
@@ -203,7 +203,7 @@ class Service:
         Raises:
             DeadlinePassed: the request's time is over.
         """
-        async with in_time("read"):
+        async with InTime("read"):
             return await run_in_threadpool(compute)
 
     async def finish(self, compute: Callable[[], T]) -> T:

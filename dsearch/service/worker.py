@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 from dsearch.errors import amount
 from dsearch.service import deadline
 from dsearch.service.errors import NotReady, Overloaded
+from dsearch.service.metrics import Metrics
 
 UNBOUNDED = 1 << 62
 _ALWAYS_WAITING = 8
@@ -69,18 +70,6 @@ class _Job:
     error: BaseException | None = None
 
 
-class WorkerObserver(Protocol):
-    """Observer of a worker's jobs; called in the worker's thread, or where a job is refused."""
-
-    def batch(self, worker: str, waited_s: Sequence[float], took_s: float) -> None:
-        """Receive the waiting time of each job of a batch, and the time that the batch took."""
-        ...
-
-    def rejected(self, worker: str, reason: str) -> None:
-        """Receive the reason why a job was refused ("overloaded") or dropped ("deadline", "client gone")."""
-        ...
-
-
 class Worker:
     """A thread with a bounded queue of jobs.
 
@@ -93,7 +82,7 @@ class Worker:
         finishes: True if a started job is finished and answered whatever its deadline: a write must not be
             answered with an error and be stored all the same.
         most_together: returns the maximum number of jobs of a batch now; None: that of their work.
-        observer: receives batches and refusals.
+        observer: counts batches and refusals; called in the worker's thread, or where a job is refused.
 
     Attributes:
         pace_s: seconds that a job took in the quickest of the last eight batches; 0 before the eighth. A slow
@@ -109,7 +98,7 @@ class Worker:
         waiting_s: float | None = None,
         finishes: bool = False,
         most_together: Callable[[], int] | None = None,
-        observer: WorkerObserver | None = None,
+        observer: Metrics | None = None,
     ):
         self.name = name
         self.waiting = waiting

@@ -17,19 +17,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
-from dsearch.store import passages
 from dsearch.store.records import MemoryRow
 from dsearch.store.sqlite.connection import insert_rows
 from dsearch.store.sqlite.digest import canonical_json, judged_digest, judged_fact, record_fact
 from dsearch.store.sqlite.journal import Operation
-from dsearch.store.sqlite.schema import FORMAT_WITH_JUDGED, JUDGED, PASSAGES, read_meta
+from dsearch.store.sqlite.schema import FORMAT_WITH_JUDGED, JUDGED, PASSAGES, has_table, read_meta
 
 _COLUMNS = "number, text, state, grades, source, key, digest, written"
-
-
-def has_table(connection: sqlite3.Connection) -> bool:
-    """True if rows were ever written."""
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'judged'").fetchone() is not None
 
 
 def insert(operation: Operation, queries: Sequence[MemoryRow], dimension: int) -> int:
@@ -62,7 +56,7 @@ def insert(operation: Operation, queries: Sequence[MemoryRow], dimension: int) -
 def drop_after(operation: Operation, sequence: int) -> int:
     """Delete the rows that later operations than `sequence` wrote; returns their number."""
     connection = operation.connection
-    if not has_table(connection):
+    if not has_table(connection, "judged"):
         return 0
     query = "SELECT number, written, digest FROM judged WHERE written > ?"
     dropped = connection.execute(query, (sequence,)).fetchall()
@@ -78,7 +72,7 @@ def drop_after(operation: Operation, sequence: int) -> int:
 
 def count_of(connection: sqlite3.Connection, source: str, key: str | None) -> tuple[int, int]:
     """Number of the rows of a source, only those of a key unless it is None; and the first operation."""
-    if not has_table(connection):
+    if not has_table(connection, "judged"):
         return 0, 0
     query = (
         "SELECT count(*), coalesce(min(written), 0) FROM judged WHERE source = ? AND (? IS NULL OR key = ?)"
@@ -88,7 +82,7 @@ def count_of(connection: sqlite3.Connection, source: str, key: str | None) -> tu
 
 def changed(connection: sqlite3.Connection) -> int:
     """Number of the last operation that wrote or dropped rows; 0 before the first."""
-    if not has_table(connection):
+    if not has_table(connection, "judged"):
         return 0
     (written,) = connection.execute("SELECT coalesce(max(written), 0) FROM judged").fetchone()
     return max(written, dropped_by(connection))
@@ -102,7 +96,7 @@ def dropped_by(connection: sqlite3.Connection) -> int:
 
 def read(connection: sqlite3.Connection, after: int = 0) -> list[MemoryRow]:
     """Rows that operations after `after` wrote, in their order; raises CorruptData."""
-    if not has_table(connection):
+    if not has_table(connection, "judged"):
         return []
     records = connection.execute(
         f"SELECT {_COLUMNS} FROM judged WHERE written > ? ORDER BY written, number", (after,)
@@ -131,10 +125,10 @@ def _digest(text: str, state: bytes, grades: str, source: str, key: str) -> byte
 def _raise_format(operation: Operation) -> None:
     """Make the table where there is none; older releases then refuse the collection."""
     connection = operation.connection
-    if has_table(connection):
+    if has_table(connection, "judged"):
         return
     before = read_meta(connection)
-    for statement in (*JUDGED, *(() if passages.has_table(connection) else (PASSAGES,))):
+    for statement in (*JUDGED, *(() if has_table(connection, "passages") else (PASSAGES,))):
         connection.execute(statement)
     connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (str(FORMAT_WITH_JUDGED),))
     connection.execute("INSERT OR IGNORE INTO meta VALUES ('passages', 'null')")

@@ -18,17 +18,13 @@ from dsearch.store.records import Passages
 from dsearch.store.sqlite.connection import insert_rows
 from dsearch.store.sqlite.digest import passages_digest, passages_fact
 from dsearch.store.sqlite.journal import Operation
+from dsearch.store.sqlite.schema import has_table
 from dsearch.store.validate import finite_float32
 
 Packed = tuple[bytes, bytes]
 """Spans as little-endian int32 pairs, embeddings as little-endian float32."""
 
 _CHUNK = 256  # documents fetched by one statement
-
-
-def has_table(connection: sqlite3.Connection) -> bool:
-    """True if the collection's format has passages."""
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'passages'").fetchone() is not None
 
 
 def pack(passages: Passages, dimension: int) -> Packed:
@@ -51,7 +47,7 @@ def insert(operation: Operation, passages: Iterable[tuple[int, Packed]]) -> None
     """Store the passages of rows whose embeddings are stored by the same operation."""
     written = operation.sequence
     values = [(row, written, passages_digest(*packed), *packed) for row, packed in passages]
-    if values and not has_table(operation.connection):
+    if values and not has_table(operation.connection, "passages"):
         raise Conflict(
             "this collection has format 1, which has no passages: index the sources into a new collection"
         )
@@ -61,7 +57,7 @@ def insert(operation: Operation, passages: Iterable[tuple[int, Packed]]) -> None
 
 def stored(connection: sqlite3.Connection, row: int) -> Packed | None:
     """Return the stored passages of a row; None for a document with one embedding."""
-    if not has_table(connection):
+    if not has_table(connection, "passages"):
         return None
     return connection.execute("SELECT spans, vectors FROM passages WHERE row = ?", (row,)).fetchone()
 
@@ -69,7 +65,7 @@ def stored(connection: sqlite3.Connection, row: int) -> Packed | None:
 def remove(operation: Operation, rows: Sequence[int]) -> None:
     """Remove the passages of rows that are purged."""
     connection = operation.connection
-    if not has_table(connection):
+    if not has_table(connection, "passages"):
         return
     for row in rows:
         for written, digest in connection.execute(
@@ -85,7 +81,10 @@ def read(connection: sqlite3.Connection, rows: Sequence[int], dimension: int) ->
     Raises CorruptData.
     """
     by_row: dict[int, Passages] = {}
-    if not has_table(connection) or connection.execute("SELECT 1 FROM passages LIMIT 1").fetchone() is None:
+    if (
+        not has_table(connection, "passages")
+        or connection.execute("SELECT 1 FROM passages LIMIT 1").fetchone() is None
+    ):
         return by_row
     for start in range(0, len(rows), _CHUNK):
         chunk = json.dumps([int(row) for row in rows[start : start + _CHUNK]])

@@ -83,10 +83,17 @@ Stored = TypeVar("Stored")
 
 
 class Reader:
-    """A collection open for reading; `Store` adds writing."""
+    """A collection open for reading; `Store` adds writing.
+
+    Attributes:
+        path: its folder.
+        name: its name.
+        dimension: length of an embedding.
+    """
 
     def __init__(self, path: Path, meta: CollectionMeta, readers: ReaderPool) -> None:
         self.path = path
+        self.name, self.dimension = meta.name, meta.dimension
         self._meta = meta
         self._readers = readers
         self._matches = RowMatches()
@@ -95,19 +102,9 @@ class Reader:
     # ---- properties
 
     @property
-    def name(self) -> str:
-        """The collection's name."""
-        return self._meta.name
-
-    @property
     def encoder(self) -> dict[str, Any]:
         """Identity of the encoder of the embeddings, as given to `create`."""
         return dict(self._meta.encoder)
-
-    @property
-    def dimension(self) -> int:
-        """Length of an embedding."""
-        return self._meta.dimension
 
     @property
     def cutting(self) -> dict[str, Any] | None:

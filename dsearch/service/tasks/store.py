@@ -61,13 +61,6 @@ _READ_TASK = f"SELECT {', '.join(TASK_COLUMNS)}, digest FROM tasks"
 _READ_EVENT = f"SELECT {', '.join(EVENT_COLUMNS)}, digest FROM events"
 
 
-def insert_event(operation: Operation, *columns: Any) -> None:
-    """Add an event: task, number, kind, data."""
-    digest = _digest(columns)
-    operation.connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (*columns, digest))
-    operation.add_fact(content_fact(b"event", digest))
-
-
 def delete_events(operation: Operation, where: str, *values: Any) -> None:
     """Remove events."""
     digests = operation.connection.execute(f"SELECT digest FROM events WHERE {where}", values).fetchall()
@@ -327,7 +320,10 @@ class TaskStore:
                 "SELECT max(number) FROM events WHERE task = ?", (task.number,)
             ).fetchone()[0]
             number = (last or 0) + 1
-            insert_event(operation, task.number, number, kind, json.dumps(data))
+            columns = task.number, number, kind, json.dumps(data)
+            digest = _digest(columns)
+            operation.connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (*columns, digest))
+            operation.add_fact(content_fact(b"event", digest))
             delete_events(operation, "task = ? AND number <= ?", task.number, number - KEPT_EVENTS)
             if kind == "progress":
                 update_task(operation, task.number, "progress = ?", json.dumps(data))

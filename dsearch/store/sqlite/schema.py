@@ -196,6 +196,12 @@ def create_tables(connection: sqlite3.Connection, meta: CollectionMeta, digest: 
     connection.execute("COMMIT")
 
 
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """True if the table is there: `passages` came with format 2, `judged` comes with its first row."""
+    query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+    return connection.execute(query, (name,)).fetchone() is not None
+
+
 def read_meta(connection: sqlite3.Connection) -> CollectionMeta:
     """Read the collection's identity; raises UnsupportedFormat, KeyError, ValueError or sqlite3 errors."""
     stored: dict[str, object] = dict(connection.execute("SELECT key, value FROM meta"))

@@ -104,7 +104,7 @@ def test_a_write_that_was_not_begun_says_so(app: FastAPI, client: TestClient, pa
 
 
 class Late:
-    """In place of `in_time`: every read takes too long."""
+    """In place of `InTime`: every read takes too long."""
 
     def __init__(self, work: str):
         self._work = work
@@ -121,7 +121,7 @@ def test_what_is_carried_out_is_answered_however_late(
 ) -> None:
     """Tasks that are taken on and cancelled, and collections that are made."""
     with monkeypatch.context() as patch:
-        patch.setattr(state, "in_time", Late)
+        patch.setattr(state, "InTime", Late)
         assert client.get(URL).status_code == 504
         taken = client.post(f"{URL}/evaluate", json=JUDGED)
         assert taken.status_code == 202
