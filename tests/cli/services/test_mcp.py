@@ -14,6 +14,7 @@ pytest.importorskip("mcp")
 from dsearch.cli.services import mcp as command
 from dsearch.cli.session import reopening
 from dsearch.config import load_settings
+from dsearch.service.mcp import transports
 
 
 @pytest.mark.parametrize("write", [False, True])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import CorruptData, DocumentNotFound, InvalidRequest, NotFound
-from dsearch.store import Store
+from dsearch.store import Store, reader
 from dsearch.types import Document
 
 IDS = ["notes/a_b", "notes/axb", "longer/notes/a_b", "50%off", "500off", "a!b1", "ab", "x/readme.md"]

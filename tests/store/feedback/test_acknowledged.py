@@ -37,5 +37,5 @@ def test_what_is_acknowledged_is_shown_and_a_repeat_counts_once(
     again = opened.record([], [click("e2")])
     assert (again.events, again.repeated) == (2 - len(shown), len(shown) - 1)
     assert [event.event_id for page in opened.pages() for event in page.events] == ["e1", "e2"]
-    assert opened.damage() == ()
+    assert opened.problem() is None
     opened.close()
