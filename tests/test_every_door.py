@@ -32,7 +32,7 @@ from dsearch.client.options import FindOptions
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError
 from dsearch.jobs import EvaluationJob, ExampleScores, JudgedQueries, SavingJob, TrainingJob, TuningJob
-from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.keys import ApiKeys
 from dsearch.service.mcp.tools import TOOLS, ToolCaller
 from dsearch.service.tasks.manager import TaskWork
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dsearch.errors import DimensionMismatch
-from dsearch.service.batching.attend import _context
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest, matrix
+from dsearch.service.searching import _context
 
 STAMP = {"generation": 3, "model": "v1", "sequence": 7}
 
