@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
 
-import faiss
 import pytest
 import torch
 from support.paths import SCRIPTS
@@ -77,37 +73,3 @@ def test_the_attention_benchmark_runs(tmp_path):
     results = json.loads((tmp_path / "attention.json").read_text())["results"]
     assert [line["name"] for line in results] == lines
     assert all(line["seconds"] > 0 for line in results)
-
-
-def test_the_gpu_benchmark_asks_the_libraries_that_are_installed_for_a_gpu(monkeypatch):
-    """Without one: stand-ins that have the calls of faiss-gpu and cuVS, over tensors of the CPU."""
-    monkeypatch.syspath_prepend(SCRIPTS / "bench")
-    gpu = importlib.import_module("gpu")
-    keys = torch.nn.functional.normalize(torch.randn(50, 8), dim=1)
-    queries = keys[:3] + 0.01
-
-    def nearest(queries, keys, k):
-        best = (queries.float() @ keys.float().T).topk(k, dim=1)
-        return best.values, best.indices
-
-    def knn_gpu(resources, queries, keys, k, metric):
-        assert (resources, metric) == ("resources", faiss.METRIC_INNER_PRODUCT)
-        return nearest(queries, keys, k)
-
-    brute_force = SimpleNamespace(
-        build=lambda keys, metric: (keys, metric),
-        search=lambda index, queries, k: nearest(queries, index[0], k),
-    )
-    monkeypatch.setattr(faiss, "StandardGpuResources", lambda: "resources", raising=False)
-    monkeypatch.setattr(faiss, "knn_gpu", knn_gpu, raising=False)
-    for name in ("cuvs", "cuvs.neighbors", "faiss.contrib.torch_utils"):
-        module = ModuleType(name)
-        module.__spec__ = ModuleSpec(name, None)
-        monkeypatch.setitem(sys.modules, name, module)
-    sys.modules["cuvs.neighbors"].brute_force = brute_force
-    found = gpu.searches_of_others(SimpleNamespace(device="cuda"))
-    assert list(found) == ["torch", "faiss", "cuvs"]
-    _, rows = nearest(queries, keys, 5)
-    for name in ("torch", "faiss", "cuvs"):
-        _, prepare = found[name]
-        assert torch.equal(prepare(keys)(queries, 5)[1][:, 0], rows[:, 0]), name

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -209,23 +209,3 @@ def test_engine_against_a_dict() -> None:
     EngineMachine.steps = 0
     while EngineMachine.steps < STEPS:
         run_state_machine_as_test(EngineMachine, settings=ROUND)
-
-
-def test_the_machine_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vacuity: deletions that searches do not see are found."""
-    from dsearch.engine.snapshot import Snapshot
-
-    monkeypatch.setattr(Snapshot, "without", lambda self, removed, sequence: replace(self, sequence=sequence))
-    some = settings(
-        max_examples=200,  # it ends at the first that fails
-        stateful_step_count=30,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        print_blob=False,
-        report_multiple_bugs=False,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-    with pytest.raises(AssertionError):
-        run_state_machine_as_test(EngineMachine, settings=some)

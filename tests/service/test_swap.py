@@ -124,18 +124,6 @@ def test_every_answer_is_that_of_the_state_it_names(client: TestClient, papers: 
         )
 
 
-def test_the_check_would_see_an_answer_of_another_model(client: TestClient, papers: Collection) -> None:
-    papers.add_model(other_head(1), {})
-    plain, other = (
-        [
-            [hit["score"] for hit in client.post("/v1/collections/papers/search", json=body).json()["hits"]]
-            for body in ({"query": text, "model": model} for text in TEXTS)
-        ]
-        for model in ("v0", "v1")
-    )
-    assert all(not np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(plain, other, strict=True))
-
-
 @pytest.mark.parametrize("route", ["search", "attend"])
 def test_a_canary_is_asked_by_name(client: TestClient, papers: Collection, route: str) -> None:
     papers.add_model(other_head(1), {})

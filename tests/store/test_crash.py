@@ -12,21 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.forked import Forks, lines_of
+from support.forked import Forks
 from support.store.crash_writer import create
 from support.store.store_trials import (
     STRACE,
     WRITER,
-    Expected,
-    check,
     faults,
     forks,
     kills_at_calls,
     kills_while_creating,
     random_kills,
 )
-
-from dsearch.errors import CorruptData
 
 pytestmark = pytest.mark.crash
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the call to die in")
@@ -63,16 +59,6 @@ def test_a_failing_disk_is_never_trusted_again_and_a_full_one_is_when_it_has_spa
 
 
 @needs_strace
-@pytest.mark.parametrize(
-    ("broken", "found"), [("trusted again", "trusted again"), ("not looked at", "pwrite64|fdatasync")]
-)
-def test_the_faults_can_fail(forked, folder, tmp_path, broken, found):
-    """Vacuity: a writer that goes on after a failed sync, and one that does not look whether it committed."""
-    with pytest.raises(AssertionError, match=found):
-        faults(forked, folder, tmp_path, 20, broken=broken)
-
-
-@needs_strace
 def test_nothing_is_acknowledged_before_log_and_watermark_are_synced(folder, tmp_path):
     """A kill does not lose what the kernel has, a power cut does: so the order of the calls is looked at."""
     create(folder)
@@ -99,20 +85,3 @@ def test_nothing_is_acknowledged_before_log_and_watermark_are_synced(folder, tmp
             acknowledged += {"documents.db-wal", "watermark"} <= set(written)
             written.clear()
     assert acknowledged >= 8  # the others changed nothing, such as the deletion of what is not there
-
-
-def test_the_check_can_fail(folder, tmp_path):
-    """Vacuity: a log that is thrown away by the kill, as if it had never been synced, must be found out."""
-    create(folder)
-    before = shutil.copytree(folder, tmp_path / "before")
-    log = lines_of(
-        subprocess.run([*WRITER, str(folder), "3", "4"], check=True, stdout=subprocess.PIPE).stdout
-    )
-    check(folder, Expected(), log)
-    with pytest.raises(AssertionError):
-        check(folder, Expected(), log[2:])  # as if an operation showed that was never begun
-    with pytest.raises(AssertionError):
-        check(folder, Expected(), [*log, log[0], "ack 99"])  # as if an acknowledged one were lost
-    shutil.copy(folder / "watermark", before / "watermark")
-    with pytest.raises(CorruptData, match="acknowledged writes are missing"):
-        check(before, Expected(), log)

@@ -151,12 +151,6 @@ def test_one_writer_in_this_process_and_in_others(folder):
         Store.open(folder)
 
 
-def test_two_writers_without_the_lock_are_found_out(folder):
-    """Vacuity: each has marks of its own, and the file ends up saying what neither wrote."""
-    with pytest.raises((AssertionError, CorruptData), match=r"the second writer wrote|not of the same"):
-        two_writers(folder, "unlocked")
-
-
 def test_a_closed_store_says_so_and_closes_twice(folder):
     store = create(folder)
     store.close()

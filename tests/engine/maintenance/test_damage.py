@@ -13,12 +13,10 @@ from support.engine.damage_trials import damages, documents, encoder
 from support.fakes import HashingEncoder
 from support.index import rewrite_manifest
 from support.sizes import by_size
-from support.store.feedback_trials import blind_to_losses
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CollectionExists, CorruptData
-from dsearch.index import Manifest
-from dsearch.store import Event, Impression, store
+from dsearch.store import Event, Impression
 
 
 def test_damage_to_any_file_is_named_or_changes_nothing(tmp_path):
@@ -26,28 +24,6 @@ def test_damage_to_any_file_is_named_or_changes_nothing(tmp_path):
     seen = damages(tmp_path, trials)
     assert seen["kinds of files"] >= 15
     assert seen["found by verify"] + seen["refused"] >= trials * 0.6
-
-
-def test_the_trials_can_fail_without_the_digests_of_generations(tmp_path, monkeypatch):
-    """Vacuity: FAISS and NumPy read most flipped bits without a word."""
-    monkeypatch.setattr(Manifest, "verify", lambda *given, **named: None)
-    monkeypatch.setattr("dsearch.engine.maintenance.verify._embeddings", lambda *given: ())
-    with pytest.raises(AssertionError, match=r"keys\.faiss|embeddings\.npy"):
-        damages(tmp_path, 40, only=("keys.faiss", "embeddings.npy"))
-
-
-def test_the_trials_can_fail_without_the_watermark(tmp_path, monkeypatch):
-    """Vacuity: SQLite drops what follows a flipped bit in its log, and all that is left agrees."""
-    monkeypatch.setattr(store, "check_reading", lambda *given, **named: None)
-    with pytest.raises(AssertionError, match=r"documents\.db-wal"):
-        damages(tmp_path, 20, only=("documents.db-wal",))
-
-
-def test_the_trials_can_fail_without_the_watermark_of_feedback(tmp_path, monkeypatch):
-    """Vacuity: as the one before."""
-    blind_to_losses(monkeypatch)
-    with pytest.raises(AssertionError, match=r"feedback\.db-wal"):
-        damages(tmp_path, 20, only=("feedback.db-wal",))
 
 
 def test_lost_clicks_are_said_on_opening_and_by_verify_and_hinder_no_search(tmp_path, caplog):

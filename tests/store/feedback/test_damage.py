@@ -16,7 +16,6 @@ import pytest
 from support.paths import SUPPORT
 from support.store.feedback_rows import PAGE, click
 from support.store.feedback_trials import (
-    blind_to_losses,
     events_of,
     faults,
     flips_in_the_log,
@@ -143,13 +142,6 @@ def copied(folder: Path, to: Path) -> Path:
 
 def test_flips_in_the_log_never_drop_an_event_unnoticed(tmp_path: Path) -> None:
     assert flips_in_the_log(tmp_path, 40)["found"] > 20
-
-
-def test_without_the_watermark_they_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vacuity: all digests agree with what SQLite left of the log."""
-    blind_to_losses(monkeypatch)
-    with pytest.raises(AssertionError, match="nobody said so"):
-        flips_in_the_log(tmp_path, 20)
 
 
 def test_lost_events_are_missed_and_what_is_there_can_be_kept(tmp_path: Path) -> None:
@@ -307,17 +299,6 @@ def test_a_failing_disk_takes_no_more_feedback_and_a_full_one_does_when_it_has_s
     assert seen["refused for good"] > 0
     assert seen["recovered"] > 0
     assert seen["short writes"] > 0
-
-
-@pytest.mark.crash
-@needs_strace
-@pytest.mark.parametrize(
-    ("broken", "found"), [("trusted again", "trusted again"), ("not looked at", "pwrite64|fdatasync")]
-)
-def test_the_faults_can_fail(tmp_path: Path, broken: str, found: str) -> None:
-    """Vacuity: a writer that goes on after a failed sync, and one that does not look whether it committed."""
-    with forks() as ready, pytest.raises(AssertionError, match=found):
-        faults(ready, tmp_path, 36, broken=broken)
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_hinders_no_later_writer(

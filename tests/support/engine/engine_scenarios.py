@@ -105,13 +105,10 @@ def backup_of(home: Path) -> Path:
     return home.with_name(f"{home.name}-backup")
 
 
-def live(home: Path, steps: Sequence[Step], *, said_too_early: bool = False) -> None:
-    """Open, do the steps, close. `said_too_early` acknowledges before the step: a broken promise."""
+def live(home: Path, steps: Sequence[Step]) -> None:
+    """Open, do the steps, close."""
     with SearchEngine(home, encoder=encoder) as engine:
         for number, step in enumerate(steps):
             os.write(1, f"try {number}\n".encode())
-            if said_too_early:
-                os.write(1, f"ack {number}\n".encode())
             perform(engine, step)
-            if not said_too_early:
-                os.write(1, f"ack {number}\n".encode())
+            os.write(1, f"ack {number}\n".encode())

@@ -55,7 +55,6 @@ def kills(
     *,
     seed: int = 1,
     only: Sequence[str] = SCENARIOS,
-    broken: str = "",
 ) -> dict[str, int]:
     """`trials` kills in all, spread evenly over the calls of the scenarios; what was seen.
 
@@ -71,14 +70,14 @@ def kills(
         if scenario != "create":
             status, _ = forks.run(PROGRAM, [base, scenario, seed, "before"], out)
             assert status == 0
-        points += [(scenario, point) for point in points_of(forks, base, scenario, seed, broken)]
+        points += [(scenario, point) for point in points_of(forks, base, scenario, seed)]
     tally["calls"] = len(points)
     step = max(1.0, len(points) / trials)
     for number in sorted({int(place * step) for place in range(trials) if place * step < len(points)}):
         scenario, (call, count) = points[number]
         home = scratch / "home"
         shutil.copytree(scratch / f"{scenario} {seed}", home)
-        asked = [home, scenario, seed, "of", *filter(None, [broken])]
+        asked = [home, scenario, seed, "of"]
         status, log = forks.run(PROGRAM, asked, out, strace=killing((call, count)))
         where = f"{scenario}, seed {seed}, killed at {call} {count}, which had said {log}"
         assert status in (0, -signal.SIGKILL), where
@@ -92,11 +91,11 @@ def kills(
     return dict(tally)
 
 
-def points_of(forks: Forks, base: Path, scenario: str, seed: int, broken: str) -> list[Point]:
+def points_of(forks: Forks, base: Path, scenario: str, seed: int) -> list[Point]:
     """The calls of a scenario by which it changes files, in their order."""
     home = base.with_name("whole")
     shutil.copytree(base, home)
-    points = forks.calls(PROGRAM, [home, scenario, seed, "of", *filter(None, [broken])], base.parent)
+    points = forks.calls(PROGRAM, [home, scenario, seed, "of"], base.parent)
     shutil.rmtree(home)
     shutil.rmtree(scenarios.backup_of(home), ignore_errors=True)
     return points

@@ -1,18 +1,15 @@
 """A process that writes, reads what it was promised and goes on after errors: run by store_trials.py.
 
-    python fault_writer.py FOLDER STEPS LIMIT|0 [BROKEN]
+    python fault_writer.py FOLDER STEPS LIMIT|0
 
 With a limit in bytes no file grows beyond it until that was an error once: the kernel writes what fits.
-`BROKEN` is a promise to break on purpose: "trusted again" or "not looked at".
 A line on standard output per write: "ack ID" or "err CODE ID"; "refused CODE" when it could not be opened.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
-import sqlite3
 import sys
 from pathlib import Path
 
@@ -20,7 +17,6 @@ import numpy as np
 
 from dsearch.errors import DsearchError
 from dsearch.store import Store
-from dsearch.store.sqlite.journal import Journal
 from dsearch.types import Document
 
 SMALLEST = 4096  # half a watermark
@@ -31,24 +27,7 @@ def limit(most_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, highest))
 
 
-def break_promise(broken: str) -> None:
-    """Go on writing after a failed sync, or acknowledge whatever became of the commit."""
-    if broken == "trusted again":
-        Journal._fail = lambda self, reason: reason  # type: ignore[method-assign]
-        return
-    commit = Journal._commit
-
-    def careless(self: Journal, connection: sqlite3.Connection) -> None:
-        with contextlib.suppress(sqlite3.Error):
-            commit(self, connection)
-
-    Journal._commit = careless  # type: ignore[method-assign]
-    Journal._distrust = lambda self, error: None  # type: ignore[method-assign]
-
-
 def main() -> None:
-    if sys.argv[4:]:
-        break_promise(sys.argv[4])
     try:
         store = Store.open(Path(sys.argv[1]))
     except DsearchError as error:

@@ -1,21 +1,18 @@
 """A process that writes feedback, reads what it was promised and goes on after errors: run by
 feedback_trials.py.
 
-    python feedback_fault_writer.py FOLDER BATCHES LIMIT|0 [BROKEN]
+    python feedback_fault_writer.py FOLDER BATCHES LIMIT|0
 
 `FOLDER` is that of a collection with documents. With a limit in bytes no file grows beyond it until that was
-an error once: the kernel writes what fits. `BROKEN` is a promise to break on purpose: "trusted again" or
-"not looked at". In the middle the first key's events are cleared.
+an error once: the kernel writes what fits. In the middle the first key's events are cleared.
 A line on standard output per batch: "ack NUMBER" or "err CODE NUMBER", of the clearing "ack cleared" or
 "err CODE cleared". "refused CODE" where a read met the fault itself; the next one must not.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
-import sqlite3
 import sys
 from pathlib import Path
 
@@ -24,22 +21,6 @@ from support.store.feedback_writer import ids, write
 
 from dsearch.errors import DsearchError
 from dsearch.store import FeedbackStore, Store
-from dsearch.store.sqlite.journal import Journal
-
-
-def break_promise(broken: str) -> None:
-    """Go on writing after a failed sync, or acknowledge whatever became of the commit."""
-    if broken == "trusted again":
-        Journal._fail = lambda self, reason: reason  # type: ignore[method-assign]
-        return
-
-    def careless(self: Journal, connection: sqlite3.Connection) -> None:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("COMMIT")
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-    Journal._commit = careless  # type: ignore[method-assign]
 
 
 def events_of(store: FeedbackStore) -> set[str]:
@@ -47,8 +28,6 @@ def events_of(store: FeedbackStore) -> set[str]:
 
 
 def main() -> None:
-    if sys.argv[4:]:
-        break_promise(sys.argv[4])
     folder, batches, limited = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] != "0"
     documents = Store.open(folder, readonly=True)
     whole = [document.id for document in documents.list()]

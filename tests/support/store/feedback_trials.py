@@ -13,7 +13,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pytest
 from support.forked import Forks, injecting, killing
 from support.store.fault_writer import SMALLEST
 from support.store.feedback_writer import ids, write
@@ -22,8 +21,6 @@ from support.store.store_trials import HERE, flip
 
 from dsearch.errors import CorruptData
 from dsearch.store import FeedbackStore, Store
-from dsearch.store import feedback as feedback_store
-from dsearch.store.sqlite import journal
 from dsearch.types import Document
 
 _BATCHES = 4
@@ -37,13 +34,6 @@ def forks() -> Forks:
 
 def events_of(store: FeedbackStore) -> list[str]:
     return sorted(event.event_id for page in store.pages() for event in page.events)
-
-
-def blind_to_losses(patch: pytest.MonkeyPatch) -> None:
-    """Let readers and writers of feedback ignore the watermark."""
-    for module in (feedback_store, journal):
-        for name in ("check_reading", "check_database", "require_unwritten"):
-            patch.setattr(module, name, lambda *given, **named: None, raising=False)
 
 
 def make_format_1(folder: Path) -> None:
@@ -98,7 +88,7 @@ def kills(forks: Forks, scratch: Path, trials: int, *, old: bool = False) -> dic
 FAULTS = (*FAULTS_OF_FILES, ("fsync", "EIO"))
 
 
-def faults(forks: Forks, scratch: Path, trials: int, *, broken: str | None = None) -> dict[str, int]:
+def faults(forks: Forks, scratch: Path, trials: int) -> dict[str, int]:
     """A call fails (a write twice in a row) while feedback is made, written and cleared: nothing false is
     acknowledged, and reading feedback and documents goes on.
 
@@ -126,7 +116,7 @@ def faults(forks: Forks, scratch: Path, trials: int, *, broken: str | None = Non
         else:
             strace = injecting(call, when, f"error={error}")
         copy = shutil.copytree(folder, scratch / f"fault-{trial}")
-        arguments = [copy, _BATCHES, limit, *([] if broken is None else [broken])]
+        arguments = [copy, _BATCHES, limit]
         status, log = forks.run("feedback_fault_writer", arguments, scratch / "out", strace=strace)
         where = f"{call} {error} {when}: {log}"
         assert status == 0, where

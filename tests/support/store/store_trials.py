@@ -183,9 +183,7 @@ FAULTS = (
 _STEPS = 6
 
 
-def faults(
-    forks: Forks, folder: Path, scratch: Path, trials: int, *, broken: str | None = None
-) -> dict[str, int]:
+def faults(forks: Forks, folder: Path, scratch: Path, trials: int) -> dict[str, int]:
     """A call fails (a write twice in a row): nothing false is acknowledged, and reading goes on.
 
     After a failed sync nothing is ever acknowledged again; after a full disk the next writes are.
@@ -210,7 +208,7 @@ def faults(
         else:
             strace = injecting(call, when, f"error={error}")
         copy = shutil.copytree(folder, scratch / f"fault-{trial}")
-        arguments = [copy, 1 + _STEPS, limit, *([] if broken is None else [broken])]
+        arguments = [copy, 1 + _STEPS, limit]
         status, log = forks.run("fault_writer", arguments, scratch / "out", strace=strace)
         where = f"{call} {error} {when}: {log}"
         assert status == 0, where
