@@ -20,27 +20,14 @@ from dsearch.engine.ranking.ranker import Ranker
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import SearchKeywords, SearchOptions
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
-from dsearch.service.schemas.documents import SimilarRequest
 from dsearch.service.schemas.search import (
-    BatchRequest,
     FilteredRequest,
     PredictRequest,
-    SearchParameters,
-    SearchRequest,
 )
 from dsearch.service.wire.declared_fields import options_from
 
 DECLARED = options_of(SearchOptions)
 NAMES = {*DECLARED, "filter"}
-
-
-@pytest.mark.parametrize("model", [SearchRequest, SearchParameters, BatchRequest, SimilarRequest])
-def test_requests_have_every_option(model: Any) -> None:
-    own = {"query", "queries", "vector", "vectors", "like", "unlike", "explore", "episode"}
-    assert {*model.model_fields} - own == NAMES
-    for name, (field, about) in DECLARED.items():
-        assert model.model_fields[name].default == field.default, name
-        assert model.model_fields[name].description == about.help, name
 
 
 def test_keyword_arguments_have_every_option() -> None:
@@ -89,12 +76,6 @@ def test_attention_has_every_option_at_every_door() -> None:
     commands: Any = typer.main.get_command(app)
     for command in ("attend", "predict"):
         assert {*declared} < {one.name for one in commands.commands[command].params}
-
-
-def test_a_request_becomes_the_options_that_it_gave() -> None:
-    given: dict[str, Any] = {"limit": 3, "mode": "dense", "model": "v1", "hops": 2, "operators": False}
-    assert SearchRequest.model_validate({"query": "cat", **given}).options() == SearchOptions(**given)
-    assert SearchRequest.model_validate({"query": "cat"}).options() == SearchOptions()
 
 
 def test_a_declared_option_reaches_http_and_the_command_line() -> None:

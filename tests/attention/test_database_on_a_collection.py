@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from starlette.testclient import TestClient
 from support.attention.three_doors import DOORS, Doors, in_three_ways
@@ -113,39 +111,6 @@ def test_every_field_can_be_the_key(doors: Doors, door: str, field: str, query: 
     assert answer["results"][0]["covered_mass"] == 1
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_approximate_match_gives_liptons_value_without_li(doors: Doors, door: str) -> None:
-    options: dict[str, Any] = {"field": "first", "score": "fuzzy", "match_field": "title", "pooling": "hard"}
-    answer = doors.predict(door, ["Li"], **options)
-    assert answer["results"][0]["labels"][0] == {"label": "Mu", "share": 1.0}
-    if door == "python":
-        rest = {"first": {"ne": "Mu"}}
-        answer = doors.predict(door, ["Li"], filter=rest, **options)
-        assert answer["results"][0]["labels"][0] == {"label": "Zachary", "share": 1.0}
-
-
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("over", ["candidates", "all"])
-def test_fuzzy_weights_are_similarities_over_their_sum(doors: Doors, door: str, over: str) -> None:
-    answer = doors.attend(door, ["Li"], score="fuzzy", match_field="title", over=over)
-    similarity = {
-        f"n{at}": SequenceMatcher(None, "Li", last, autojunk=False).ratio() for at, last in enumerate(PEOPLE)
-    }
-    total = sum(similarity.values())
-    result = answer["results"][0]
-    assert ids(answer) == [{id for id, share in similarity.items() if share}]
-    for id, weight in zip(result["ids"], result["weights"], strict=True):
-        assert weight == pytest.approx(similarity[id] / total, abs=1e-6)
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_prefix_prefers_the_field_that_it_is_most_of(doors: Doors, door: str) -> None:
-    answer = doors.attend(door, ["Li", "li"], score="prefix", match_field="title")
-    assert answer["results"][0]["ids"] == ["n2", "n1"]  # Li, Lipton
-    assert answer["results"][0]["weights"] == pytest.approx([3 / 4, 1 / 4])  # 2/2 and 2/6
-    assert answer["results"][1]["ids"] == []
-
-
 def test_the_answer_changes_with_the_contents(engine: SearchEngine) -> None:
     collection = engine.create("names")
     collection.ingest(database()[:6])
@@ -179,26 +144,6 @@ def test_errors_say_what_to_give(people: Collection, options: dict[str, Any], me
 
 
 # ---- a recommender: the target item over a user's history
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_an_item_attends_to_a_history(doors: Doors, door: str) -> None:
-    """softmax over the documents among, without the excluded ones, at the embedding of the item."""
-    history = ["n0", "n1", "n4", "s2", "s4"]
-    answer = doors.attend(door, [], ids=["n3"], among=history, exclude=["s4"], temperature=0.1)
-    encoder = HashingEncoder()
-    texts = {one.id: one.content for one in database()}
-    target = encoder.encode_documents([texts["n3"]])[0].astype(float)
-    keys = encoder.encode_documents([texts[id] for id in history[:4]]).astype(float)
-    weights = np.exp(keys @ target / 0.1)
-    weights /= weights.sum()
-    result = answer["results"][0]
-    assert {*result["ids"]} == {*history[:4]}
-    assert result["context"] == pytest.approx(weights @ keys, abs=1e-5)
-    for id, weight in zip(result["ids"], result["weights"], strict=True):
-        assert weight == pytest.approx(weights[history.index(id)], abs=1e-6)
-    predicted = doors.predict(door, [], field="first", ids=["n3"], exclude=["n3"], mode="dense")
-    assert "n3" not in {one["id"] for one in predicted["results"][0]["evidence"]}
 
 
 def test_an_unknown_item_is_refused(people: Collection) -> None:

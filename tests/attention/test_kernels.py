@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dsearch.attention.kernels import boxcar, epanechnikov, gaussian, squared_distance
-from dsearch.errors import DimensionMismatch
+from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
 
 QUERIES = torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
 KEYS = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
@@ -43,29 +42,3 @@ def test_each_is_the_logarithm_of_its_kernel(name: str, width: float) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_width_of_one_is_the_default(name: str) -> None:
     assert torch.equal(KERNELS[name](QUERIES, KEYS * 0.1), KERNELS[name](QUERIES, KEYS * 0.1, 1.0))
-
-
-def test_distances_are_of_pairs_and_zero_for_equals() -> None:
-    torch.testing.assert_close(squared_distance(QUERIES, KEYS), torch.tensor(SQUARED, dtype=torch.float64))
-    assert squared_distance(QUERIES, KEYS)[1, 1] == 0
-    near = torch.full((1, 2), 1e4)
-    assert squared_distance(near, near).item() == 0.0
-    batched = squared_distance(QUERIES.expand(4, 2, 2), KEYS)
-    assert batched.shape == (4, 2, 3)
-
-
-def test_gradients_are_finite_at_equals_and_at_edges() -> None:
-    for name in ("gaussian", "epanechnikov"):
-        queries = QUERIES.clone().requires_grad_()
-        scores = KERNELS[name](queries, KEYS, 2.0)
-        scores[scores > -math.inf].sum().backward()
-        assert queries.grad is not None
-        assert queries.grad.isfinite().all()
-    assert not boxcar(QUERIES.clone().requires_grad_(), KEYS, 2.0).requires_grad
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", KERNELS)
-def test_sides_of_other_lengths_are_refused(name: str) -> None:
-    with pytest.raises(DimensionMismatch, match="queries of dimension 2, keys of 3; here they must be equal"):
-        KERNELS[name](QUERIES, torch.zeros(1, 3, dtype=torch.float64))

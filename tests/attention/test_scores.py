@@ -47,14 +47,6 @@ def test_by_hand():
     assert exact_match(Q, torch.tensor([[3.0, 0.0]])).tolist() == [[-math.inf]]  # half of it matches
 
 
-def test_the_edge_of_a_kernel_is_outside() -> None:
-    """K(1) = 0: at a distance of exactly the width nothing weighs. 5 and its square are exact."""
-    centre, at_five = torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]])
-    for kernel in (boxcar, epanechnikov):
-        assert kernel(centre, at_five, 5.0).tolist() == [[-math.inf]]
-    assert boxcar(centre, at_five, 5.001).tolist() == [[0.0]]
-
-
 @pytest.mark.parametrize("name", SCORES)
 def test_one_interface_for_all(name):
     score = score_named(name)

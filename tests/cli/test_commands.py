@@ -77,38 +77,6 @@ def test_index_search_train_evaluate_run(dsearch: Terminal, beir: Path, tmp_path
     assert "60 documents, generation 3, model v0" in dsearch("collections")[1]
 
 
-def test_self_supervised_training(dsearch: Terminal, tmp_path: Path) -> None:
-    source = tmp_path / "prose.jsonl"
-    text = "The first sentence says a thing about item{0}. The second one of item{0} says another thing."
-    source.write_text("".join(json.dumps({"id": str(i), "text": text.format(i)}) + "\n" for i in range(30)))
-    dsearch("index", source)
-    code, out, err = dsearch("train", "--self-supervised", "--json")
-    report = json.loads(out)
-    assert "headroom on 60 queries" in err
-    assert code == (0 if report["live"] else 3)
-    assert report["live"] == (report["gate"]["verdict"] == "passed")
-    assert report["examples"] == 60
-    assert report["options"]["keywords"] is False
-    assert dsearch("train")[2].startswith("dsearch: give one of: --data")
-
-
-def test_folds_train_without_each_fold(dsearch: Terminal, beir: Path, tmp_path: Path) -> None:
-    dsearch("index", beir, "-c", "t")
-    folds = tmp_path / "folds.json"
-    folds.write_text(json.dumps({"folds": {f"q{i}": i % 3 for i in range(60)}}))
-    excluded = tmp_path / "pairs.tsv"
-    excluded.write_text("query-id\tcorpus-id\nq31\td31\n")
-    code, out, err = dsearch(
-        "evaluate", "-c", "t", "--data", beir, "--folds", folds, "--exclude", excluded, "--json"
-    )
-    assert code == 0, err
-    report = json.loads(out)
-    assert report["systems"] == ["dense", "keyword", "hybrid", "trained"]
-    assert report["left_out"] == 1
-    assert report["lines"][0]["queries"] == 29
-    assert json.loads(dsearch("models", "-c", "t", "--json")[1])[0]["live"]
-
-
 def test_excluded_pairs_have_no_part_in_the_training_of_folds(
     dsearch: Terminal, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,16 +178,6 @@ def test_settings_come_from_file_and_variables(
     assert code == 1
     assert "port" in err
     assert "colour" in err
-
-
-def test_every_command_has_help(dsearch: Terminal) -> None:
-    from dsearch.cli.grouped_help import COMMANDS
-
-    assert len(COMMANDS) >= 12
-    for name in COMMANDS:
-        code, out, _ = dsearch(name, "--help")
-        assert code == 0
-        assert f"dsearch {name}" in out
 
 
 def test_empty_source_says_so(dsearch: Terminal, tmp_path: Path) -> None:

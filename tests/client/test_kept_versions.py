@@ -124,21 +124,6 @@ def test_a_function_scores_what_the_server_has_encoded(
     refuse(api, "v1", "answers, or is always there")
 
 
-def test_promote_accept_and_the_gate_are_those_of_the_call(engine: SearchEngine, encoder: Encoder) -> None:
-    client = LocalEngine(engine)
-    layer = learned(client, encoder)
-    given: Any = {"evidence": weights, "encode_documents": True}
-    kept = done(client, client.save_model("numbers", layer, promote=False, **given))
-    assert (kept["gate"]["verdict"], kept["live"]) == ("passed", False)
-    worse = learned(client, encoder, steps=0)
-    refused = done(client, client.save_model("numbers", worse, alpha=0.01, **given))
-    assert (refused["gate"]["verdict"], refused["live"], refused["gate"]["alpha"]) == ("refused", False, 0.01)
-    accepted = done(client, client.save_model("numbers", worse, accept=True, **given))
-    assert (accepted["gate"]["verdict"], accepted["live"]) == ("refused", True)
-    assert client.models("numbers").live == "v3"
-    assert engine.collection("numbers").store.model("v3").record["accepted"] is True
-
-
 @pytest.mark.parametrize("door", ["http", "here"])
 def test_nothing_is_left_of_a_version_that_the_function_cannot_score(
     client: Client, engine: SearchEngine, encoder: Encoder, door: str

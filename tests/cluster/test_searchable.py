@@ -131,13 +131,6 @@ def test_writes(
     assert answer(client, method, f"{name}/{path}", **request_) == code
 
 
-def test_a_busy_machine_refuses_no_request_of_a_test(client: TestClient) -> None:
-    """Before each of four requests the event loop did not run for two seconds, as beside other processes."""
-    for _ in range(4):
-        client.app.state.service.lag.seconds = 2.0  # type: ignore[attr-defined]
-        assert answer(client, "DELETE", "food/documents/d1") == "conflict"
-
-
 def test_metrics_and_readiness(client: TestClient) -> None:
     assert until_loaded(client).get("/readyz").json()["status"] == "ready"
     answer(client, "POST", "food/search", json={"query": "apple"})

@@ -16,8 +16,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.release import split
 from dsearch.cluster.shards.shard import LocalShards
 from dsearch.cluster.training import ShardedCorpus, listwise
-from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.errors import NotInCluster
+from dsearch.engine import Collection, SearchEngine
 from dsearch.training.losses.objectives import OBJECTIVES, Batch
 from dsearch.types import Document
 
@@ -104,17 +103,3 @@ def test_a_head_learns_over_shards(food: Collection, tmp_path: Path) -> None:
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     local.close()
-
-
-def test_long_documents_are_refused(tmp_path: Path) -> None:
-    with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
-        made = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
-        made.ingest([Document("a", " ".join(WORDS * 3))])
-        made.refresh()
-        split(made.store, made.snapshot.generation, tmp_path / "release", 1)
-        local = LocalShards(tmp_path / "release")
-        states = made.query_states(["apple"], "hybrid")
-        corpus = ShardedCorpus(local.release, local)
-        with pytest.raises(NotInCluster, match="several passages"):
-            listwise(corpus, Head(32), states, ["apple"], np.array([[0]]), torch.ones(1, 1))
-        local.close()

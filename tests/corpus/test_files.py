@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.corpus import Problems, RecordFields, content_id, read, read_sources
-from dsearch.corpus.formats.texts import split_heading
 from dsearch.errors import InvalidSource
 from dsearch.types import Document
 
@@ -50,60 +49,6 @@ def test_csv_with_quotes_line_ends_and_a_byte_order_mark(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("name", "mark"), [("a.tsv", "\t"), ("a.csv", ";"), ("a.csv", "\t")])
-def test_other_delimiters(tmp_path, name, mark):
-    path = put(tmp_path, name, f"id{mark}text{mark}value\n1{mark}a, b{mark}2.5\n")
-    assert list(read(path)) == [Document("1", "a, b", value=2.5)]
-
-
-def test_named_columns(tmp_path):
-    path = put(tmp_path, "a.csv", "key,name,abstract\nk,n,a\n")
-    assert list(read(path, fields=RecordFields("key", "name", "abstract"))) == [Document("k", "a", "n")]
-    with pytest.raises(
-        InvalidSource, match=r"a\.csv:1: no column 'body'; the header has \['key', 'name', 'abstract'\]"
-    ):
-        list(read(path, fields=RecordFields(text="body")))
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (b"2,b,c", "3 cells, but the header has 2 columns"),
-        (b"2", "1 cell, but the header has 2 columns"),
-        (b'2,"b"c', "broken row"),
-        (b"2,caf\xe9", "column 'text' is not UTF-8"),
-        (b"2,", "empty: neither title nor text"),
-        (b"1,again", "duplicate id '1'"),
-    ],
-)
-def test_a_bad_row_is_told_and_costs_only_itself(tmp_path, row, message):
-    path = put(tmp_path, "a.csv", 'id,text\n1,"é\nb"\n'.encode() + row + b"\n3,z\n")
-    documents, problems = gathered(path)
-    assert [document.id for document in documents] == ["1", "3"]
-    assert len(problems) == 1
-    assert problems[0].startswith(f"{path}:4: ")
-    assert message in problems[0]
-
-
-def test_a_quote_that_never_closes_is_told_where_it_opens(tmp_path):
-    documents, problems = gathered(put(tmp_path, "a.csv", 'id,text\n1,a\n2,"b\n3,c\n'))
-    assert [document.id for document in documents] == ["1"]
-    assert ":3: broken row" in problems[0]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "empty; a table begins with a header"),
-        ("id,words\n1,a\n", r"no column text, contents, body; the header has \['id', 'words'\]"),
-        ("id,text,id\n1,a,2\n", "the header names a column twice"),
-    ],
-)
-def test_bad_headers(tmp_path, content, message):
-    with pytest.raises(InvalidSource, match=f"a.csv:1: {message}"):
-        list(read(put(tmp_path, "a.csv", content)))
-
-
 @pytest.mark.parametrize(
     ("header", "fields", "remarked"),
     [("sku", None, True), ("sku", RecordFields(id="sku"), False), ("_id", None, False), ("id", None, False)],
@@ -126,11 +71,6 @@ def test_a_table_without_a_column_of_ids_is_remarked_on(tmp_path, header, fields
         assert [str(remark) for remark in problems.remarks] == [said] * remarked
 
 
-def test_cells_longer_than_the_csv_module_likes(tmp_path):
-    (document,) = read(put(tmp_path, "a.csv", "id,text\n1," + "x" * 200_000 + "\n"))
-    assert len(document.text) == 200_000
-
-
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1).filter(str.strip)
 
 
@@ -143,25 +83,6 @@ def test_any_table_survives(tmp_path_factory, rows):
 
 
 # --- text and Markdown
-
-
-@pytest.mark.parametrize(
-    ("markdown", "title", "text"),
-    [
-        ("# One\n\nbody\n\n## Two\n", "One", "body\n\n## Two"),
-        ("intro\n\n### Three ###\nbody", "Three", "intro\n\nbody"),
-        ("Head\n====\n\nbody", "Head", "body"),
-        ("Head\n---\nbody", "Head", "body"),
-        ("```sh\n# no heading\n```\n# Head\n", "Head", "```sh\n# no heading\n```"),
-        ("~~~\n```\n# no\n~~~\n# Head", "Head", "~~~\n```\n# no\n~~~"),
-        ("- item\n---\ntext", "", "- item\n---\ntext"),
-        ("#no\n\n    # code\n\n####### seven", "", "#no\n\n    # code\n\n####### seven"),
-        ("#\n# Real", "Real", "#"),
-        ("", "", ""),
-    ],
-)
-def test_first_headings(markdown, title, text):
-    assert split_heading(markdown) == (title, text)
 
 
 def test_files_are_documents_called_by_their_path(tmp_path):

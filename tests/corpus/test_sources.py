@@ -78,17 +78,6 @@ def test_a_bad_row_of_parquet_is_told_and_costs_only_itself(tmp_path):
         list(read(path, problems=Problems(strict=True)))
 
 
-def test_named_columns_of_parquet(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", table(key=["k"], words=["w"], score=[2]))
-    assert list(read(path, fields=RecordFields(id="key", text="words", value="score"))) == [
-        Document("k", "w", value=2.0)
-    ]
-    documents, problems = gathered(path)
-    assert (documents, len(problems)) == ([], 1)
-    assert "no column text, contents, body; the header has ['key', 'words', 'score']" in problems[0]
-    assert "no column 'mark'" in gathered(path, fields=RecordFields(text="words", value="mark"))[1][0]
-
-
 def test_damaged_parquet_is_one_problem(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", table(id=["1"], text=["x" * 1000]))
     path.write_bytes(path.read_bytes()[:-20])

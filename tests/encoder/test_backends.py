@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -126,30 +124,6 @@ def test_openvino_computes_the_same_where_a_width_has_a_model_of_its_own(home: T
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_openvino_keeps_one_model_for_each_width_of_a_lone_text(
-    home: TinyHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import openvino
-
-    home.load("openvino", "float32")  # exported and compared by now
-    made: list[str] = []
-    compile_model = openvino.Core.compile_model
-
-    def noting(self: Any, model: Any, *args: Any) -> Any:
-        made.append(str(model.inputs[0].get_partial_shape()))
-        return compile_model(self, model, *args)
-
-    monkeypatch.setattr(openvino.Core, "compile_model", noting)
-    encoder = home.load("openvino", "float32")
-    assert made == []
-    for text in ("search", "engine", " ".join((WORDS * 3)[:18]), "search"):
-        encoder.encode_queries([text])
-    assert made == ["[1,16]", "[1,32]"]
-    encoder.encode_queries(["search", "engine"])
-    encoder.encode_queries(["engine", "search"])
-    assert made == ["[1,16]", "[1,32]", "[?,?]"]
-
-
 def test_a_second_start_exports_nothing(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = home.load("openvino", "float32").encode_queries(TEXTS)
     monkeypatch.setattr(export, "_write", _refuse)
@@ -183,36 +157,6 @@ def test_a_damaged_export_is_not_loaded_but_made_again(
     np.testing.assert_array_equal(found, expected)
     assert "exporting again" in caplog.text
     assert (folder / file).read_bytes() == content
-
-
-def test_an_export_that_fails_leaves_nothing(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    home.load("openvino", "float32")
-    [folder] = home.exports()
-    shutil.rmtree(folder)
-    before = sorted(home.cache.iterdir())
-
-    def full(*arguments: object, **options: object) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(export, "_digest", full)
-    with pytest.raises(EncoderUnavailable, match=r"No space left.*make room.*--backend torch"):
-        home.load("openvino", "float32")
-    monkeypatch.undo()
-    assert sorted(home.cache.iterdir()) == before
-    home.load("openvino", "float32")
-    assert home.exports() == [folder]
-
-
-def test_what_does_not_agree_is_refused(
-    home: TinyHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = home.with_empty_cache(tmp_path, monkeypatch)
-    monkeypatch.setattr(exports, "openvino_session", _rolled(exports.openvino_session))
-    with pytest.raises(EncoderUnavailable, match=r"openvino float32 gives embeddings whose cosine"):
-        wrong.load("openvino", "float32")
-    monkeypatch.undo()
-    with pytest.raises(EncoderUnavailable):  # what was found out is remembered
-        wrong.load("openvino", "float32")
 
 
 def test_a_missing_extra_is_named(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,18 +246,3 @@ def _hide_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = importlib.util.find_spec
     hidden: Callable[..., object] = lambda name, *rest: None if name == "openvino" else whole(name, *rest)  # noqa: E731
     monkeypatch.setattr("dsearch.encoder.backends.importlib.util.find_spec", hidden)
-
-
-def _rolled(session: Callable[[Path, str], Run]) -> Callable[[Path, str], Run]:
-    """The numbers of each embedding out of place, as a wrong conversion may have them."""
-
-    def made(model: Path, precision: str) -> Run:
-        run = session(model, precision)
-
-        def rolled(tokens: Tokens, *, states: bool = False) -> Outputs:
-            outputs = run(tokens, states=states)
-            return outputs._replace(embeddings=np.roll(outputs.embeddings, 1, axis=1))
-
-        return rolled
-
-    return made

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from dsearch.encoder import Encoder, EncoderIdentity, EncoderTraining, LearningEncoder, weights
-from dsearch.encoder.text_encoder import Role, length_sorted_batches, require_tokens
+from dsearch.encoder.text_encoder import Role, require_tokens
 from dsearch.encoder.token_batch import TokenBatch
 from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
 
@@ -239,27 +239,6 @@ def test_an_encoder_without_a_longest_text_takes_any_but_none() -> None:
     require_tokens(10**6, None, "static")
     with pytest.raises(InvalidRequest, match=r"^max_tokens=0; static takes at least 1$"):
         require_tokens(0, None, "static")
-
-
-def test_batches_hold_like_lengths_and_each_text_once() -> None:
-    lengths = np.random.default_rng(0).integers(1, 1000, 333)
-    batches = list(length_sorted_batches(lengths, 32))
-    assert sorted(np.concatenate(batches)) == list(range(333))
-    spreads = [np.ptp(lengths[batch]) for batch in batches]
-    assert max(spreads) < 200
-    starts = [lengths[batch].min() for batch in batches]
-    assert starts != sorted(starts)
-    assert list(length_sorted_batches(np.zeros(0, np.int64), 32)) == []
-
-
-def test_batches_hold_at_most_so_many_padded_tokens() -> None:
-    lengths = np.random.default_rng(1).integers(0, 1000, 333)
-    batches = list(length_sorted_batches(lengths, 32, tokens=2000))
-    assert sorted(np.concatenate(batches)) == list(range(333))
-    assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= 2000 for batch in batches)
-    assert max(len(batch) for batch in batches) <= 32
-    alone = list(length_sorted_batches(np.array([3000, 10, 10]), 32, tokens=2000))
-    assert sorted(map(len, alone)) == [1, 2]
 
 
 def _no_hub(*args: object, **options: object) -> str:

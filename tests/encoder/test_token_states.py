@@ -11,11 +11,9 @@ import pytest
 from support.exported_encoders import DTYPES, TEXTS, TinyHome, need_openvino
 
 from dsearch.encoder import Encoder
-from dsearch.encoder.automatic.agreement import states_agreement
 from dsearch.encoder.exported import cache as exports
 from dsearch.encoder.exported.compiled import CompiledEncoder
 from dsearch.encoder.exported.runtimes import Outputs, Run, Tokens, openvino_knows
-from dsearch.encoder.token_states import TextTokens
 from dsearch.encoder.weights import find_weights
 
 
@@ -104,22 +102,6 @@ def test_token_states_that_do_not_agree_come_from_torch(
     [folder] = other.exports()
     record = json.loads((folder / "export.json").read_text())
     assert record["agreement"]["float32"]["agrees"]  # embeddings are the export's
-
-
-def test_agreement_of_states_is_that_of_the_worst_text_and_token() -> None:
-    def tokens(*cosines: float) -> TextTokens:
-        rows = [[cosine, (1 - cosine**2) ** 0.5] for cosine in cosines]
-        return TextTokens(np.array(rows, np.float32).reshape(-1, 2), np.zeros((len(rows), 2), np.int64))
-
-    def agrees_with(*texts: TextTokens) -> bool:
-        exact = [tokens(*[1.0] * len(of.states)) for of in texts]
-        return states_agreement(exact, texts)["agrees"]
-
-    close = tokens(0.9999, 1.0)
-    assert agrees_with(close, tokens())
-    assert not agrees_with(close, tokens(0.9998, 0.9999))
-    assert not agrees_with(close, tokens(0.998, *[1.0] * 99))
-    assert not agrees_with(close, tokens(float("nan"), 1.0))
 
 
 def test_an_export_of_an_earlier_format_is_not_read(home: TinyHome, monkeypatch: pytest.MonkeyPatch) -> None:

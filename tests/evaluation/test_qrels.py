@@ -4,8 +4,6 @@ import pytest
 
 from dsearch.errors import InvalidSource
 from dsearch.evaluation import (
-    cross_validation,
-    read_folds,
     read_pairs,
     read_qrels,
     seen_documents,
@@ -113,33 +111,6 @@ def test_seen_and_unseen():
         ["seen"],
         ["judged but not relevant in training", "not relevant in the test"],
     )
-
-
-@pytest.mark.parametrize("content", ['{"folds": {"q1": 0, "q2": 1}}', '{"q1": 0, "q2": 1}'])
-def test_folds_and_cross_validation(tmp_path, content):
-    folds = read_folds(file(tmp_path, content))
-    assert folds == {"q1": 0, "q2": 1}
-    qrels = {"q1": {"a": 1.0}, "q2": {"b": 1.0}}
-    turns = list(cross_validation(qrels, folds))
-    assert [turn.number for turn in turns] == [0, 1]
-    assert turns[0].test == turns[1].train == {"q1": {"a": 1.0}}
-    assert turns[1].test == turns[0].train == {"q2": {"b": 1.0}}
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", "{", '{"q1": "a"}', '{"q1": -1}', '{"q1": true}', b"\xff"])
-def test_what_is_no_folds_is_refused(tmp_path, content):
-    with pytest.raises(InvalidSource, match=r"file\.tsv"):
-        read_folds(file(tmp_path, content))
-
-
-def test_cross_validation_needs_every_query_and_two_folds(tmp_path):
-    qrels = {"q1": {"a": 1.0}, "q2": {"b": 1.0}}
-    with pytest.raises(InvalidSource, match="1 of 2 judged queries are in no fold, such as 'q2'"):
-        list(cross_validation(qrels, {"q1": 0}))
-    with pytest.raises(InvalidSource, match=r"one fold has every judged query \(2\)"):
-        list(cross_validation(qrels, {"q1": 3, "q2": 3}))
-    with pytest.raises(InvalidSource, match="no file of folds"):
-        read_folds(tmp_path / "nowhere.json")
 
 
 def test_pairs_without_a_header_begin_with_their_first_line(tmp_path):

@@ -21,7 +21,7 @@ from dsearch.jobs import TrainingJob
 from dsearch.training import Examples, TrainingOptions, examples_from_judgements, run_training
 from dsearch.training.gate.selection import on_device_of, with_memory
 from dsearch.training.memory import ChosenMemory, MemorySetting, MemoryTrials, memory_of
-from dsearch.training.memory_values import hidings_of, values_of_memories
+from dsearch.training.memory_values import values_of_memories
 from dsearch.training.ranking import Ranking
 from dsearch.training.relevant import Relevant
 from dsearch.training.tune import DEFAULT, Trials
@@ -135,17 +135,6 @@ def test_a_memory_ranks_and_is_trained_beside_on_a_gpu(topics: Collection, examp
     live = run_training(topics, job, device="cuda").register(topics, job).live
     assert live is not None
     assert "memory" in topics.store.model(live).record
-
-
-def test_every_judged_document_is_hidden_in_exactly_one_round(examples: Examples) -> None:
-    hidings = np.stack(hidings_of(examples))
-    judged = np.unique(np.concatenate([at for at, _ in examples.relevant]))
-    assert (hidings[:, judged].sum(0) == 1).all()
-    assert hidings.sum() == len(judged)
-    hidden = memory_of(examples, SETTING, hidden=hidings[0])
-    assert hidden is not None
-    rows = examples.snapshot.rows(np.flatnonzero(hidings[0]))
-    assert not np.isin(rows, hidden.rows.numpy()).any()
 
 
 def test_no_query_is_answered_by_its_episode(topics: Collection) -> None:

@@ -18,9 +18,9 @@ from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.client import LocalEngine
 from dsearch.engine import SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest
-from dsearch.jobs import RISKS, TrainingJob, TuningJob
+from dsearch.jobs import TrainingJob
 from dsearch.store import Event, Impression
-from dsearch.training import Gate, RunFolder, run, run_training, run_tuning
+from dsearch.training import Gate, RunFolder, run, run_training
 from dsearch.training.gate.gate import GateReport, judge
 from dsearch.types import Document
 
@@ -73,29 +73,6 @@ def test_a_run_is_known_by_its_data_its_documents_its_options_and_its_parent(
     assert (later["options"], later["parent"]) == (first["options"], first["parent"])
     pairs.delete(["more"])  # in the same generation
     assert identity(JOB)["documents"] != later["documents"]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [{}, {"scope": "full"}, {"source": "feedback"}, {"field": "n", "objective": "context", "queries": None}],
-    ids=str,
-)
-def test_the_gate_is_that_of_the_job(pairs: Any, kind: dict[str, Any]) -> None:
-    pairs.ingest([Document(f"n{i}", f"number{i} colour{i % 3}", metadata={"n": i}) for i in range(12)])
-    shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
-    pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
-    chosen: dict[str, Any] = {"risk": "bold", "alpha": 0.3, "margin": 0.125, "epochs": 1, "memory": False}
-    data = {"queries": QUERIES, "judgements": JUDGEMENTS} if "queries" not in kind else {}
-    result = run_training(pairs, TrainingJob(**{**data, **chosen, "tune": False, **kind})).result
-    gate = result.gate.gate
-    assert (gate.alpha, gate.margin, gate.harm) == (0.3, 0.125, RISKS["bold"].harm)
-    assert result.record["options"].get("margin", 0.95) == 0.95  # of hard negatives
-
-
-def test_the_gate_of_a_tuning_is_that_of_the_job(pairs: Any) -> None:
-    job = TuningJob(queries=QUERIES, judgements=JUDGEMENTS, risk="cautious", alpha=0.4, margin=0.25)
-    gate = run_tuning(pairs, job).result.gate.gate
-    assert (gate.alpha, gate.margin, gate.harm) == (0.4, 0.25, RISKS["cautious"].harm)
 
 
 def test_an_observer_receives_everything_and_stops_the_job(pairs: Any) -> None:

@@ -101,14 +101,6 @@ def test_search_click_train_and_it_answers_better(home: Path, dsearch: Run) -> N
     assert record["trusted_queries"] == COUNT
 
 
-def test_poison_does_not_pass_what_the_trusted_clicked(home: Path, dsearch: Run) -> None:
-    use(home, {"anna": 7, "ben": 7, "trusted": 0})
-    code, out, _ = dsearch(*TRAIN, "--trusted-keys", "client:trusted")
-    assert code == 3
-    assert "gate: refused" in out
-    assert "v1 is kept but does not answer" in out
-
-
 def test_without_trust_nobody_can_tell(home: Path, dsearch: Run) -> None:
     use(home, EXACT)
     code, out, _ = dsearch(*TRAIN)
@@ -117,20 +109,6 @@ def test_without_trust_nobody_can_tell(home: Path, dsearch: Run) -> None:
     code, out, _ = dsearch(*TRAIN, "--accept")
     assert code == 0
     assert "v2 answers now" in out
-
-
-def test_judgements_may_judge(home: Path, dsearch: Run, tmp_path: Path) -> None:
-    use(home, EXACT)
-    folder = tmp_path / "beir"
-    (folder / "qrels").mkdir(parents=True)
-    lines = "".join(json.dumps({"_id": f"q{i}", "text": text}) + "\n" for i, text in enumerate(QUERIES))
-    (folder / "queries.jsonl").write_text(lines)
-    (folder / "corpus.jsonl").write_text('{"_id": "d0", "text": "x"}\n')
-    rows = "".join(f"q{i}\td{i}\t1\n" for i in range(COUNT))
-    (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
-    code, out, err = dsearch(*TRAIN, "--data", folder)
-    assert code == 0, out + err
-    assert "feedback: 180 clicks of 3 keys" in err
 
 
 @pytest.mark.parametrize(
@@ -240,14 +218,3 @@ def test_what_is_older_is_counted_in_days(home: Path, dsearch: Run) -> None:
     assert "t: 1 event deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "1")[1]
     assert FeedbackStore(home / "t").stats()["events"] == 2
     assert "t: 2 events deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "0")[1]
-
-
-def test_an_alias_names_the_feedback_of_its_collection(home: Path, dsearch: Run) -> None:
-    with SearchEngine(home, encoder=HashingEncoder) as engine:
-        engine.set_alias("now", "t")
-    assert (
-        dsearch("feedback", "stats", "-c", "now", "--json")[:2]
-        == dsearch("feedback", "stats", "-c", "t", "--json")[:2]
-    )
-    code, out, err = dsearch("feedback", "clear", "-c", "now", "--all")
-    assert (code, out) == (0, "now: 0 events deleted\n"), err

@@ -78,39 +78,6 @@ def test_highlights_are_bold_in_a_terminal_alone(dsearch: Terminal, monkeypatch:
     assert "river \x1b[1mstone\x1b[22m number" in dsearch(*ask)[1]
 
 
-def test_operators_and_plain_words(dsearch: Terminal) -> None:
-    def found(*arguments: str) -> list[str]:
-        hits = json.loads(dsearch("search", "-k", "100", "--json", *arguments)[1])["hits"]
-        return [hit["id"] for hit in hits]
-
-    assert len(found("river +lamp1")) == 20
-    assert len(found("river -lamp1")) == 40
-    assert len(found("--", "-lamp1")) == 40
-    assert len(found("river +lamp1", "--plain")) == 60
-
-
-def test_explanations_add_up(dsearch: Terminal) -> None:
-    out = dsearch("search", "river lamp1", "-k", "1", "--explain")[1]
-    assert "= dense" in out
-    assert "keyword: river" in out
-    hit = json.loads(dsearch("search", "river lamp1", "-k", "1", "--explain", "--json")[1])["hits"][0]
-    parts = hit["explain"]
-    assert sum(sum(part) for part in parts["terms"].values()) == pytest.approx(parts["keyword"][0], abs=1e-6)
-
-
-def test_similar(dsearch: Terminal) -> None:
-    code, out, _ = dsearch("similar", "d1", "d4", "--unlike", "d0", "-k", "5", "--json")
-    assert code == 0
-    ids = [hit["id"] for hit in json.loads(out)["hits"]]
-    assert len(ids) == 5
-    assert not {"d0", "d1", "d4"} & set(ids)
-    assert "no document 'd99'" in dsearch("similar", "d99")[2]
-    plain = json.loads(dsearch("similar", "d1", "--json")[1])["hits"]
-    worded = json.loads(dsearch("similar", "d1", "--query", "river", "--json")[1])["hits"]
-    assert not any(hit.get("highlights") for hit in plain)
-    assert any(hit.get("highlights") for hit in worded)
-
-
 def test_facets_and_deletion(dsearch: Terminal) -> None:
     out = dsearch("facets", "year", "--filter", '{"year": {"ne": 2003}}')[1]
     assert out == "year\n      15  2000\n      15  2001\n      15  2002\n"
@@ -144,20 +111,3 @@ def test_bad_requests_say_what_is_allowed(dsearch: Terminal, arguments: tuple[st
     code, _, err = dsearch(*arguments)
     assert code != 0
     assert says in err
-
-
-def test_strings_of_search_fields_are_words(dsearch: Terminal, tmp_path: Path) -> None:
-    source = tmp_path / "papers.jsonl"
-    line = {"id": "a", "text": "a study", "metadata": {"authors": ["Curie"], "tags": "radium"}}
-    source.write_text(json.dumps(line) + "\n")
-    assert dsearch("index", source, "-c", "papers", "--search-fields", "authors, tags")[0] == 0
-    for word in ("curie", "radium"):
-        answer = json.loads(dsearch("search", word, "-c", "papers", "--mode", "keyword", "--json")[1])
-        assert [hit["id"] for hit in answer["hits"]] == ["a"]
-    code, _, err = dsearch("index", source, "-c", "papers", "--search-fields", "tags")
-    assert (code != 0, "searches the fields authors, tags" in err) == (True, True)
-    assert dsearch("create", "more", "--search-fields", "tags")[0] == 0
-    again = ("index", source, "-c", "again", "--search-fields", "authors", "--search-fields", "tags")
-    assert dsearch(*again)[0] == 0
-    for word in ("curie", "radium"):
-        assert json.loads(dsearch("search", word, "-c", "again", "--mode", "keyword", "--json")[1])["hits"]

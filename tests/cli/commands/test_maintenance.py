@@ -235,31 +235,6 @@ def test_migrate(indexed: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(out)["hits"]
 
 
-def test_aliases(indexed: Terminal, beir: Path) -> None:
-    code, _, err = indexed("alias")
-    assert (code, err) == (0, "no alias\n")
-    code, out, _ = indexed("alias", "live", "papers")
-    assert (code, out) == (0, "live: papers\n")
-    code, out, _ = indexed("search", "answer7", "-c", "live", "--json")
-    assert code == 0
-    indexed("index", beir, "-c", "newer")
-    code, out, _ = indexed("alias", "live", "newer")
-    assert out == "live: newer\n"
-    code, out, _ = indexed("collections")
-    assert "live: another name of newer\n" in out
-    of_each = [
-        json.loads(indexed("stats", "-c", name, "--json")[1])["aliases"] for name in ("papers", "newer")
-    ]
-    assert of_each == [[], ["live"]]
-    code, _, err = indexed("alias", "live", "papers", "--remove")
-    assert (code, "use: dsearch alias" in err) == (1, True)
-    code, out, _ = indexed("alias", "live", "--remove", "--json")
-    assert json.loads(out) == {}
-    code, _, err = indexed("alias", "live")
-    assert code == 1
-    assert "use: dsearch alias" in err
-
-
 def test_stats_and_keys(indexed: Terminal, beir: Path) -> None:
     indexed("delete", "d1", "d2", "d3", "-c", "papers")
     code, out, _ = indexed("stats", "-c", "papers")

@@ -133,12 +133,6 @@ def test_a_batch_is_of_queries_or_of_vectors(built: LocalEngine) -> None:
     assert built.search_batch("food", []) == []
 
 
-def test_examples_are_liked_or_not(built: LocalEngine) -> None:
-    found = built.similar("food", ["c"], unlike=["b"], limit=3)
-    assert found.hits[0].id == "a"
-    assert {hit.id for hit in found.hits}.isdisjoint({"c", "b"})
-
-
 @pytest.mark.parametrize(
     ("ways", "message"),
     [

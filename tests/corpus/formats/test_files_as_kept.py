@@ -163,41 +163,6 @@ def message(subject: str, text: str, html: str = "") -> email.message.EmailMessa
     return mail
 
 
-def test_mail_is_subject_and_text(tmp_path):
-    mail = message("Über Flüsse", "Der Fluss führt Wasser.\n", "<p>not this</p>")
-    mail.add_attachment(b"x", maintype="image", subtype="png", filename="map.png")
-    document = one(put(tmp_path / "a.eml", mail.as_bytes()))
-    assert (document.title, document.text) == ("Über Flüsse", "Der Fluss führt Wasser.")
-    fields = {name: document.metadata[name] for name in ("from", "to", "date", "attachments", "type")}
-    assert fields == {
-        "from": "ann@example.org",
-        "to": ["bob@example.org", "cy@example.org"],
-        "date": "2024-01-02T10:00:00+01:00",
-        "attachments": ["map.png"],
-        "type": "mail",
-    }
-    pytest.importorskip("lxml")
-    markup = message("H", "", "<p>only</p><p>markup</p>")
-    assert one(put(tmp_path / "b.eml", markup.as_bytes())).text == "only\nmarkup"
-
-
-def test_an_mbox_has_a_document_for_each_message(tmp_path):
-    raw = b"".join(
-        b"From ann Tue Jan  2 10:00:00 2024\n"
-        + message(f"m{n} s", f"text {n}\n>From here\n").as_bytes()
-        + b"\n"
-        for n in range(3)
-    )
-    documents = list(read(put(tmp_path / "a.mbox", raw)))
-    assert [document.id for document in documents] == [f"6d3{n}@example.org" for n in range(3)]
-    assert documents[1].text == "text 1\nFrom here"
-
-
-def test_a_line_that_begins_with_from_stays_whole(tmp_path):
-    raw = b"From ann\nSubject: s\n\nI write\nFrom here\n>>From there\n"
-    assert one(put(tmp_path / "a.mbox", raw)).text == "I write\nFrom here\n>From there"
-
-
 @pytest.mark.parametrize(
     "raw",
     [

@@ -329,18 +329,6 @@ def test_a_head_travels_without_its_memory_and_is_refused_as_a_child(papers: Col
         require_head_alone(version, papers.store.model(version).record)
 
 
-@pytest.mark.parametrize("lending", [1.0, 0.5])
-def test_its_file_gives_it_back(papers: Collection, lending: float) -> None:
-    memory = memory_over(papers, strength=0.8, lending=lending)
-    again = memory_from_bytes(memory_bytes(memory))
-    assert again.texts == PAST
-    assert again.lending == lending
-    for name, tensor in memory.state_dict().items():
-        assert torch.allclose(again.state_dict()[name], tensor, rtol=1e-6), name
-    for name, tensor in memory.named_buffers():
-        assert torch.equal(dict(again.named_buffers())[name], tensor), name
-
-
 def test_a_share_of_lending_is_a_format_that_earlier_releases_refuse(papers: Collection) -> None:
     version = papers.add_model(remembering(papers, lending=0.5), {})
     record = papers.store.model(version).record

@@ -117,31 +117,6 @@ def test_what_one_head_reaches_is_found(many: Collection, encoder: HashingEncode
     assert sorted(found.positions[found.positions >= 0].tolist()) == sorted(reached.tolist())
 
 
-def test_a_collection_is_a_database(engine: SearchEngine) -> None:
-    """Exact match over {last name: first name}; an absent key has no answer; contents change the answer."""
-    people = {
-        "Zhang": "Aston",
-        "Lipton": "Zachary",
-        "Li": "Mu",
-        "Smola": "Alex",
-        "Hu": "Rachel",
-        "Werness": "Brent",
-    }
-    database = engine.create("people")
-    database.ingest(
-        [Document(id=last, text=last, metadata={"first": first}) for last, first in people.items()]
-    )
-    match = {"score": "exact_match", "match_field": "text"}
-    found = database.attend(["Li", "Knuth"], **match)
-    assert [[id for id in ids if id] for ids in found.ids] == [["Li"], []]
-    assert found.output.weights[0, 0] == 1
-    answers = database.predict(["Li", "Knuth"], field="first", **match).predictions
-    assert answers[0].labels == {"Mu": 1.0}
-    assert (answers[1].kind, answers[1].labels) == (None, None)
-    database.delete(["Li"])
-    assert database.predict(["Li"], field="first", **match).predictions[0].kind is None
-
-
 def test_a_score_that_is_only_registered_ranks(
     many: Collection, encoder: HashingEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

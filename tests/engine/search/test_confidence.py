@@ -20,8 +20,6 @@ from dsearch.engine.models.confidence import confidences, evidence_of_rankings
 from dsearch.engine.snapshot import query_tokens
 from dsearch.evaluation.confidence import (
     EVIDENCE,
-    LIKELY,
-    POSSIBLE,
     Calibration,
     Logistic,
     evidence_rows,
@@ -135,14 +133,3 @@ def test_it_is_of_a_hybrid_search_in_the_order_of_its_scores(collection: Collect
     ]
     for options in others:
         assert collection.search("bread", **options).confidence is None, options
-
-
-def test_verdicts_at_their_bounds() -> None:
-    bounds = [LIKELY, LIKELY - 1e-9, POSSIBLE, POSSIBLE - 1e-9]
-    assert [module._verdict(True, right) for right in bounds] == [
-        "likely",
-        "possible",
-        "possible",
-        "unlikely",
-    ]
-    assert module._verdict(False, 1.0) == "nothing fits"

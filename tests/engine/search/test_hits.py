@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.engine.models.confidence import _verdict
 from dsearch.engine.search.hits import HitPage, summaries_of
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # outputs are stand-ins
@@ -55,16 +54,3 @@ def test_a_summary_has_the_number_of_candidates_and_their_spread() -> None:
     assert [math.copysign(1, one.entropy) for one in summaries] == [1, 1, 1]  # never −0
     assert [one.covered_mass for one in summaries] == [0.5, 1.0, 0.0]
     assert [one.covered_mass for one in summaries_of(output(), None)] == [None] * 3
-
-
-@pytest.mark.parametrize(
-    ("fits", "right", "verdict"),
-    [(False, 1.0, "nothing fits"), (True, 1.0, "likely"), (True, 0.0, "unlikely")],
-)
-def test_verdicts(fits: bool, right: float, verdict: str) -> None:
-    assert _verdict(fits, right) == verdict
-    from dsearch.evaluation.confidence import LIKELY, POSSIBLE
-
-    assert [_verdict(True, at) for at in (LIKELY, LIKELY - 1e-9, POSSIBLE, POSSIBLE - 1e-9)] == [
-        *("likely", "possible", "possible", "unlikely"),
-    ]

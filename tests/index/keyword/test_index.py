@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.errors import InvalidRequest
 from dsearch.index import KeywordIndex, TokenizedTexts, Tokenizer
 from dsearch.index.keyword.query import QueryTerms
 from dsearch.index.keyword.spelling import Spelling
@@ -92,29 +92,11 @@ def test_all_paths_agree_to_the_last_bit(corpus: list[str], query: str, k: int, 
         assert shares == index.explain_text(query, text)
 
 
-def test_a_value_worked_out_by_hand() -> None:
-    # n = 2, average length 2. "aa" (df 1): idf ln 2; "zz" (df 0): idf ln 6. In "aa aa bb" tf = 2, length 3:
-    # part = ln 2 · 2 / (2 + 1.5 · (0.25 + 0.75 · 1.5)) = ln 2 · 2 / 4.0625.
-    index = KeywordIndex.build(["aa aa bb", "cc"], tokenizer=PLAIN, k1=1.5, b=0.75)
-    expected = math.log(2) * 2 / 4.0625 / (math.log(2) + math.log(6))
-    assert index.scores(["aa zz"])[0] == pytest.approx([expected, 0], abs=1e-7)
-
-
 def test_documents_and_queries_are_cut_alike() -> None:
     index = KeywordIndex.build(["Searching the INDEXES", "ﬁle names", "naïve Straße", "snake_case x"])
     found = index.search(["search index", "the", "file", "nai\u0308ve", "STRASSE", "snake_case", "x"], 1)[1]
     # "ß" stays "ß" when lower-cased, so the sixth query's spelling is another word; one letter is no term.
     assert found[:, 0].tolist() == [0, -1, 1, 2, -1, 3, -1]
-
-
-def test_settings_travel() -> None:
-    tokenizer = Tokenizer(stop_words=("le", "la"), stemmer="french")
-    assert Tokenizer.from_settings(tokenizer.settings()) == tokenizer
-    assert list(tokenizer.terms(["La continuation", "continuer le"])) == [["continu"], ["continu"]]
-    with pytest.raises(InvalidRequest, match=r"stemmer='klingon'; use null or one of .*english"):
-        Tokenizer(stemmer="klingon")
-    with pytest.raises(InvalidRequest, match="splitter='x'; use one of identifiers, scripts, words"):
-        Tokenizer(splitter="x")
 
 
 @pytest.mark.parametrize("corpus", [[], [""], ["the", "and of the", ""]])
@@ -145,13 +127,6 @@ def test_a_query_without_terms_scores_zero_everywhere() -> None:
         assert index.explain(query, 0) == {}
 
 
-def test_an_unknown_term_lowers_the_score_and_counts_for_fresh_texts() -> None:
-    index = KeywordIndex.build(["hello world", "hello there"])
-    known, unknown = index.scores(["world", "world zzyzx"])[:, 0]
-    assert unknown < known
-    assert index.scores_of_texts("world zzyzx", ["world zzyzx"])[0] > unknown
-
-
 def test_no_queries_and_k_above_the_corpus() -> None:
     index = KeywordIndex.build(["aa bb", "bb"])
     assert index.search([], 3)[0].shape == (0, 3)
@@ -175,16 +150,6 @@ def test_save_and_load_are_exact_and_equal_texts_give_equal_files(tmp_path: Path
         loaded = KeywordIndex.load(tmp_path / "a", mmap=mmap)
         assert loaded.settings() == built.settings()
         np.testing.assert_array_equal(loaded.scores(["two four"]), built.scores(["two four"]))
-
-
-def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    KeywordIndex.build(["one two three", "two"]).save(tmp_path)
-    np.save(tmp_path / "parts.npy", np.zeros(1, np.float32))
-    with pytest.raises(CorruptData, match=r"do not fit each other\); build the generation again"):
-        KeywordIndex.load(tmp_path)
-    (tmp_path / "vocabulary.json").unlink()
-    with pytest.raises(CorruptData, match=r"not a keyword index .*vocabulary\.json"):
-        KeywordIndex.load(tmp_path)
 
 
 def test_wrong_arguments_say_what_is_allowed() -> None:
@@ -214,16 +179,6 @@ def test_threads_share_an_index() -> None:
         answers = list(pool.map(lambda query: index.search([query], 5), queries))
     np.testing.assert_array_equal(np.concatenate([scores for scores, _ in answers]), expected[0])
     np.testing.assert_array_equal(np.concatenate([positions for _, positions in answers]), expected[1])
-
-
-def test_few_queries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsearch.index.keyword.query._REMEMBERED", 1000)
-    index = KeywordIndex.build(["a river", "a stone"])
-    for number in range(200):
-        assert index.scores([f"river {number:04}"])[0, 0] > 0
-        assert 0 < index._terms.remembered <= 100  # of ten characters each
-    assert index.scores(["river " * 1000])[0, 0] > 0  # longer than all that is remembered
-    assert index._terms.remembered == 1
 
 
 def test_queries_are_cut_once_whatever_k1_and_b(monkeypatch: pytest.MonkeyPatch) -> None:

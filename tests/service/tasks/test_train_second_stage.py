@@ -33,26 +33,6 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
         return run_training(collection, job)
 
 
-def test_a_stage_that_passed_goes_live_behind_what_answers(
-    engine: SearchEngine, learned: JobResult, tmp_path: Path
-) -> None:
-    collection, _, _ = judged_collection(engine)
-    stage = learned.second_stage
-    assert stage is not None
-    gate = dataclasses.replace(stage.gate, verdict="passed")
-    passing = dataclasses.replace(stage, gate=gate, record={**stage.record, "gate": gate.to_dict()})
-    learned = dataclasses.replace(learned, second_stage=passing)
-    outcome = _written(tmp_path, learned)
-    registered = register_made(tmp_path, outcome, collection, promote=True, accept=False, task="t1")
-    assert registered.live == collection.live_model
-    served = collection.head(collection.live_model).second_stage
-    assert served is not None
-    for name, tensor in passing.stage.state_dict().items():
-        assert tensor.equal(served.state_dict()[name])
-    kept = register_made(tmp_path, outcome, collection, promote=False, accept=False, task="t2")
-    assert kept.live is None
-
-
 def test_a_stage_that_failed_is_named_with_its_figures(
     engine: SearchEngine, learned: JobResult, tmp_path: Path
 ) -> None:

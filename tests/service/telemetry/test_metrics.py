@@ -22,7 +22,6 @@ from support.service.workers import hold_encoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
 from dsearch.service import metrics
-from dsearch.service.logs import JsonLines, request_id, set_up_logs
 from dsearch.training import TrainingOptions, examples_from_judgements, finetune
 
 URL = "/v1/collections/papers"
@@ -166,32 +165,6 @@ def test_a_line_for_each_request_with_its_id_and_without_its_words(
 def test_what_is_no_request_id_is_replaced(client: TestClient, given: str) -> None:
     answered = client.get("/healthz", headers={"X-Request-Id": given.encode()})  # type: ignore[dict-item]
     assert re.fullmatch("[0-9a-f]{32}", answered.headers["x-request-id"])
-
-
-def test_json_lines_are_one_object_each(capsys: pytest.CaptureFixture[str]) -> None:
-    root = logging.getLogger()
-    handlers, level, ours = root.handlers[:], root.level, logging.getLogger("dsearch").level
-    try:
-        set_up_logs("info", "json")
-        token = request_id.set("r1")
-        logging.getLogger("dsearch.x").info("two\nlines %s", "“”", extra={"fields": {"took_ms": 1.5}})
-        try:
-            raise ValueError("why")
-        except ValueError:
-            logging.getLogger("dsearch.x").exception("failed")
-        request_id.reset(token)
-        logging.getLogger("dsearch.x").debug("not shown")
-        logging.getLogger("other").info("not shown")
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        logging.getLogger("dsearch").setLevel(ours)
-    first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
-    assert first["message"] == "two\nlines “”"
-    assert (first["level"], first["request_id"], first["took_ms"]) == ("info", "r1", 1.5)
-    assert "ValueError: why" in second["exception"]
-    record = logging.LogRecord("dsearch", logging.INFO, "f", 1, "m", None, None)
-    assert "request_id" not in json.loads(JsonLines().format(record))
 
 
 # ---- OpenTelemetry

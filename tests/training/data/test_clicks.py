@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression, Page
 from dsearch.training.data.actions import ACTIONS, outsiders
 from dsearch.training.data.clicks import MANY_KEYS, ClickOptions, graded_pages
@@ -240,15 +239,6 @@ def test_what_cannot_be_used_is_counted() -> None:
         "events of unknown action 'stare'": 1,
         "clicks without the page that they were on": 1,
     }
-
-
-@pytest.mark.parametrize(
-    ("options", "detail"),
-    [({"clip": 0.5}, "clip=0.5"), ({"floor": 2.0}, "floor=2.0"), ({"quorum": 0}, "quorum=0")],
-)
-def test_options_out_of_range(options: dict[str, float], detail: str) -> None:
-    with pytest.raises(InvalidRequest, match=detail):
-        ClickOptions(**options)  # type: ignore[arg-type]
 
 
 def test_a_key_that_clicks_what_nobody_else_does_is_left_out() -> None:

@@ -285,21 +285,6 @@ def test_epochs_are_cut_only_on_clear_evidence() -> None:
     assert kept_checkpoint(falling, seen) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"objective": "odd"}, "objective='odd'; use one of listwise, judged, marginal"),
-        ({"epochs": 0}, "epochs=0; use an integer of at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate=0.0; use a number between 0 and 1"),
-        ({"retention": -1.0}, "retention=-1.0; use a number of at least 0"),
-        ({"folds": 1}, "folds=1; use 2 to 20, or 0"),
-    ],
-)
-def test_bad_options(options: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        TrainingOptions(**options)  # type: ignore[arg-type]
-
-
 def test_a_head_that_does_not_help_is_not_recommended(
     synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
 ) -> None:

@@ -296,19 +296,6 @@ def test_bad_gates(options: dict[str, float], message: str) -> None:
         Gate(**options)  # type: ignore[arg-type]
 
 
-def test_the_p_value_may_be_alpha_and_no_more() -> None:
-    generator = np.random.default_rng(5)
-    before = generator.uniform(0, 1, QUERIES)
-    after = before + generator.normal(0.03, 0.2, QUERIES)
-    seen = np.arange(QUERIES) % 2 == 0
-    p_value = judge(answers(before, seen), answers(after, seen), Gate(alpha=0.99, margin=0.5)).p_value
-    assert p_value is not None
-    assert 0.001 < p_value < 0.5
-    for alpha, verdict in ((p_value, "passed"), (0.99 * p_value, "refused")):
-        report = judge(answers(before, seen), answers(after, seen), Gate(alpha=alpha, margin=0.5))
-        assert report.verdict == verdict, report.reason
-
-
 def test_chance_is_never_ruled_out_by_a_sample() -> None:
     """Of the sampled patterns none is as high as 40 equal gains (probability 2^-40), and yet p is not 0."""
     assert sign_flip_p_value(np.ones(40), samples=999) == pytest.approx(1 / 1000)
