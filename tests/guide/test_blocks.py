@@ -45,12 +45,6 @@ def test_no_pipe_ends_before_what_feeds_it(path: Path) -> None:
     assert not found
 
 
-def test_a_pipe_that_ends_early_is_noticed() -> None:
-    assert LEAVES_EARLY.search("curl -s address | grep -m1 word")
-    assert LEAVES_EARLY.search("dsearch export | head -3")
-    assert not LEAVES_EARLY.search("curl -s address | grep more")
-
-
 def test_nothing_is_passed_over_in_vain() -> None:
     lines = [line for block in blocks_of(README) for line in block.code.splitlines()]
     for beginning, why in NOT_RUN.items():
@@ -63,25 +57,6 @@ def test_commands_that_are_named_in_passing_exist(path: Path) -> None:
     found = list(commands_in(path.read_text(encoding="utf-8")))
     problems = {command: problem for command in found if (problem := problem_with(command, ROOT))}
     assert not problems
-
-
-def test_a_command_that_does_not_exist_is_noticed() -> None:
-    text = "`dsearch serach x`, `dsearch search x --deep`, `python scripts/none.py` and `scripts/demo --fast`"
-    assert [problem_with(command, ROOT) for command in commands_in(text)] == [
-        "there is no command 'serach'",
-        "search has no --deep",
-        "there is no scripts/none.py",
-        "demo has no --fast",
-    ]
-
-
-def test_a_folder_that_python_runs_is_a_command(tmp_path: Path) -> None:
-    (tmp_path / "scripts" / "bench").mkdir(parents=True)
-    assert problem_with("python scripts/bench", tmp_path) == "there is no scripts/bench"
-    (tmp_path / "scripts" / "bench" / "__main__.py").write_text('add_argument("--deep")')
-    assert problem_with("python scripts/bench train --deep", tmp_path) is None
-    assert problem_with("python scripts/bench --wide", tmp_path) == "scripts/bench has no --wide"
-    assert problem_with("scripts/bench", tmp_path) == "there is no scripts/bench"
 
 
 def test_the_entry_point_starts_cold() -> None:
@@ -111,38 +86,7 @@ def assert_alike(drawn: Path, shown: Path) -> None:
     assert np.abs(pixels[0] - pixels[1]).mean() < 4, f"draw {shown.name} anew: scripts/tools/make_pictures.py"
 
 
-def test_a_picture_of_something_else_is_noticed(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image", reason="comes with the extra plot")
-    shown = Path(dsearch.__file__).parent / "guide" / "pooling.png"
-    turned = tmp_path / "turned.png"
-    image.open(shown).convert("RGB").rotate(180).save(turned)
-    assert_alike(shown, shown)
-    with pytest.raises(AssertionError, match="make_pictures"):
-        assert_alike(turned, shown)
-
-
 def test_pictures_that_are_shown_exist_and_are_small() -> None:
     for path in (README, *ALL_GUIDES):
         for name in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
             assert (path.parent / name).stat().st_size <= 150_000, (path.name, name)
-
-
-def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# A page\n\n```sh\nexit 3\n```\n")
-    with pytest.raises(AssertionError, match="exit code 3"):
-        run_blocks(page, tmp_path)
-    page.write_text("# A page\n\n```python\nassert False\n```\n")
-    with pytest.raises(AssertionError):
-        run_blocks(page, tmp_path)
-
-
-def test_only_what_is_named_is_passed_over_and_only_3_is_forgiven(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("```sh\nfalse me\nbash -c 'exit 3'  # kept\n```\n")
-    assert run_blocks(page, tmp_path, passed_over=["false me"], may_be_kept=["bash"]) == 1
-    with pytest.raises(AssertionError, match="exit code 1"):
-        run_blocks(page, tmp_path, may_be_kept=["bash"])
-    page.write_text("```sh\nbash -c 'exit 2'  # kept\n```\n")
-    with pytest.raises(AssertionError, match="exit code 1"):
-        run_blocks(page, tmp_path, may_be_kept=["bash"])

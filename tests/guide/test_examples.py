@@ -58,10 +58,3 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
     output, errors = run.communicate(timeout=300)
     assert run.returncode == 0, errors
     assert EXPECTED[name] in output
-
-
-def test_examples_are_short() -> None:
-    found = sorted((SCRIPTS / "examples").glob("*.py"))
-    assert len(found) >= 7
-    for path in found:
-        assert len(path.read_text().splitlines()) < 80, path.name

@@ -73,18 +73,6 @@ def test_a_stream_without_a_length_is_stored(server: str) -> None:
     assert b'"inserted":5' in answer
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        b"GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
-        b"GET / HTTP/1.0\r\n\r\n",
-        b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
-    ],
-)
-def test_other_hosts_are_refused(server: str, request_: bytes) -> None:
-    assert raw(server, request_).split(b"\r\n")[0].split()[1] == b"421"
-
-
 def test_a_client_that_goes_away_leaves_the_server_well(server: str) -> None:
     for cut in (10, 120, 200):
         body = json.dumps({"query": "cat"}).encode()

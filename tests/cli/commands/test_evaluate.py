@@ -15,7 +15,6 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.cli.commands import evaluate as module
 from dsearch.cli.commands.evaluate import Judgements, _against, _cross_validated, read_judgements
 from dsearch.engine import SearchEngine, System
-from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Run
 from dsearch.training import Baseline
 from dsearch.types import Query
@@ -62,20 +61,6 @@ def test_judged_queries_have_the_training_split_of_another_one_beside_them(
     said = capsys.readouterr().err
     assert "left out: 1 line of queries or judgements, such as " in said
     assert "queries.jsonl:61" in said
-
-
-def test_judged_queries_without_a_text_are_left_out_and_named(
-    beir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with (beir / "qrels" / "test.tsv").open("a") as file:
-        file.write("nobody-asks\td1\t1\n")
-    judged = read_judgements(beir, "test")
-    assert "nobody-asks" not in judged.qrels
-    assert set(judged.qrels) == {query.id for query in judged.queries}
-    assert "'nobody-asks'" in capsys.readouterr().err
-    (beir / "qrels" / "other.tsv").write_text("query-id\tcorpus-id\tscore\nnobody-asks\td1\t1\n")
-    with pytest.raises(InvalidRequest, match="'nobody-asks'"):
-        read_judgements(beir, "other")
 
 
 def test_the_strictest_gate_lets_no_fall_pass(

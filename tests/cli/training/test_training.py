@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.cli.terminal import Terminal
@@ -120,75 +119,3 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
     )
     assert dsearch("rollback", "-c", "t")[1] == "t: v0 answers now, in place of v1\n"
     assert json.loads(dsearch("search", "thing7", "-c", "t", "--json")[1])["generation"] == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--self-supervised", "--scope", "full"), "--scope full learns from judgements alone"),
-        (("--data", "{data}", "--scope", "full", "--heads", "3"), "heads=3 with --scope full"),
-        (
-            ("--data", "{data}", "--precision", "bfloat16", "--ray", "auto"),
-            "--ray trains a head from judgements or the corpus; leave out --precision bfloat16",
-        ),
-        (
-            ("--data", "{data}", "--negatives", "0", "--compile"),
-            "--negatives 0, --compile: of --scope full alone",
-        ),
-        (
-            ("--data", "{data}", "--scope", "full", "--batch-size", "0"),
-            "--batch-size 0; use an integer from 1",
-        ),
-        (
-            ("--data", "{data}", "--scope", "full", "--query-side", "mlp"),
-            "query_side='mlp' with --scope full",
-        ),
-        (("--data", "{data}", "--query-side", "deep"), "--query-side deep; use one of linear, low-rank, mlp"),
-    ],
-)
-def test_options_of_another_scope(
-    dsearch: Terminal,
-    indexed: Path,
-    arguments: tuple[str, ...],
-    message: str,
-) -> None:
-    given = [part.format(data=indexed) for part in arguments]
-    code, _, err = dsearch("train", "-c", "t", *given)
-    assert code == 1
-    assert message in err
-
-
-def test_several_processes_are_for_scope_full(
-    dsearch: Terminal,
-    indexed: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "torchrun started several processes, and --scope head" in dsearch(*TRAIN, "--data", indexed)[2]
-
-
-@pytest.mark.parametrize("command", ["train", "tune"])
-def test_a_version_that_became_live_during_the_run_stays(
-    dsearch: Terminal, indexed: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    """The version is kept; the report says why, and how the two are compared."""
-    from dsearch.training import JobResult
-    from dsearch.training.gate.gate import GateReport
-
-    assert dsearch(*TRAIN, "--data", indexed)[0] == 0
-    assert dsearch("rollback", "-c", "t")[0] == 0
-    register = JobResult.register
-
-    def late(learned: JobResult, collection: Any, job: Any) -> Any:
-        collection.promote("v1")
-        return register(learned, collection, job)
-
-    monkeypatch.setattr(JobResult, "register", late)
-    monkeypatch.setattr(GateReport, "passed", property(lambda report: True))
-    code, out, _ = dsearch(command, "-c", "t", "--data", indexed, *(["--epochs", "1"] * (command == "train")))
-    assert code == 3
-    assert "since another version became live after the comparison; compare the two." in out
-    assert "not promoted, since v1 became live during the run, which began with v0" in out
-    assert "judge it again by `dsearch compare v1 v2 -c t --data JUDGEMENTS`" in out
-    assert "v2 is kept but does not answer" in out
-    assert dsearch("compare", "v1", "v2", "-c", "t", "--data", indexed)[0] == 0

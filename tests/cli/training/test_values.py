@@ -58,24 +58,3 @@ def test_a_label_and_a_number_are_learned(home: Path, capsys: pytest.CaptureFixt
     assert "learned values of 'price' (number) from 90 documents" in out
     assert "R²" in out
     assert "rmse" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--objective", "context"], "give both"),
-        (["--field", "price"], "give both"),
-        (["--objective", "context", "--field", "price", "--self-supervised"], "leave out --self-supervised"),
-        (["--objective", "context", "--field", "price", "--scope", "query"], "leave out --scope query"),
-        (["--objective", "value", "--field", "price"], "context"),
-        (
-            ["--objective", "context", "--field", "prise"],
-            "'prise' is in 0 documents of collection 't'",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_refused(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
-) -> None:
-    assert run(home, "train", "-c", "t", *arguments) == 1
-    assert told in capsys.readouterr().err

@@ -63,21 +63,6 @@ def sharded_answer(shards: ShardedSearch, **options: Any) -> SearchResult:
     return shards.search([QUERY], "v0", SearchOptions(**options))[0]
 
 
-@pytest.mark.parametrize("sort", ["at.year", "-at.year"])
-def test_hits_come_in_the_order_of_the_field_and_ties_by_id(
-    food: Collection, shards: ShardedSearch, sort: str
-) -> None:
-    expected = by_hand(food, sort.startswith("-"))
-    scores = {hit.id: hit.score for hit in food.search(QUERY, limit=60).hits}
-    answer = food.search(QUERY, limit=60, sort=sort)
-    assert [hit.id for hit in answer.hits] == expected
-    assert {hit.id: hit.score for hit in answer.hits} == scores
-    assert [hit.rank for hit in answer.hits] == list(range(1, 61))
-    assert answer.confidence is None
-    apart = sharded_answer(shards, limit=60, sort=sort)
-    assert [(hit.rank, hit.id) for hit in apart.hits] == [(hit.rank, hit.id) for hit in answer.hits]
-
-
 def test_pages_of_a_sorted_answer_go_on(food: Collection, shards: ShardedSearch) -> None:
     expected = by_hand(food, False)
     for search in (
@@ -102,25 +87,6 @@ def test_the_best_of_each_value_is_chosen_before_the_order(food: Collection) -> 
     answer = food.search(QUERY, group_by="price", sort="-price", limit=60)
     assert [hit.metadata["price"] for hit in answer.hits] == [3, 2, 1, 0]
     assert {hit.id for hit in answer.hits} == best
-
-
-def test_hits_carry_the_fields_that_were_named(food: Collection, shards: ShardedSearch) -> None:
-    for fields, title, text, metadata in [
-        (None, "Bread 1", "bread number 1 of the old oven", {"at": {"year": 1.5, "day": 1}, "price": 1}),
-        ("title", "Bread 1", "", {}),
-        ("text, at.day", "", "bread number 1 of the old oven", {"at": {"day": 1}}),
-        ("metadata.price,at.year,at.nothing", "", "", {"at": {"year": 1.5}, "price": 1}),
-        ("metadata", "", "", {"at": {"year": 1.5, "day": 1}, "price": 1}),
-    ]:
-        for answer in (
-            food.search(QUERY, limit=60, fields=fields),
-            sharded_answer(shards, limit=60, fields=fields),
-        ):
-            hit = next(hit for hit in answer.hits if hit.id == "d01")
-            assert (hit.title, hit.text, hit.metadata) == (title, text, metadata)
-    first = food.search(QUERY, limit=5)
-    second = food.search(QUERY, limit=5, cursor=first.next_cursor, fields="title")  # it decides no order
-    assert [hit.rank for hit in second.hits] == [6, 7, 8, 9, 10]
 
 
 @pytest.mark.parametrize(

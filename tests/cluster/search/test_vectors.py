@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster_checks import WORDS, require_same, sharded
+from support.cluster_checks import WORDS, sharded
 from support.fakes import HashingEncoder
 
 from dsearch.cluster.search.search import ShardedSearch
@@ -56,28 +56,6 @@ def by_shards(
     shards: ShardedSearch, texts: list[str], vectors: list[list[float]], **options: Any
 ) -> list[SearchResult]:
     return shards.search(texts, "v0", SearchOptions(**options), vectors)
-
-
-@pytest.mark.parametrize(
-    ("texts", "options"),
-    [
-        (["", "", ""], {}),
-        (["", "", ""], {"mode": "dense", "limit": 30, "filter": {"n": {"in": [0, 2]}}}),
-        (["apple bread", "", "honey -egg"], {"explain": True, "highlight": True}),
-        (["apple bread", "kale", "honey -egg"], {"hops": 2, "hop_strength": 0.5}),
-        (["apple", "", '"apple bread"'], {"collapse": True, "coverage": True}),
-    ],
-)
-def test_shards_answer_as_one_machine(
-    food: Collection, shards: ShardedSearch, texts: list[str], options: dict[str, Any]
-) -> None:
-    vectors = padded(food, QUERIES)
-    here = food.answer(texts, SearchOptions(**options), vectors)
-    apart = by_shards(shards, texts, vectors, **options)
-    assert len(apart) == len(here) == 3
-    for ours, theirs in zip(apart, here, strict=True):
-        assert theirs.hits
-        require_same(ours, theirs)
 
 
 def test_scores_are_cosines_with_the_vector(food: Collection, shards: ShardedSearch) -> None:

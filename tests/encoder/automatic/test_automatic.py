@@ -108,16 +108,6 @@ def test_killed_and_simultaneous_exports_leave_one_whole_export(machine: Machine
     assert machine.unfinished() == []
 
 
-def test_token_states_are_those_of_torch(machine: Machine) -> None:
-    """A second stage works whichever back end encodes queries."""
-    (expected,) = Encoder.load(machine.encoder).encode_tokens(TEXTS[:1])[1]
-    fast = machine.load()
-    assert fast.states_problem is None
-    (tokens,) = fast.encode_tokens(TEXTS[:1])[1]
-    assert (tokens.states * expected.states).sum(1).min() > 0.999
-    np.testing.assert_array_equal(tokens.spans, expected.spans)
-
-
 def test_states_that_do_not_agree_come_from_torch_and_say_why(machine: Machine, tmp_path: Path) -> None:
     other = _copied(machine, tmp_path)
     [folder] = other.exports()

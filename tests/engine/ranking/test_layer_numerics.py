@@ -202,17 +202,6 @@ def test_it_moves(collection: Collection, encoder: HashingEncoder) -> None:
     assert found.context[0].item() == pytest.approx(1, abs=1e-12)
 
 
-def test_a_copy_has_its_own_head_and_the_same_documents(
-    collection: Collection, encoder: HashingEncoder
-) -> None:
-    layer = SearchLayer(collection.snapshot, opened_head())
-    other = copy.deepcopy(layer)
-    assert other.snapshot is layer.snapshot
-    with torch.no_grad():
-        other.head.log_temperature += 1
-    assert layer.head.log_temperature != other.head.log_temperature
-
-
 def test_documents_are_never_pickled(collection: Collection) -> None:
     layer = SearchLayer(collection.snapshot, Head(32))
     for write in (pickle.dumps, lambda whole: torch.save(whole, io.BytesIO())):

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.search.highlights import (
-    FRAGMENT_CHARACTERS,
-    FRAGMENTS,
     SCANNED_CHARACTERS,
-    fragments,
 )
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Highlight
@@ -88,50 +83,3 @@ def test_many_detailed_hits_are_refused(prose: tuple[Collection, Document]) -> N
         collection.search_batch(["a", "b"], limit=501, highlight=True)
     with pytest.raises(InvalidRequest, match="use at most 1000 in all"):
         collection.search_batch(["a", "b"], limit=501, explain=True)
-
-
-@given(
-    st.lists(
-        st.sampled_from(["alpha", "beta", "x", "yy", "\n", "long" * 80, "ünïcode"]), min_size=1, max_size=200
-    )
-)
-def test_fragments_are_pieces_of_the_text_around_terms(words: list[str]) -> None:
-    text = " ".join(words)
-    spans: list[tuple[int, int]] = []
-    at = 0
-    for word in words:
-        if word in ("alpha", "beta") or word.startswith("longlong"):
-            spans.append((at, at + len(word)))
-        at += len(word) + 1
-    shown = fragments(text, spans)
-    assert len(shown) <= FRAGMENTS
-    short = [span for span in spans if span[1] - span[0] <= FRAGMENT_CHARACTERS]
-    assert bool(shown) == bool(short)
-    end = -1
-    for piece in shown:
-        assert text[piece.start : piece.start + len(piece.text)] == piece.text
-        assert piece.start >= end
-        assert 0 < len(piece.text) <= FRAGMENT_CHARACTERS
-        end = piece.start + len(piece.text)
-        assert piece.spans == [span for span in short if piece.start <= span[0] and span[1] <= end]
-        assert piece.spans
-    if len({text[start:stop] for start, stop in short}) > 1 and len(text) < FRAGMENT_CHARACTERS // 2:
-        assert len(shown) == 1
-
-
-def test_the_window_with_most_different_terms_wins() -> None:
-    text = (
-        "alpha alpha alpha " + "x " * 300 + "alpha beta " + "y " * 300 + "alpha " + "z " * 300 + "alpha beta"
-    )
-    spans = [
-        (start, start + len(word))
-        for start, word in (
-            (i, w) for w in ("alpha", "beta") for i in range(len(text)) if text.startswith(w, i)
-        )
-    ]
-    shown = fragments(text, sorted(spans))
-    assert [[text[a:b] for a, b in piece.spans] for piece in shown] == [
-        ["alpha", "alpha", "alpha"],
-        ["alpha", "beta"],
-        ["alpha", "beta"],
-    ]

@@ -52,22 +52,6 @@ def test_candidates_hold_the_best_hits_and_say_how_much_they_cover(
         assert covered == pytest.approx(exact, abs=1e-5)
 
 
-def test_explanations_sum_to_the_score(collection: Collection) -> None:
-    for hit in collection.search(QUERY, explain=True).hits:
-        assert hit.explain is not None
-        assert hit.explain.dense[0] + hit.explain.keyword[0] == pytest.approx(hit.score, abs=1e-6)
-        assert hit.explain.head_weights == [pytest.approx(hit.weight)]
-    assert collection.search(QUERY).hits[0].explain is None
-
-
-def test_pages_are_parts_of_one_ranking(collection: Collection) -> None:
-    whole = collection.search(QUERY, limit=16).hits
-    pages = [
-        hit for offset in range(0, 20, 3) for hit in collection.search(QUERY, limit=3, offset=offset).hits
-    ]
-    assert pages == whole
-
-
 def test_batch_equals_single(collection: Collection) -> None:
     queries = [QUERY, "apple", "zebra crossing"]
     batch = collection.search_batch(queries, coverage=True)

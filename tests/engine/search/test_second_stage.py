@@ -16,7 +16,6 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.engine.collection_layer import open_layer
-from dsearch.engine.models.confidence import evidence_of_rankings
 from dsearch.engine.ranking.second_stage import CandidateEvidence, FirstStage, features_of
 from dsearch.engine.search.queries import token_encoder_of
 from dsearch.engine.snapshot import query_tokens
@@ -292,19 +291,6 @@ def test_gradients_of_matches_reach_an_encoder_that_learns(staged: Collection, e
     (gradient,) = [of.grad for of in layer.encoder.learning()]
     assert gradient is not None
     assert gradient.abs().max() > 1e-4
-
-
-def test_confidence_is_that_of_the_first_stage(staged: Collection) -> None:
-    """Its calibration is fitted to scores without a second stage."""
-    states = staged.query_states([QUERY], "hybrid")
-    evidence: list[np.ndarray] = []
-    for stages in (1, 2):
-        layer = staged.layer_over(staged.snapshot, staged.head("v0"), {"stages": stages})
-        (of_query,) = staged.kept_query_tokens.of(staged.encoder, [QUERY])
-        output = layer.ranked(states, [QUERY], [query_tokens(of_query, QUERY, layer.snapshot)])
-        assert (output.second is not None) == (stages == 2)
-        evidence.append(evidence_of_rankings(output, layer))
-    np.testing.assert_allclose(evidence[1], evidence[0], atol=1e-6)
 
 
 def test_features_of_candidates_are_written_out() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.service.tasks import ended
 
 import dsearch.training
 from dsearch.engine import MAX_HEADS, Collection, calls
@@ -15,7 +14,6 @@ from dsearch.errors import Conflict
 from dsearch.operations import Promote, Rollback, RollbackRows
 from dsearch.results import MemoryResult, PromotionResult, RowsDropped
 from dsearch.service.routes.models import largest_head_bytes
-from dsearch.service.tasks.manager import TaskWork
 
 URL = "/v1/collections/papers/models"
 
@@ -89,18 +87,6 @@ def test_a_kept_version_becomes_a_task_with_its_scores(
     assert (kind, collection) == ("save", "papers")
     assert scores.items() <= request.items()
     assert (request["version"], request["live"]) == ("v3", "v0")
-
-
-@pytest.mark.parametrize(("given", "live"), [({}, "v0"), ({"live": "v2"}, "v2")])
-def test_a_kept_version_is_judged_against_the_live_one(
-    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], live: str
-) -> None:
-    monkeypatch.setattr(calls, "require_unjudged", lambda collection, version: None)
-    taken: list[Any] = []
-    monkeypatch.setattr(TaskWork, "result", lambda work, job: taken.append(job.request) or {})
-    scores = {"before": [0.1] * 3, "after": [0.2] * 3}
-    ended(client, client.post(f"{URL}/v3/judge", json={**scores, **given}).json()["id"])
-    assert [request["live"] for request in taken] == [live]
 
 
 def test_the_largest_head_is_bounded_by_its_dimension_and_by_a_stream() -> None:

@@ -77,59 +77,10 @@ def ids(answer: Any) -> list[str]:
 
 
 class TestAnswers:
-    def test_the_nearest_come_first_in_every_call(self, client: TestClient) -> None:
-        state = vector(5)
-        nearest = sorted(range(12), key=lambda number: -np.dot(vector(number), state))
-        expected = [f"i{number}" for number in nearest[:1]]
-        assert ids(client.post(f"{PATH}/search", json={"vector": state, "limit": 1})) == expected
-        batch = client.post(f"{PATH}/search/batch", json={"vectors": [state, vector(9)], "limit": 1}).json()
-        assert [result["hits"][0]["id"] for result in batch["results"]] == ["i5", "i9"]
-        attended = client.post(f"{PATH}/attend", json={"vectors": [state]}).json()
-        assert attended["results"][0]["ids"][0] == "i5"
-        predicted = client.post(f"{PATH}/predict", json={"vectors": [state], "field": "label"}).json()
-        assert predicted["results"][0]["evidence"][0]["id"] == "i5"
-
-    def test_words_and_a_vector_make_a_hybrid_search(self, client: TestClient) -> None:
-        by_words = client.post(f"{PATH}/search", json={"query": "number2", "mode": "keyword", "limit": 1})
-        assert ids(by_words) == ["i2"]
-        both = client.post(f"{PATH}/search", json={"query": "number2", "vector": vector(5), "explain": True})
-        parts = {hit["id"]: hit["explain"] for hit in both.json()["hits"]}
-        assert parts["i2"]["keyword"][0] > 0 == parts["i5"]["keyword"][0]
-        assert parts["i5"]["dense"][0] == pytest.approx(1, abs=1e-6)
-
-    def test_a_vector_joins_the_examples(self, client: TestClient) -> None:
-        alone = ids(client.post(f"{PATH}/similar", json={"like": ["i2"], "limit": 12}))
-        joined = ids(client.post(f"{PATH}/similar", json={"like": ["i2"], "vector": vector(8), "limit": 12}))
-        assert alone[0] in ("i1", "i3")
-        assert joined.index("i6") < alone.index("i6")
-        assert "i2" not in joined
-
-    def test_pages_of_a_vector_go_on_and_belong_to_it(self, client: TestClient) -> None:
-        first = client.post(f"{PATH}/search", json={"vector": vector(5), "limit": 3}).json()
-        asked = {"vector": vector(5), "limit": 3, "cursor": first["next_cursor"]}
-        second = ids(client.post(f"{PATH}/search", json=asked))
-        assert not {hit["id"] for hit in first["hits"]} & set(second)
-        other = client.post(f"{PATH}/search", json={**asked, "vector": vector(6)})
-        assert (other.status_code, other.json()["code"]) == (422, "invalid_cursor")
-
     def test_texts_need_an_encoder(self, client: TestClient) -> None:
         answer = client.post(f"{PATH}/search", json={"query": "image"})
         assert answer.json()["code"] == "encoder_mismatch"
         assert "Search it with a vector" in answer.json()["detail"]
-
-    def test_an_embedding_changes_while_its_text_stays(self, client: TestClient) -> None:
-        fresh = document(20, embedding=vector(0))
-        put(client, json.dumps([fresh]).encode())
-        for turned in (vector(11), vector(11), vector(3)):
-            answer = put(client, json.dumps([{**fresh, "embedding": turned}]).encode())
-            assert answer.status_code == 200
-            found = ids(client.post(f"{PATH}/search", json={"vector": turned, "limit": 2}))
-            assert "i20" in found
-        assert answer.json()["updated"] == 1
-        kept = put(client, json.dumps([{**fresh, "embedding": None, "metadata": {"seen": True}}]).encode())
-        assert kept.json()["updated"] == 1
-        assert "i20" in ids(client.post(f"{PATH}/search", json={"vector": vector(3), "limit": 2}))
-        client.delete(f"{PATH}/documents/i20")
 
 
 class TestRefusals:

@@ -160,47 +160,6 @@ def test_a_head_is_read_changed_and_handed_in(client: TestClient, live: Collecti
     assert client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()["temperature"] == pytest.approx(0.5)
 
 
-def changed(name: str, tensor: Any) -> bytes:
-    tensors = load(head_bytes(Head(32)))
-    if tensor is None:
-        del tensors[name]
-    else:
-        tensors[name] = tensor
-    return save(tensors)
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b"", "not a safetensors file"),
-        (b"\x80\x04K\x01.", "not a safetensors file"),
-        (b"\xff" * 64, "not a safetensors file"),
-        (head_bytes(Head(16)), "for embeddings of 16 numbers; this collection's have 32"),
-        (head_bytes(Head(32, heads=65, rank=1)), "65 query heads of rank 1; use 1 to 64"),
-        (head_bytes(Head(32, heads=2, rank=33)), "2 query heads of rank 33"),
-        (changed("key_delta", np.full((32, 32), np.nan, np.float32)), "'key_delta' has numbers that are not"),
-        (changed("key_delta", np.zeros((32, 31), np.float32)), "'key_delta' of shape [32, 31]; use [32, 32]"),
-        (changed("key_delta", np.zeros((32, 32))), "'key_delta' is float64; send float32"),
-        (changed("key_delta", None), "lacks or does not have: 'key_delta'"),
-        (changed("encoder", np.zeros(1, np.float32)), "lacks or does not have: 'encoder'"),
-        (changed("query_delta", None), "no tensor 'query_delta' or 'query_out'"),
-        (
-            changed("log_temperature", np.array(80, np.float32)),
-            "a temperature of 5.541e+34; use 1e-06",
-        ),
-        (save(load(head_bytes(Head(32))), {"record": "[1]"}), "a record that is no JSON object"),
-        (save(load(head_bytes(Head(32))), {"record": '{"a": NaN}'}), "a record that is no JSON object"),
-    ],
-)
-def test_what_is_no_head_of_this_collection_is_refused(
-    client: TestClient, live: Collection, body: bytes, said: str
-) -> None:
-    answered = client.post(f"{URL}/models", content=body, headers={"Content-Type": TENSORS["Accept"]})
-    assert answered.status_code == 422, answered.text
-    assert said in answered.json()["detail"]
-    assert [one.version for one in live.store.models()] == ["v1"]
-
-
 def test_a_head_needs_its_type_and_a_parent_and_a_bound(client: TestClient, live: Collection) -> None:
     assert client.post(f"{URL}/models", json={}).status_code == 415
     headers = {"Content-Type": TENSORS["Accept"]}

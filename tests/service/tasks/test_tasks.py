@@ -97,40 +97,6 @@ def test_a_field_is_learned_from_the_documents_that_have_it(client: TestClient, 
         assert refused.status_code in (400, 422), refused.text
 
 
-def test_two_systems_are_compared_query_by_query(client: TestClient, papers: Collection) -> None:
-    queries = JUDGED["queries"]
-    judgements = {}
-    for number, (id, text) in enumerate(queries.items()):  # relevant is what one of the two has first
-        mode = ("keyword", "dense")[number % 2]
-        hits = client.post(f"{URL}/search", json={"query": text, "mode": mode}).json()["hits"]
-        judgements[id] = {hits[0]["id"]: 1}
-    asked = {
-        "queries": queries,
-        "judgements": judgements,
-        "systems": [{"mode": "keyword"}, {"model": "v0", "mode": "dense"}],
-        "training": {"other": judgements["q0"]},
-    }
-    task = ended(client, ask(client, "evaluate", asked))
-    assert task["state"] == "done", task
-    report = task["result"]
-    assert (report["systems"], report["baseline"]) == (["v0 keyword", "v0 dense"], "v0 keyword")
-    groups = {line["group"]: line["queries"] for line in report["lines"]}
-    seen = sum(judged == judgements["q0"] for judged in judgements.values())
-    assert groups == {"all": 12, "seen": seen, "unseen": 12 - seen}
-    compared = report["comparison"]
-    whole = compared["groups"][0]
-    assert (whole["wins"], whole["losses"]) == (len(compared["wins"]), len(compared["losses"]))
-    assert compared["wins"]
-    assert compared["losses"]
-    for name, sign in (("wins", 1), ("losses", -1)):
-        gains = [sign * (row["second"] - row["first"]) for row in compared[name]]
-        assert all(gain > 0 for gain in gains)
-        assert gains == sorted(gains, reverse=True)
-        assert all(row["query"] == queries[row["id"]] for row in compared[name])
-    missing = ended(client, ask(client, "evaluate", {**JUDGED, "systems": [{"model": "v9"}]}))
-    assert (missing["state"], missing["problem"]["code"]) == ("failed", "model_not_found")
-
-
 @pytest.mark.parametrize(
     ("kind", "body", "said"),
     [

@@ -31,7 +31,6 @@ from dsearch.training.data.examples import examples_from_judgements
 from dsearch.training.finetune import second_stage
 from dsearch.training.finetune.lists import CandidateLists, lists_of
 from dsearch.training.finetune.second_stage import RERANKED_WAYS, WAYS, FitMethod, chosen_way, fitted
-from dsearch.types import Document
 
 TERMS = 2 + len(FEATURES)
 QUERY = "a3 c5"
@@ -183,24 +182,6 @@ def test_a_lower_score_is_never_better() -> None:
         True,
     )
     assert fitted(of, FitMethod(pull=0.1, reranked=True))[-1] == 0
-
-
-def test_a_long_document_has_the_score_of_its_best_passage(engine: SearchEngine, folder: Path) -> None:
-    collection = engine.create("long")
-    text = " ".join(f"word{i} says that b{i % 11} is c{i % 13}." for i in range(200))
-    collection.ingest([Document(id="d", text=text, title="t"), Document(id="e", text="short")])
-    rows = collection.store.rows()
-    spans = collection.store.passages(rows)
-    model = load_reranker(str(folder))
-    scores = KeptRerankings(collection.store).of(identity_of(model), QUERY, rows)
-    expected = [
-        model.scores(QUERY, [document.content]).item() for document in collection.store.documents(rows)
-    ]
-    for place, row in enumerate(rows.tolist()):
-        if row in spans:
-            pieces = [f"t {text[a:b]}".strip() for a, b in spans[row].spans[: caches.MOST_PASSAGES].tolist()]
-            expected[place] = model.scores(QUERY, pieces).max()
-    np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
 def test_scores_are_kept_within_bounds(
