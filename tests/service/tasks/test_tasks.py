@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.guarded import guarded
 from support.patience import LATEST_S
 from support.service.service_fakes import ORIGIN, WordEncoder
 from support.service.tasks import JUDGED, URL, app_of, ask, ended, events, until_running
@@ -20,6 +21,9 @@ from dsearch.processes import Report
 from dsearch.service.tasks import manager
 from dsearch.service.tasks.store import KEPT_EVENTS, TaskStore
 from dsearch.types import Progress
+
+# The thread of the tasks alone removes one, and asks while it runs.
+checked = guarded(manager.Tasks, "_cancelled", lock="_changed", free=("_run", "_is_cancelled"))
 
 # ---- what tasks do
 
