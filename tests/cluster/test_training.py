@@ -86,20 +86,3 @@ def test_loss_and_gradient_are_those_of_one_process(
         names = [name for name, _ in head.named_parameters()]
         assert wanted[1 + names.index("keyword_weight")].abs().max() > 1e-4
     local.close()
-
-
-def test_a_head_learns_over_shards(food: Collection, tmp_path: Path) -> None:
-    split(food.store, food.snapshot.generation, tmp_path / "release", 3)
-    local = LocalShards(tmp_path / "release")
-    corpus, head = ShardedCorpus(local.release, local), Head(32)
-    states, relevant = food.query_states(QUERIES, "hybrid"), np.array([[5], [6], [7], [60]])
-    optimiser = torch.optim.Adam(head.parameters(), lr=0.02)
-    losses = []
-    for _ in range(12):
-        loss = listwise(corpus, head, states, QUERIES, relevant, torch.ones(4, 1))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-    local.close()

@@ -10,7 +10,7 @@ import pytest
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import EvaluationJob
 from dsearch.training import evaluation
-from dsearch.training.evaluation import MOST_SHOWN, _comparison, _systems, run_evaluation
+from dsearch.training.evaluation import _systems, run_evaluation
 from dsearch.types import Progress
 
 QUERIES = {"q1": "cat", "q2": "dog", "q3": " "}
@@ -129,20 +129,3 @@ def test_warnings_are_one_sentence_after_the_other(
     assert groups["learned"] == ["q1"]
     assert "q1" in groups["seen"]
     assert "q2" in groups["unseen"]
-
-
-def test_the_largest_wins_and_losses_come_first() -> None:
-    before = {f"q{number}": 0.5 for number in range(300)}
-    after = {id: 0.5 + (number - 150) / 1000 for number, id in enumerate(before)}
-    scores: Any = {"a": {"nDCG@10": before}, "b": {"nDCG@10": after}}
-    compared = _comparison(scores, {}, {id: f"words of {id}" for id in before})
-    assert [row["id"] for row in compared["wins"][:2]] == ["q299", "q298"]
-    assert [row["id"] for row in compared["losses"][:2]] == ["q0", "q1"]
-    assert len(compared["wins"]) == len(compared["losses"]) == MOST_SHOWN == 100
-    assert compared["wins"][0] == {
-        "id": "q299",
-        "query": "words of q299",
-        "first": 0.5,
-        "second": pytest.approx(0.649),
-    }
-    assert compared["measure"] == "nDCG@10"

@@ -13,7 +13,6 @@ import pytest
 import torch
 from support.training.observers import Recorder, StopWhen
 
-from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
 from dsearch.client import LocalEngine
 from dsearch.engine import SearchEngine
@@ -178,38 +177,6 @@ def test_a_second_stage_follows_what_answers_and_nothing_else(
     monkeypatch.setattr(run, "train_second_stage", lambda *given, **__: followed.append(given[3]))
     run_training(made, JOB)
     assert followed == [base] * (base is not None)
-
-
-@pytest.mark.parametrize(
-    ("trainer", "kind"),
-    [
-        ("finetune", {}),
-        ("finetune_full", {"scope": "full"}),
-        ("finetune_from_feedback", {"source": "feedback"}),
-    ],
-)
-def test_no_training_starts_from_a_trained_head(
-    pairs: Any, monkeypatch: pytest.MonkeyPatch, trainer: str, kind: dict[str, Any]
-) -> None:
-    """It has learned from the very queries that would be held out."""
-    pairs.ingest([Document(f"n{i}", f"number{i}", metadata={"n": i}) for i in range(12)])
-    shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
-    pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
-    head = Head(pairs.store.dimension).eval()
-    head.weigh_keywords(0.5, 0.4)
-    pairs.promote(pairs.add_model(head, {"scope": "head"}))
-    assert pairs.head("v1").keyword_weighting == (0.5, 0.4)
-    starts: list[Any] = []
-
-    def stopped(*_: Any, start: Any, **__: Any) -> None:
-        starts.append(start)
-        raise Stopped
-
-    monkeypatch.setattr(run, trainer, stopped)
-    data = {} if "source" in kind else {"queries": QUERIES, "judgements": JUDGEMENTS}
-    with pytest.raises(Stopped):
-        run_training(pairs, TrainingJob(**{**data, **kind}))
-    assert starts[0].keyword_weighting is None
 
 
 @dataclass

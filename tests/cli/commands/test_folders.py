@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import sys
 from collections import Counter
@@ -76,29 +75,6 @@ def test_a_renamed_file_keeps_its_id_and_so_its_judgements(dsearch: Terminal, no
     assert ids(dsearch, "changed") == ["n03.md"]
 
 
-def test_rows_of_equal_text_are_kept_and_go_with_their_lines(dsearch: Terminal, notes: Path) -> None:
-    rows = ["A1,A red chair,10", "A2,A red chair,25", "few,cells", "A3,A blue lamp,7"]
-    table = notes / "shop.csv"
-
-    def put(*lines: str) -> dict[str, Any]:
-        table.write_text("\n".join(["sku,text,price", *lines]))
-        return run(dsearch, notes)
-
-    def prices(query: str) -> list[int]:
-        out = dsearch("search", query, "--mode", "keyword", "--json")[1]
-        return sorted(hit["metadata"]["price"] for hit in json.loads(out)["hits"])
-
-    assert put(*rows)["inserted"] == 23
-    assert (prices("chair"), prices("lamp")) == ([10, 25], [7])
-    again = put(*rows)
-    assert (again["unchanged"], again["inserted"], again["encoded"], again["deleted"]) == (23, 0, 0, 0)
-    assert put(*rows[:3])["deleted"] == 1
-    assert (prices("chair"), prices("lamp")) == ([10, 25], [])
-    report = put(*rows[1:3])
-    assert (report["deleted"], report["encoded"]) == (1, 0)
-    assert prices("chair") == [25]
-
-
 def test_many_deletions_need_consent(dsearch: Terminal, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(dsearch, notes)
     for number in range(5):
@@ -144,75 +120,6 @@ def test_an_empty_folder_and_one_that_is_gone_delete_nothing(
     assert "20 documents" in dsearch("collections")[1]
 
 
-def test_a_file_with_a_problem_keeps_its_document(dsearch: Terminal, notes: Path) -> None:
-    run(dsearch, notes)
-    (notes / "n03.md").write_bytes(bytes(range(256)))
-    code, out, err = dsearch("index", notes, "--yes")
-    assert code == 0
-    assert "n03.md" in err
-    assert "1 skipped" in out
-    assert ids(dsearch, "stone3") == ["n03.md"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
-def test_a_folder_that_cannot_be_read_keeps_its_documents(dsearch: Terminal, notes: Path) -> None:
-    run(dsearch, notes)
-    (notes / "sub").chmod(0)
-    try:
-        code, _, err = dsearch("index", notes, "--yes")
-    finally:
-        (notes / "sub").chmod(0o755)
-    assert (code, "sub: cannot be read: Permission denied" in err) == (0, True)
-    assert "sub/README.md" in ids(dsearch, "notes")
-
-
-def test_two_folders_with_files_of_one_name_have_both(dsearch: Terminal, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "README.md").write_text(f"readme of {name}")
-        (tmp_path / name / "rows.csv").write_text(f"id,text\n1,row of {name}\n")
-    run(dsearch, tmp_path / "one")
-    code, _, err = dsearch("index", tmp_path / "two")
-    assert (code, "2 ids carry their folder's name" in err) == (0, True)
-    assert sorted(ids(dsearch, "readme")) == ["README.md", "two/README.md"]
-    assert sorted(ids(dsearch, "row")) == ["1", "two/rows.csv#1"]
-    for folder in ("one", "two"):
-        assert run(dsearch, tmp_path / folder)["unchanged"] == 2
-    (tmp_path / "one" / "README.md").unlink()
-    assert run(dsearch, tmp_path / "one", "--yes")["deleted"] == 1
-    assert run(dsearch, tmp_path / "two")["unchanged"] == 2  # an id stays once it is given
-    assert ids(dsearch, "readme") == ["two/README.md"]
-
-
-def test_rows_that_are_gone_from_a_table_are_deleted(dsearch: Terminal, tmp_path: Path) -> None:
-    folder = tmp_path / "tables"
-    folder.mkdir()
-    rows = [f"{number},item{number},{number}.5\n" for number in range(20)]
-    (folder / "a.csv").write_text("id,text,price\n" + "".join(rows))
-    run(dsearch, folder)
-    (folder / "a.csv").write_text("id,text,price\n" + "".join(rows[1:]))
-    assert run(dsearch, folder)["deleted"] == 1
-    (folder / "a.csv").rename(folder / "b.csv")
-    report = run(dsearch, folder)
-    assert (report["inserted"], report["deleted"], report["documents"]) == (0, 0, 19)
-    found = dsearch("search", "item", "--filter", '{"price": {"gte": 18}}', "--json")[1]
-    assert {hit["id"] for hit in json.loads(found)["hits"]} == {"18", "19"}
-
-
-def test_a_folder_in_one_that_was_indexed_is_that_part_of_it(dsearch: Terminal, notes: Path) -> None:
-    run(dsearch, notes)
-    (notes / "n03.md").unlink()
-    (notes / "sub" / "more.md").write_text("glacier")
-    report = run(dsearch, notes / "sub")
-    assert (report["inserted"], report["unchanged"], report["deleted"]) == (1, 1, 0)  # only below sub
-    assert ids(dsearch, "glacier") == ["sub/more.md"]
-    assert run(dsearch, notes / "n04.md")["unchanged"] == 1  # a file too
-    assert run(dsearch, notes)["deleted"] == 1
-    report = run(dsearch, notes.parent)  # the folder around, in which the home lies: ids stay
-    assert (report["inserted"], report["updated"], report["deleted"]) == (0, 20, 0)
-    assert ids(dsearch, "glacier") == ["sub/more.md"]
-
-
 def test_a_moved_folder_keeps_its_ids(dsearch: Terminal, notes: Path, tmp_path: Path) -> None:
     run(dsearch, notes)
     moved = tmp_path / "elsewhere"
@@ -236,37 +143,10 @@ def test_documents_that_came_otherwise_stay(dsearch: Terminal, notes: Path, tmp_
     assert sorted(ids(dsearch, "glacier")) == ["a", "b"]
 
 
-def test_what_git_ignores_is_not_read(dsearch: Terminal, notes: Path) -> None:
-    (notes / ".gitignore").write_text("build/\n*.tmp.md\n!keep.tmp.md\n")
-    (notes / "sub" / ".gitignore").write_text("local.md\n")
-    for name in ("build/x.md", "a.tmp.md", "keep.tmp.md", "sub/local.md", "node_modules/m.js", "local.md"):
-        (notes / name).parent.mkdir(exist_ok=True)
-        (notes / name).write_text("glacier")
-    run(dsearch, notes)
-    assert sorted(ids(dsearch, "glacier")) == ["keep.tmp.md", "local.md"]
-    run(dsearch, notes, "--ignored")
-    assert len(ids(dsearch, "glacier")) == 5
-
-
 def test_nothing_that_can_be_indexed_is_exit_1(dsearch: Terminal, tmp_path: Path) -> None:
     (tmp_path / "bad.md").write_bytes(bytes(range(256)))
     code, _, err = dsearch("index", tmp_path / "bad.md")
     assert (code, "nothing was found to index" in err) == (1, True)
-
-
-def test_types_can_be_declared(dsearch: Terminal, tmp_path: Path) -> None:
-    source = tmp_path / "shop.csv"
-    source.write_text(
-        "id,text,price,zip,sold\n1,lamp,9.5,10115,true\n2,chair,30,80331,FALSE\n3,desk,,04109,\n"
-    )
-    run(dsearch, source, "--type", "price=text")
-    assert ids(dsearch, "lamp chair", "--filter", '{"price": {"eq": "9.5"}}') == ["1"]
-    run(dsearch, source)
-    assert ids(dsearch, "lamp chair", "--filter", '{"price": {"gte": 10}}') == ["2"]
-    assert ids(dsearch, "lamp chair", "--filter", '{"sold": {"eq": true}}') == ["1"]
-    assert ids(dsearch, "desk", "--filter", '{"zip": {"eq": "04109"}}') == ["3"]  # a leading zero: text
-    code, _, err = dsearch("index", source, "--type", "price=money")
-    assert (code, "type 'price=money'; use COLUMN=TYPE with one of text, number, boolean" in err) == (1, True)
 
 
 def test_a_record_that_cannot_be_stored_is_left_out_alone(dsearch: Terminal, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from support.tiny_encoder import WORDS, write_tiny_encoder
 from support.warm.processes import warm_start
@@ -106,22 +105,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Machine:
 def test_killed_and_simultaneous_exports_leave_one_whole_export(machine: Machine) -> None:
     assert len(machine.exports()) == 1
     assert machine.unfinished() == []
-
-
-def test_states_that_do_not_agree_come_from_torch_and_say_why(machine: Machine, tmp_path: Path) -> None:
-    other = _copied(machine, tmp_path)
-    [folder] = other.exports()
-    record = json.loads((folder / "export.json").read_text())
-    for measured in record["states"].values():
-        measured.update(least=0.9, mean=0.99, agrees=False)
-    (folder / "export.json").write_text(json.dumps(record))
-    encoder = other.load()
-    assert encoder.runs_by.name == "openvino"  # embeddings
-    assert "agree with torch's to a cosine of 0.99000 in the mean" in str(encoder_in_use(encoder).note)  # type: ignore[union-attr]
-    assert other.in_use() == encoder_in_use(encoder)
-    (expected,) = Encoder.load(other.encoder).encode_tokens(TEXTS[:1])[1]
-    (tokens,) = encoder.encode_tokens(TEXTS[:1])[1]
-    np.testing.assert_allclose(tokens.states, expected.states, atol=1e-6)
 
 
 def test_it_runs_by_the_export_and_is_torch_to_collections(machine: Machine) -> None:

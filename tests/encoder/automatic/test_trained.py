@@ -17,7 +17,6 @@ from support.exported_encoders import TinyHome, need_openvino
 from support.tiny_encoder import WORDS
 from support.warm.processes import warm_start
 
-from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import (
     AutomaticEncoder,
     Encoder,
@@ -40,9 +39,7 @@ from dsearch.encoder.automatic.trained import (
 from dsearch.encoder.exported.cache import export_folder
 from dsearch.encoder.exported.request import Exporting
 from dsearch.encoder.weights import Weights, digest_of_file
-from dsearch.engine import SearchEngine
 from dsearch.errors import CorruptData
-from dsearch.types import Document
 
 TEXTS = ["question 1 red", "answer 7", " ".join(WORDS * 4), "apple bread honey honey"]
 WAIT_S = 300.0
@@ -170,23 +167,3 @@ def test_exports_of_earlier_changes_are_removed(home: TinyHome, tmp_path: Path) 
         os.utime(folder, (age, age))
     forget_earlier(request(0))
     assert set(tmp_path.iterdir()) == {base, *folders[:KEPT]}
-
-
-def test_only_the_version_that_answers_is_exported(home: TinyHome, tmp_path: Path, warm: list[Any]) -> None:
-    fast = load_encoder(home.encoder, backend="auto", cache=home.cache)
-    with SearchEngine(tmp_path / "home", encoder=lambda: fast) as engine:
-        collection = engine.create("papers")
-        collection.ingest([Document(str(n), word) for n, word in enumerate(WORDS)])
-        version = collection.add_model(Head(16), {"scope": "query"}, encoder=learned(home, 3))
-        collection.search("red", model=version)
-        assert warm == []
-        collection.promote(version)
-        before = [hit.id for hit in collection.search("red bread", mode="dense").hits]
-        assert len(warm) == 1
-        encoder = collection.encoder_of(version)
-        assert isinstance(encoder, AutomaticEncoder)
-        assert encoder.wait(WAIT_S)
-        assert encoder.runs_by.name == "openvino", encoder.note
-        collection.query_cache.clear()
-        assert [hit.id for hit in collection.search("red bread ", mode="dense").hits] == before
-        assert len(warm) == 1

@@ -45,32 +45,6 @@ def test_a_second_run_encodes_nothing(long, encoder):
     assert encoder.encoded - before == encoded
 
 
-def test_interrupted_indexing_goes_on(engine, encoder, monkeypatch):
-    collection, whole = engine.create("stopped", passages=OPTIONS), engine.create("whole", passages=OPTIONS)
-    monkeypatch.setattr("dsearch.engine.indexing.ingest._LONG_ENCODED_AT_A_TIME", 400)
-    encode_documents, calls = encoder.encode_documents, []
-
-    def failing(texts):
-        calls.append(len(texts))
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return encode_documents(texts)
-
-    monkeypatch.setattr(encoder, "encode_documents", failing)
-    with pytest.raises(KeyboardInterrupt):
-        collection.ingest(some())
-    assert max(calls) < 60
-    waiting = collection.store.count().pending
-    assert 0 < waiting < 24
-    assert collection.ingest(some()).encoded == waiting
-    whole.ingest(some())
-    for name in ("rows", "vectors"):
-        assert np.array_equal(
-            getattr(collection.snapshot.generation, name), getattr(whole.snapshot.generation, name)
-        )
-    assert collection.store.verify().ok
-
-
 def test_what_is_built_is_what_was_fresh(engine):
     fresh, built = engine.create("fresh", passages=OPTIONS), engine.create("built", passages=OPTIONS)
     fresh.upsert(some())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -71,19 +70,6 @@ def test_searches_that_nobody_reacts_to_are_not_written(
     assert b"quaternion" not in files
 
 
-def test_sent_again_it_is_counted_once(
-    client: TestClient, papers: Collection, answer: dict[str, Any]
-) -> None:
-    events = [click(answer), click(answer, 0), click(answer, action_name="thumbs_up")]
-    assert client.post(f"{URL}/feedback", json=events).json() == {"events": 3, "repeated": 0}
-    assert client.post(f"{URL}/feedback", json=events).json() == {"events": 0, "repeated": 3}
-    other = click(answer, event_id="mine")
-    client.post(f"{URL}/feedback", json=[other])
-    conflict = client.post(f"{URL}/feedback", json=[{**other, "object_id": answer["hits"][2]["id"]}])
-    assert (conflict.status_code, conflict.json()["code"]) == (409, "conflict")
-    assert len(pages_of(papers)[0].events) == 4
-
-
 def test_a_page_is_known_after_a_restart(engine: SearchEngine, papers: Collection) -> None:
     with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         answer = client.get(f"{URL}/search", params={"q": "river stone"}).json()
@@ -95,21 +81,6 @@ def test_a_page_is_known_after_a_restart(engine: SearchEngine, papers: Collectio
         assert (lost.status_code, lost.json()["code"]) == (422, "unknown_query")
         assert "give its words as user_query" in lost.json()["detail"]
     assert [event.position for event in pages_of(papers)[0].events] == [2, 1]
-
-
-def test_a_page_is_known_by_each_name_of_its_collection(
-    client: TestClient, engine: SearchEngine, papers: Collection
-) -> None:
-    engine.create("other")
-    engine.set_alias("live", "papers")
-    names = ("live", "papers")
-    for searched, told in ((one, other) for one in names for other in names):
-        answer = client.get(f"/v1/collections/{searched}/search", params={"q": "river stone"}).json()
-        sent = client.post(f"/v1/collections/{told}/feedback", json=[click(answer)])
-        assert sent.json() == {"events": 1, "repeated": 0}, (searched, told, sent.text)
-        elsewhere = client.post("/v1/collections/other/feedback", json=[click(answer)])
-        assert elsewhere.json()["code"] == "unknown_query"
-    assert len(pages_of(papers)) == 4
 
 
 def test_words_take_the_place_of_an_unknown_search(client: TestClient, papers: Collection) -> None:
@@ -157,13 +128,6 @@ def test_what_is_wrong_is_said_and_nothing_is_stored(
     good_and_bad = client.post(f"{URL}/feedback", json=[click(answer), event])
     assert good_and_bad.status_code == 422
     assert pages_of(papers) == []
-
-
-def test_shapes_and_places_that_are_wrong(client: TestClient, answer: dict[str, Any]) -> None:
-    for body in ([], click(answer), [click(answer)] * 1001):
-        assert client.post(f"{URL}/feedback", json=body).status_code == 422
-    elsewhere = client.post("/v1/collections/none/feedback", json=[click(answer)])
-    assert elsewhere.json()["code"] == "collection_not_found"
 
 
 def test_contributions_bear_the_key(engine: SearchEngine, papers: Collection) -> None:
@@ -302,21 +266,3 @@ def test_deleting_a_collection_takes_its_feedback(
     path = papers.store.path
     assert client.delete(URL).status_code in (200, 204)
     assert not path.exists()
-
-
-def test_the_coin_is_fair_and_pairs_are_spread() -> None:
-    from dsearch.engine.feedback import explored
-
-    coins = random.Random(1)
-    pairs: Counter[tuple[int, int]] = Counter()
-    swapped = 0
-    for _ in range(20_000):
-        hits, drawn = explored(result("x").hits, 0.2, coins)
-        if drawn is not None:
-            pairs[drawn.pair] += 1
-            swapped += drawn.swapped
-            assert (hits[drawn.pair[0] - 1].id == f"d{drawn.pair[1]}") == drawn.swapped
-    total = sum(pairs.values())
-    assert abs(total / 20_000 - 0.2) < 0.02
-    assert abs(swapped / total - 0.5) < 0.04
-    assert set(pairs) == {(k, k + 1) for k in range(1, 10)} | {(1, k) for k in range(2, 11)}

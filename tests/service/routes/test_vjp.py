@@ -127,22 +127,6 @@ def test_vjp_answers_the_gradients(client: TestClient, live: Collection, tensors
         assert [name for name in ("states", "head", "bias", "table") if name in short] == include
 
 
-def test_a_state_that_is_gone_or_never_was_is_told(client: TestClient, live: Collection) -> None:
-    first = client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()
-    stamp = {name: first[name] for name in ("generation", "model", "sequence")}
-    body = {"queries": ["cat"], "grad_context": [[0.0] * 32]}
-    for i in range(9):
-        live.delete([f"d{i + 10:03d}"])
-    gone = client.post(f"{URL}/vjp", json={**body, "stamp": stamp})
-    assert (gone.status_code, gone.json()["code"]) == (410, "gone")
-    ahead = client.post(f"{URL}/attend", json={"queries": ["cat"], "stamp": {**stamp, "sequence": 10**9}})
-    assert (ahead.status_code, ahead.json()["code"]) == (409, "conflict")
-    present = client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()
-    stamp = {**{name: present[name] for name in stamp}, "model": "v9"}
-    never = client.post(f"{URL}/attend", json={"queries": ["cat"], "stamp": stamp})
-    assert (never.status_code, never.json()["code"]) == (404, "model_not_found")
-
-
 def test_a_head_is_read_changed_and_handed_in(client: TestClient, live: Collection) -> None:
     read = client.get(f"{URL}/models/v1/head")
     assert read.content == head_bytes(live.head("v1"))

@@ -112,22 +112,6 @@ def test_learned_values_beat_stored_ones_and_are_served_as_judged(plane: Collect
         assert again.predictions[0].mean == pytest.approx(mean[0].item(), abs=1e-3)
 
 
-def test_labels_are_the_softmax_of_pooled_values(plane: Collection) -> None:
-    learned(plane, TrainingJob(objective="context", field="side", epochs=2, accept=True))
-    states = states_of(plane, 40)
-    truth = plane.store.field_values(plane.snapshot.rows(np.arange(40)), "side")
-    right = 0
-    answers = plane.predict(states, field="side", over="all", mode="dense").predictions
-    logits = plane.attend(states, over="all", mode="dense").output.output
-    assert logits is not None
-    for one, row, label in zip(answers, logits.softmax(-1).tolist(), truth, strict=True):
-        assert (one.kind, one.mean) == ("label", None)
-        assert one.labels is not None
-        assert [one.labels["high"], one.labels["low"]] == pytest.approx(row, abs=1e-5)
-        right += max(one.labels, key=lambda name: one.labels[name]) == label  # type: ignore[index]
-    assert right >= 28
-
-
 def test_served_predictions_are_those_that_the_gate_saw(plane: Collection) -> None:
     """The served path is the training path: `predict` gives what the gate compared."""
     examples = value_examples(plane, "number")
