@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from jaxtyping import Float
@@ -80,36 +78,6 @@ def test_gradients_to_query_states_are_exact(collection: Collection, encoder: Ha
         return found.context, found.weights, found.scores
 
     assert torch.autograd.gradcheck(outputs, states, atol=1e-5)
-
-
-def test_several_heads_are_mixed_after_the_softmax(collection: Collection, encoder: HashingEncoder) -> None:
-    head = opened_head(3).double()
-    layer = SearchLayer(collection.snapshot, head, mode="dense", hops=1)
-    states = torch.as_tensor(encoder.encode_queries(QUERIES)).double()
-    with torch.no_grad():
-        found = layer(states)
-        keys = torch.as_tensor(collection.snapshot.embeddings(found.positions)).double()
-        logits = torch.einsum("bhd,bcd->bhc", head.queries(states), head.keys(keys)) / head.temperature
-        weights = torch.einsum("h,bhc->bc", head.mixture_logits.softmax(0), logits.softmax(-1))
-    torch.testing.assert_close(found.weights, weights)
-    assert (found.weights[:, 1:] <= found.weights[:, :-1]).all()
-    order = found.scores.argsort(dim=1, descending=True, stable=True)
-    assert torch.equal(order, torch.arange(order.shape[1]).expand_as(order))
-
-
-def test_a_hop_without_strength_changes_nothing(collection: Collection, encoder: HashingEncoder) -> None:
-    states = torch.as_tensor(encoder.encode_queries(QUERIES))
-    once = SearchLayer(collection.snapshot, Head(32))(states, QUERIES)
-    thrice = SearchLayer(collection.snapshot, Head(32), hops=3)(states, QUERIES)
-    assert torch.equal(once.weights, thrice.weights)
-    assert (once.positions == thrice.positions).all()
-    learned = opened_head()  # of strength 0.5, which an explicit 0 replaces
-    ways: list[dict[str, Any]] = [{"hops": 1}, {"hops": 3, "hop_strength": 0.0}, {"hops": 3}]
-    one, none, own = (SearchLayer(collection.snapshot, learned, **way)(states, QUERIES) for way in ways)
-    torch.testing.assert_close(none.weights, one.weights, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(own.weights, one.weights, atol=1e-3)
-    strong = SearchLayer(collection.snapshot, Head(32), hops=2, hop_strength=1.0)(states, QUERIES)
-    assert not torch.allclose(once.weights, strong.weights)
 
 
 def test_a_hop_is_the_formula(collection: Collection, encoder: HashingEncoder) -> None:

@@ -16,55 +16,6 @@ from dsearch.types import Document
 QUERY = "cheese and bread"
 
 
-def angles_to_vectors(angles: np.ndarray) -> np.ndarray:
-    """Numbers as places on a circle: vectors of length 1, near where the numbers are."""
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
-def curve(angles: np.ndarray) -> np.ndarray:
-    return 2 * np.sin(3 * angles) + angles
-
-
-@pytest.mark.parametrize("field", ["value", "price", "deep.price"])
-def test_kernel_regression_recovers_a_curve(engine: SearchEngine, field: str) -> None:
-    generator = np.random.default_rng(0)
-    angles = np.sort(generator.uniform(0, 3, 300))
-    noisy = curve(angles) + 0.3 * generator.standard_normal(300)
-    collection = engine.create("curve", dimension=2)
-    collection.upsert(
-        [
-            Document(id=str(i), text=f"sample {i}", value=y, metadata={"price": y, "deep": {"price": y}})
-            for i, y in enumerate(noisy.tolist())
-        ],
-        angles_to_vectors(angles),
-    )
-    asked = np.linspace(0.1, 2.9, 60)
-    queries = torch.as_tensor(angles_to_vectors(asked))
-    errors = {}
-    for name, options in {
-        "gaussian": {"score": "gaussian", "width": 0.1},
-        "epanechnikov": {"score": "epanechnikov", "width": 0.2},
-        "boxcar": {"score": "boxcar", "width": 0.2},
-        "average": {"pooling": "uniform"},
-    }.items():
-        answers = collection.predict(queries, field=field, candidates=300, **options).predictions
-        errors[name] = np.sqrt(np.mean((np.array([a.mean for a in answers]) - curve(asked)) ** 2))
-    assert errors["average"] > 1
-    for kernel in ("gaussian", "epanechnikov", "boxcar"):
-        assert errors[kernel] < 0.25 * errors["average"], errors
-    # The closed form of Nadaraya and Watson, on one of the queries.
-    distances = np.linalg.norm(angles_to_vectors(angles) - angles_to_vectors(asked[30:31]), axis=1)
-    weights = np.exp(-((distances / 0.1) ** 2) / 2)
-    expected = (weights * noisy).sum() / weights.sum()
-    spread = np.sqrt((weights * (noisy - expected) ** 2).sum() / weights.sum())
-    options = {"score": "gaussian", "width": 0.1, "candidates": 300}
-    answer = collection.predict(queries[30:31], field=field, **options).predictions[0]
-    assert answer.kind == "number"
-    assert answer.mean == pytest.approx(expected, abs=1e-4)
-    assert answer.spread == pytest.approx(spread, abs=1e-4)
-    assert answer.candidates == 300
-
-
 @pytest.fixture
 def stock(engine: SearchEngine, documents: list[Document]) -> Collection:
     """Sixteen documents, of which every third has no fields."""
@@ -102,20 +53,6 @@ def test_it_is_the_attention_of_the_documents_with_the_field(stock: Collection) 
         [have[id] / total for id in best], abs=1e-6
     )
     assert [one.value for one in answer.evidence] == [int(id[1:]) for id in best]
-
-
-def test_labels_are_a_distribution(stock: Collection) -> None:
-    for field, labels in {"kind": {"a", "b"}, "fresh": {True, False}}.items():
-        answer = stock.predict([QUERY], field=field, evidence=100).predictions[0]
-        assert answer.kind == "label"
-        assert answer.mean is None
-        assert answer.labels is not None
-        assert set(answer.labels) == labels
-        assert sum(answer.labels.values()) == pytest.approx(1, abs=1e-6)
-        assert list(answer.labels.values()) == sorted(answer.labels.values(), reverse=True)
-        for label, share in answer.labels.items():
-            held = sum(one.weight for one in answer.evidence if one.value == label)
-            assert share == pytest.approx(held, abs=1e-6)
 
 
 def test_vectors_are_pooled_entry_by_entry(stock: Collection) -> None:
