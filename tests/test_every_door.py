@@ -26,9 +26,7 @@ from support.service.service_fakes import ORIGIN, WordEncoder, documents
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.client import AsyncClient, Client, LocalEngine
-from dsearch.client.calls import Calls
-from dsearch.client.doors import Door
-from dsearch.client.options import FindOptions
+from dsearch.client.calls import Calls, Door, FindOptions
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError
 from dsearch.jobs import EvaluationJob, ExampleScores, JudgedQueries, SavingJob, TrainingJob, TuningJob

@@ -14,8 +14,7 @@ from typer.main import get_command
 
 import dsearch
 from dsearch.cli.grouped_help import app
-from dsearch.client.flow import HttpReply
-from dsearch.client.wire import error_of
+from dsearch.client.wire import HttpReply, error_of
 from dsearch.errors import Command, CorruptData, HomeLocked, InvalidRequest, amount
 from dsearch.service.wire.problems import problem_of
 

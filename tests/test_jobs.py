@@ -10,8 +10,8 @@ import typer
 from support.doors import made_up
 
 from dsearch.attention.retrieval.head import QUERY_SIDES as OF_HEADS
-from dsearch.cli.declared_options import as_flag
 from dsearch.cli.grouped_help import app
+from dsearch.cli.options import as_flag
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import (
     CONTEXT,

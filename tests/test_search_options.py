@@ -11,9 +11,9 @@ import typer
 from pydantic import ValidationError
 
 from dsearch.attention_options import AttentionKeywords, AttentionOptions
-from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.grouped_help import app
-from dsearch.client.options import AttendOptions, FindOptions
+from dsearch.cli.options import with_options_of
+from dsearch.client.calls import AttendOptions, FindOptions
 from dsearch.declared import option, options_of
 from dsearch.engine.options import LayerOptions, SearchArguments
 from dsearch.engine.ranking.ranker import Ranker

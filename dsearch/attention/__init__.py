@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dsearch.attention.database import Answer, Database, similarity
     from dsearch.attention.excitation import GatedValues, SqueezeExcite
     from dsearch.attention.hard_attention import HardSample, SampledHardAttention, reinforce_loss, sample
-    from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
     from dsearch.attention.multihead import MultiHeadAttention, causal_mask
     from dsearch.attention.pooling import (
         POOLINGS,
@@ -41,9 +40,12 @@ if TYPE_CHECKING:
         KernelScore,
         Score,
         additive,
+        boxcar,
         cosine,
         dot,
+        epanechnikov,
         exact_match,
+        gaussian,
         general,
         scaled_dot_product,
         score_named,
@@ -69,9 +71,12 @@ _NAMES = {
         "KernelScore",
         "Score",
         "additive",
+        "boxcar",
         "cosine",
         "dot",
+        "epanechnikov",
         "exact_match",
+        "gaussian",
         "general",
         "scaled_dot_product",
         "score_named",
@@ -86,7 +91,6 @@ _NAMES = {
     "regression": ("NadarayaWatson", "Prediction", "predict"),
     "retrieval.topk": ("TopK", "TopKAttention", "top_k", "top_k_attention"),
     "retrieval.hops": ("attend_in_hops", "refine"),
-    "kernels": ("boxcar", "epanechnikov", "gaussian"),
     "arrays": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
     "blockwise.exact": ("exact_attention", "log_partition"),
     "retrieval.mixture": ("mix",),

@@ -73,7 +73,7 @@ def _run_command() -> None:
 
 def _tell_interruption() -> None:
     """Name what stands after Ctrl-C, and the command that goes on."""
-    from dsearch.cli.interruption import interruption_line
+    from dsearch.cli.grouped_help import interruption_line
 
     print(interruption_line(sys.argv[1:]), file=sys.stderr)
 

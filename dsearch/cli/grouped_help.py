@@ -1,8 +1,13 @@
-"""The commands: where each is defined, its purpose, an example; the root, which imports the one called."""
+"""The commands: where each is defined, its purpose, an example, what stands after Ctrl-C; the root.
+
+The root imports the command that is called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+import shlex
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -14,19 +19,19 @@ import dsearch
 COMMANDS = {
     "demo": "commands.demo:demo",
     "index": "commands.index:index",
-    "watch": "services.watch:watch",
+    "watch": "commands.watch:watch",
     "search": "commands.search:search",
     "similar": "commands.search:similar",
     "attend": "commands.attend:attend",
     "predict": "commands.attend:predict",
     "show": "commands.collections:show",
-    "facets": "commands.index:facets",
-    "update": "commands.index:update",
-    "delete": "commands.index:delete",
+    "facets": "commands.collections:facets",
+    "update": "commands.collections:update",
+    "delete": "commands.collections:delete",
     "serve": "commands.serve:serve",
-    "mcp": "services.mcp:mcp",
-    "judge": "training.judge:judge",
-    "tune": "commands.tune:tune",
+    "mcp": "commands.serve:mcp",
+    "judge": "commands.judge:judge",
+    "tune": "commands.train:tune",
     "train": "commands.train:train",
     "evaluate": "commands.evaluate:evaluate",
     "compare": "commands.evaluate:compare",
@@ -35,7 +40,7 @@ COMMANDS = {
     "rollback": "commands.models:rollback",
     "remember": "commands.models:remember",
     "refresh": "commands.models:refresh",
-    "collections": "commands.index:collections",
+    "collections": "commands.collections:collections",
     "create": "commands.collections:create",
     "drop": "commands.collections:drop",
     "stats": "commands.maintenance:stats",
@@ -52,9 +57,9 @@ COMMANDS = {
     "doctor": "commands.system:doctor",
     "guide": "commands.system:guide",
     "models": "commands.models:models_app",
-    "judgements": "training.judge:judgements",
+    "judgements": "commands.judge:judgements",
     "feedback": "commands.feedback:feedback",
-    "keys": "commands.keys:keys",
+    "keys": "commands.system:keys",
     "cluster": "commands.serve:cluster",
 }
 """Module of dsearch.cli and name in it, in the order in which a newcomer needs them."""
@@ -261,8 +266,48 @@ def _root(
     ] = False,
 ) -> None:
     """A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval."""
-    from dsearch.cli.interruption import go_on_with
     from dsearch.cli.session import remember_home
 
     remember_home(None)  # of an earlier command in this process
     go_on_with()
+
+
+STANDS = {
+    "demo": "what was made so far is used again",
+    "index": "documents that were written stay",
+    "watch": "documents that were written stay",
+    "tune": "no version was made",
+    "train": "no version was made",
+    "refresh": "the index before it answers",
+    "migrate": "the old encoder answers until the end, and what was encoded stays",
+    "compact": "no document is lost",
+    "purge": "no document is lost, and deleted ones may still be in files",
+    "backup": "no backup was made",
+    "restore": "no collection was made",
+    "export": "a file that it was writing is not whole",
+    "cluster start": "shards that were split stay",
+}
+READING = (
+    *("search", "similar", "attend", "predict", "show", "facets", "serve", "mcp", "guide", "evaluate"),
+    *("compare", "run", "collections", "stats", "verify", "config", "doctor"),
+    *("judgements next", "feedback stats"),
+)
+_CHANGES = "what it changes was changed whole or not at all"
+
+_options: ContextVar[tuple[str, ...]] = ContextVar("options", default=())
+
+
+def go_on_with(*options: str) -> None:
+    """From now on the command that goes on has these options too; none: it is the same command."""
+    _options.set(options)
+
+
+def interruption_line(arguments: Sequence[str]) -> str:
+    """The line of a command that was interrupted."""
+    again = [*arguments, *(option for option in _options.get() if option not in arguments)]
+    pair = " ".join(arguments[:2])
+    name = pair if pair in (*STANDS, *READING) else "".join(arguments[:1])
+    stands = STANDS.get(name, "nothing was changed" if name in READING else _CHANGES)
+    if "--resume" in again:
+        stands = f"{stands}, and the run's checkpoints stay"
+    return f"dsearch: interrupted; {stands}; to go on, run it again: dsearch {shlex.join(again)}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from dsearch.cli.session import as_json as as_line
-from dsearch.cli.session import say, typed
+from dsearch.cli.session import command_line, say
 from dsearch.errors import InvalidRequest, Unavailable, amount
 from dsearch.store.filters import parse_field
 from dsearch.types import Confidence, Explanation, Hit, SearchResult
@@ -46,7 +46,7 @@ def show(result: SearchResult, empty: str | None = None, request: Mapping[str, A
     """
     bold = sys.stdout.isatty()
     if empty is not None:
-        say(f"{empty} has no documents; fill it with: {typed('index', 'SOURCE', '-c', empty)}")
+        say(f"{empty} has no documents; fill it with: {command_line('index', 'SOURCE', '-c', empty)}")
         return
     if not result.hits and result.waiting is not None and not result.attention.candidates:
         tell_waiting(result.waiting.documents, result.waiting.hint.arguments[-1])
@@ -108,9 +108,8 @@ def in_words(confidence: Confidence) -> str | None:
 
 def tell_waiting(documents: int, collection: str) -> None:
     """Say that an interrupted run left documents behind, and the command that goes on."""
-    say(
-        f"{amount(documents, 'document')} cannot be found yet; go on with: {typed('index', '-c', collection)}"
-    )
+    command = command_line("index", "-c", collection)
+    say(f"{amount(documents, 'document')} cannot be found yet; go on with: {command}")
 
 
 def tell_prompts(unused: str | None) -> None:

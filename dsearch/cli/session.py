@@ -71,7 +71,7 @@ def home_option(home: Path | None) -> Path | None:
     return home
 
 
-def typed(name: str, *arguments: str) -> str:
+def command_line(name: str, *arguments: str) -> str:
     """A command that takes `--home`, as it has to be typed here."""
     return Command(name, arguments).line(_home.get())
 
@@ -79,7 +79,7 @@ def typed(name: str, *arguments: str) -> str:
 def with_home(text: str, *commands: str) -> str:
     """A text that names commands without a home, as they have to be typed here."""
     for name in commands:
-        text = text.replace(str(Command(name)), typed(name))
+        text = text.replace(str(Command(name)), command_line(name))
     return text
 
 

@@ -1,19 +1,38 @@
 """`Calls`: a method for each call of the product, which clients and an engine of this process share.
 
-What a call does stands at its declaration, in `dsearch/operations/`.
+    @door(GetDocument)
+    def get(self, collection: str, id: str, *, episode: str | None = None) -> Document: ...
+
+The method makes a `GetDocument` of its arguments and gives it to the client's `run`: `Client` and
+`LocalEngine` return its result, `AsyncClient` a coroutine of it; type checkers see both. What a call does
+stands at its declaration, in `dsearch/operations/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from dsearch import operations
-from dsearch.client.doors import door
-from dsearch.client.files import GivenFiles
-from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
-from dsearch.client.uploads import AnyEvidence, TrainedEncoder, TrainedLayer
+from dsearch.attention_options import AttentionKeywords, SelectionKeywords
+from dsearch.client.uploads import AnyEvidence, GivenFiles, TrainedEncoder, TrainedLayer
 from dsearch.jobs import ExampleScores, LearningOptions, SaveOptions, TrainOptions, TuneOptions
+from dsearch.operations.declared import Call
 from dsearch.results import (
     AliasSet,
     Attention,
@@ -34,10 +53,149 @@ from dsearch.results import (
     TaskPage,
     WriteResult,
 )
-from dsearch.types import Document, FeedbackResult, OwnJudgements, QueriesToJudge, SearchResult
+from dsearch.search_options import SearchKeywords
+from dsearch.types import Document, FeedbackResult, OwnJudgements, QueriesToJudge, SearchResult, Stamp
 
 if TYPE_CHECKING:
     from dsearch.client.wire import Rows, Vectors
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BlockingRunner(Protocol):
+    """Answers a call and waits for it."""
+
+    def run(self, call: Call[T], /) -> T:
+        """Return the result of a call."""
+        ...
+
+
+class AsyncRunner(Protocol):
+    """Answers a call in an event loop."""
+
+    async def run(self, call: Call[T], /) -> T:
+        """Return the result of a call."""
+        ...
+
+
+class Door(Generic[P, T]):
+    """Method of a client; its class has the door itself, with the method's signature and description."""
+
+    def __init__(self, kind: type[Call[T]], method: Callable[Concatenate[Any, P], T]):
+        self.kind = kind
+        self._method = method
+        functools.update_wrapper(self, method)
+        place = kind.place
+        self.__doc__ = f"{inspect.getdoc(kind)}\n\n`{place.method} {place.template}`"
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        self._own = frozenset(names) if "options" in names else None
+
+    def request(self, *args: P.args, **arguments: P.kwargs) -> Call[T]:
+        """Return the request that the method makes of its arguments.
+
+        Raises:
+            TypeError: they are not those of the method.
+        """
+        given: dict[str, Any] = dict(arguments)
+        if self._own is not None:
+            options = {name: given.pop(name) for name in arguments if name not in self._own}
+            given["options"] = options
+        try:
+            return self.kind(*args, **given)
+        except TypeError:
+            inspect.signature(self._method).bind(None, *args, **arguments)  # says it by the method's name
+            raise
+
+    def __call__(self, client: BlockingRunner, /, *args: P.args, **arguments: P.kwargs) -> T:
+        """Answer the call by a client that blocks."""
+        return client.run(self.request(*args, **arguments))
+
+    @overload
+    def __get__(self, client: None, owner: Any) -> Door[P, T]: ...
+    @overload
+    def __get__(self, client: BlockingRunner, owner: Any) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: AsyncRunner, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: Any, owner: Any) -> Any:
+        """Return the method of `client`; the door itself of a class."""
+        if client is None:
+            return self
+
+        def call(*args: P.args, **arguments: P.kwargs) -> Any:
+            return client.run(self.request(*args, **arguments))
+
+        call.__name__, call.__qualname__ = self._method.__name__, self._method.__qualname__
+        call.__module__, call.__doc__ = self._method.__module__, self.__doc__
+        call.__signature__ = self._bound_signature  # type: ignore[attr-defined]
+        return call
+
+    @functools.cached_property
+    def _bound_signature(self) -> inspect.Signature:
+        signature = inspect.signature(self._method)
+        return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+
+def door(kind: type[Call[T]]) -> Callable[[Callable[Concatenate[Any, P], T]], Door[P, T]]:
+    """Make a method a door of this call; its parameters are the call's, its body is empty."""
+    return functools.partial(Door, kind)
+
+
+Filter: TypeAlias = Mapping[str, Any]
+"""What a document's metadata must meet: `{"year": {"gte": 2017}}`, with `and`, `or` and `not`."""
+
+
+class FindOptions(SearchKeywords, total=False):
+    """Options of a search, described by `dsearch.search_options.SearchOptions`, whose defaults apply.
+
+    fields: names with commas between, or a list of them.
+    explore: share of pages on which a coin swaps two documents, for feedback; servers only, as `partial`.
+    episode: name of the task that the search belongs to, for `report_outcome`.
+    """
+
+    fields: str | Sequence[str] | None
+    explore: float
+    episode: str
+
+
+class WayToAttend(AttentionKeywords, SelectionKeywords, total=False):
+    """Options of attention, described by `dsearch.attention_options.AttentionOptions`, whose defaults apply.
+
+    filter: condition on the documents' metadata.
+    """
+
+    score: str
+    filter: Filter | None
+
+
+class AttendOptions(WayToAttend, total=False):
+    """`WayToAttend`, and model: a version; the live one when left out."""
+
+    model: str | None
+
+
+class DifferentiableOptions(AttendOptions, total=False):
+    """`AttendOptions`, and dtype: what is computed in; stamp: the state to be asked, from an answer.
+
+    ids: up to 64 ids of documents whose embeddings are the queries, in place of texts and vectors; draft: id
+    of a draft head that answers in place of a version (`draft_head`); field: number of the metadata,
+    or value, that is pooled in place of W_V e; with_head: tensors of a head that answers in place of the
+    version's, named and shaped as `head` gives them; bias: a number for each position of the state that
+    answers, added to the scores, whose gradient `vjp` gives; table: a row for each of them, pooled in place
+    of W_V e, likewise.
+    """
+
+    dtype: Literal["float32", "float64"]
+    stamp: Stamp | None
+    ids: Sequence[str] | None
+    draft: str | None
+    field: str | None
+    with_head: Mapping[str, Any] | None
+    bias: Any
+    table: Any
+
+
+Part = Literal["keys", "values", "parts", "slopes", "positions", "texts"]
 
 
 class Calls:

@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from dsearch.client.calls import Calls
-from dsearch.client.flow import NOTHING, HttpReply, Pause, Request
 from dsearch.client.over_http import flow_of
-from dsearch.client.wire import error_of
+from dsearch.client.wire import NOTHING, HttpReply, Pause, Request, error_of
 from dsearch.errors import Command, DsearchError, InvalidRequest, Unavailable
 from dsearch.operations import Call
 from dsearch.version import __version__

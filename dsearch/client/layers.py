@@ -12,7 +12,7 @@ from dsearch.engine import open_layer as open_local_layer
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from dsearch.client.options import WayToAttend
+    from dsearch.client.calls import WayToAttend
     from dsearch.client.remote_layer import RemoteSearch
     from dsearch.encoder import TextEncoder
     from dsearch.engine import CollectionLayer

@@ -14,18 +14,24 @@ from typing import Any, TypeVar
 
 from dsearch import operations
 from dsearch.client import wire
-from dsearch.client.files import form_of, named_files
-from dsearch.client.flow import NDJSON, TENSORS, Flow, HttpReply, Pause, Request
 from dsearch.client.uploads import (
     clean_up,
     evidence_by,
+    form_of,
     kept_version,
     model_file,
+    named_files,
     savable_layer,
     upload_of,
     verdict_options,
 )
 from dsearch.client.wire import (
+    NDJSON,
+    TENSORS,
+    Flow,
+    HttpReply,
+    Pause,
+    Request,
     RequestParts,
     added,
     batches,

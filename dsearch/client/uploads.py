@@ -1,15 +1,22 @@
-"""`save_model` of the clients: what was trained here, as the server takes it.
+"""What clients send: files of `add_files`, by paths or as bytes, and versions that were trained here.
 
-The file is safetensors: the head's tensors, those of the query encoder's change under `query_encoder/`, and
-the request as JSON in the metadata.
+The file of a version is safetensors: the head's tensors, those of the query encoder's change under
+`query_encoder/`, and the request as JSON in the metadata.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from urllib.parse import quote
 
 from dsearch.errors import InvalidRequest, Unavailable
 from dsearch.jobs import ExampleScores, JudgedQueries
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dsearch.attention.retrieval.head import Head
+    from dsearch.corpus.sent import SentFile
     from dsearch.encoder import EncoderChange, LearningEncoder
 
 TrainedLayer: TypeAlias = "nn.Module | Mapping[str, Any]"  # SearchLayer, RemoteSearch, Head, tensors
@@ -257,3 +265,83 @@ def head_of_arrays(tensors: Mapping[str, Any]) -> Head:
 
     parameters = {name: torch.tensor(tensor) for name, tensor in tensors.items()}
     return head_from_tensors(parameters, len(parameters["key_delta"]))
+
+
+GivenFiles: TypeAlias = (
+    "Iterable[str | os.PathLike[str]] | Mapping[str, str | os.PathLike[str] | bytes]"  # paths; or by name
+)
+
+
+def named_files(files: Any) -> dict[str, Path | bytes]:
+    """Files by the names that they are sent under; of paths without names the file's own.
+
+    Raises:
+        InvalidRequest: no file, two of one name, not a file, or a name that is no text.
+    """
+    if isinstance(files, str | bytes | os.PathLike):
+        raise InvalidRequest(f"files={str(files)[:80]!r}; give a list of paths, or names with paths or bytes")
+    pairs = files.items() if isinstance(files, Mapping) else ((Path(path).name, path) for path in files)
+    named: dict[str, Path | bytes] = {}
+    for name, source in pairs:
+        if name in named:
+            raise InvalidRequest(
+                f"two files of the name {name[:80]!r}; give names with paths: {{NAME: PATH}}"
+            )
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                f"the name {name[:80]!r} is not UTF-8; give another: {{NAME: PATH}}"
+            ) from None
+        if isinstance(source, bytes):
+            named[name] = source
+        elif Path(source).is_file():
+            named[name] = Path(source)
+        else:
+            raise InvalidRequest(f"{source}: no such file; give paths of files")
+    if not named:
+        raise InvalidRequest("no files; give one or more")
+    return named
+
+
+@contextmanager
+def form_of(files: Mapping[str, Path | bytes]) -> Generator[tuple[BinaryIO, str]]:
+    """The files as a form, in a temporary file, and its content type.
+
+    Raises:
+        Unavailable: a file cannot be read, or the form cannot be written.
+    """
+    boundary = uuid.uuid4().hex
+    with tempfile.TemporaryFile() as form:
+        try:
+            for name, source in files.items():
+                named = f"form-data; name=\"file\"; filename*=UTF-8''{quote(name, safe='')}"
+                form.write(f"--{boundary}\r\nContent-Disposition: {named}\r\n\r\n".encode())
+                if isinstance(source, bytes):
+                    form.write(source)
+                else:
+                    with source.open("rb") as opened:
+                        shutil.copyfileobj(opened, form, 1 << 20)
+                form.write(b"\r\n")
+            form.write(f"--{boundary}--\r\n".encode())
+        except OSError as error:
+            raise Unavailable(
+                f"the files could not be written to {tempfile.gettempdir()} before they are sent ({error}); "
+                "free space there, or name another folder in TMPDIR"
+            ) from error
+        yield form, f"multipart/form-data; boundary={boundary}"
+
+
+@contextmanager
+def files_on_disk(files: Mapping[str, Path | bytes]) -> Generator[list[SentFile]]:
+    """The files for this process, those that are bytes in a temporary folder."""
+    from dsearch.corpus.sent import SentFile
+
+    with tempfile.TemporaryDirectory() as folder:
+        placed: list[SentFile] = []
+        for number, (name, source) in enumerate(files.items()):
+            place = source if isinstance(source, Path) else Path(folder, str(number))
+            if isinstance(source, bytes):
+                place.write_bytes(source)
+            placed.append(SentFile(name, place, 0, place.stat().st_size))
+        yield placed

@@ -1,7 +1,8 @@
-"""Conversion of requests and answers: vectors and tensors to JSON and safetensors and back.
+"""Requests and replies of HTTP without a socket, and what they hold: JSON, vectors, tensors.
 
-Requests: paths, questions as JSON, documents in batches. Answers: from bytes to the result of a call, with
-the answers to several parts joined into one.
+A flow yields requests and is sent the replies, so one serves a client that blocks and one that awaits (the
+"sans-I/O" way). Requests: paths, questions as JSON, documents in batches. Answers: from bytes to the result
+of a call, with the answers to several parts joined into one.
 """
 
 from __future__ import annotations
@@ -9,15 +10,67 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from dsearch.client.flow import HttpReply, Request
 from dsearch.errors import Command, DsearchError, InvalidDocument, InvalidRequest, Unavailable, amount
 from dsearch.results import Attention, FieldPrediction, Gradients, RefusedDocument, WriteResult
 from dsearch.types import Document, SearchResult, Stamp
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+TENSORS = "application/x-safetensors"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """HTTP request to send.
+
+    Attributes:
+        method: HTTP method.
+        path: path below the server's address, quoted.
+        query: query of the URL.
+        content: request body; a file is sent part by part.
+        content_type: media type of the body.
+        accept: accepted media type.
+        repeatable: whether repeating it has no further effect.
+        writes: whether it changes something; writes have a longer timeout.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str | int] = field(default_factory=dict)
+    content: bytes | BinaryIO | None = None
+    content_type: str = JSON
+    accept: str = JSON
+    repeatable: bool = True
+    writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait before going on; the answer is empty."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """Complete HTTP response; the names of `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+NOTHING = HttpReply(0, {}, b"")
+Flow: TypeAlias = Generator[Request | Pause, HttpReply, T]
+"""Yields requests, is sent their answers (those of 400 and more are raised into it), returns a result."""
+
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,7 +181,7 @@ def joined(answers: Sequence[Attention]) -> Attention:
         return answers[0]
     widest = max(answer.weights.shape[1] for answer in answers)
     arrays: dict[str, Any] = {}
-    for name in (field.name for field in fields(Attention)):
+    for name in (part.name for part in fields(Attention)):
         parts = [getattr(answer, name) for answer in answers]
         if name in _OF_ALL or not isinstance(parts[0], np.ndarray):
             continue
@@ -201,19 +254,6 @@ def quoted(part: str) -> str:
     if not isinstance(part, str):
         raise InvalidRequest(f"{part!r:.80} names one thing of a path; give its name or id as text")
     return quote(part, safe="").replace(".", "%2E")
-
-
-def path_of(*parts: str) -> str:
-    """Return the path of a collection, or of something below it."""
-    return "/v1/collections/" + "/".join(map(quoted, parts))
-
-
-def question(
-    collection: str, route: str, body: Mapping[str, Any], accept: str = "application/json"
-) -> Request:
-    """A POST of what is not None; what is left out is as the server has it."""
-    fields = {name: value for name, value in body.items() if value is not None}
-    return Request("POST", f"{path_of(collection)}/{route}", {}, json_of(fields), accept=accept)
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,7 +386,6 @@ def added(total: WriteResult, more: WriteResult) -> WriteResult:
     )
 
 
-T = TypeVar("T")
 _FACTS = "answer"
 _WRITTEN = "written"
 

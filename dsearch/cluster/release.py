@@ -37,8 +37,7 @@ from dsearch.errors import Conflict, CorruptData, InvalidRequest, UnsupportedFor
 from dsearch.index import Generation, PassageTable
 from dsearch.index.durable import file_digest, files_below, publish_folder
 from dsearch.index.manifest import MANIFEST_NAME
-from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.table import DocumentTokens, tokens_of
+from dsearch.index.tokens import DocumentTokens, TokenCodec, tokens_of
 from dsearch.store import Store
 
 SHARD_NAME, FREQUENCIES_NAME = "shard.json", "frequencies.npy"

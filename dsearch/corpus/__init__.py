@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dsearch.corpus.columns import parse_types
 from dsearch.corpus.formats.beir import BeirFolder, read_queries, write_beir
 from dsearch.corpus.formats.lines import Problems, SourceProblem
+from dsearch.corpus.made_queries import inverse_cloze, sentences, title_queries
 from dsearch.corpus.mirror import Mirror
 from dsearch.corpus.python_docs import (
     PythonCorpus,
@@ -14,8 +14,7 @@ from dsearch.corpus.python_docs import (
     write_python_docs,
 )
 from dsearch.corpus.readers import SUPPORTED, read, read_sources
-from dsearch.corpus.records import RecordFields, content_id
-from dsearch.corpus.sentences import inverse_cloze, sentences, title_queries
+from dsearch.corpus.records import RecordFields, content_id, parse_types
 
 __all__ = [
     "SUPPORTED",

@@ -15,20 +15,29 @@ from os import PathLike, fspath
 from pathlib import Path, PurePath
 from typing import cast
 
-from dsearch.corpus.files import CODE_SUFFIXES, SourceFile
-from dsearch.corpus.folders import base_of, files_below, is_pattern, matches
-from dsearch.corpus.formats.arrow import read_arrow, read_parquet
-from dsearch.corpus.formats.datasets import dataset_files, is_dataset
+from dsearch.corpus.files import (
+    CODE_SUFFIXES,
+    SourceFile,
+    base_of,
+    files_below,
+    is_pattern,
+    matches,
+    parts_of,
+)
 from dsearch.corpus.formats.jsonl import documents_of_array, documents_of_lines, read_jsonl
 from dsearch.corpus.formats.lines import ByteStream, Problems, decoded_lines, opened, unzipped
 from dsearch.corpus.formats.mail import read_eml, read_mbox
-from dsearch.corpus.formats.notebooks import read_notebook
-from dsearch.corpus.formats.office import read_docx, read_epub, read_pptx
-from dsearch.corpus.formats.pages import read_html, read_pdf
-from dsearch.corpus.formats.tables import read_csv
-from dsearch.corpus.formats.texts import read_markdown, read_org, read_rst, read_source, read_text
+from dsearch.corpus.formats.pages import read_docx, read_epub, read_html, read_pdf, read_pptx
+from dsearch.corpus.formats.tables import dataset_files, is_dataset, read_arrow, read_csv, read_parquet
+from dsearch.corpus.formats.texts import (
+    read_markdown,
+    read_notebook,
+    read_org,
+    read_rst,
+    read_source,
+    read_text,
+)
 from dsearch.corpus.mirror import Mirror
-from dsearch.corpus.parts import parts_of
 from dsearch.corpus.records import (
     BadRecord,
     ContentNumbers,
@@ -100,10 +109,10 @@ def read(
 
     - **JSON lines**, **JSON arrays** of objects with a text, **tables** (CSV, TSV, Parquet, Arrow) and
       **mbox** files have a document per line, object, row or message; see `to_document` for the fields and
-      for the id of one that has none, `columns` for types.
+      for the id of one that has none, `RecordFields` for types.
     - **Text, Markdown, reStructuredText, Org, HTML, PDF, Word, PowerPoint, EPUB, e-mail, notebook, source
       code and other JSON files** are one document; its id is the path, relative to the folder given. Its
-      metadata is described in `files`. Text of more than 1 MiB is split (`parts`).
+      metadata is described in `files`. Text of more than 1 MiB is split (`parts_of`).
     - **Patterns** (`notes/**/*.md`) are the files that match; ids are relative to the folder in front of the
       first wildcard.
     - **Datasets** that Hugging Face's library saved to disk are read split after split; labels stay numbers.

@@ -1,19 +1,25 @@
-"""Convert a record (a JSON object, a row of a table) to a document, or reject it."""
+"""Convert a record (a JSON object, a row of a table) to a document, or reject it.
+
+CSV writes numbers and booleans as text. A column is a number if each of its cells in the first 1,000 rows is
+empty or a number as JSON writes it (`7`, `-1.5`, `2e3`; not `007`, `1,5`, `+3`), a boolean if each is empty,
+`true` or `false`, otherwise text. A later cell that does not fit stays text. An empty cell of a number or
+boolean column is an absent field.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from dsearch.corpus.columns import ColumnType, typed
+from dsearch.errors import InvalidRequest
 from dsearch.types import Document, EmbeddedDocument
 
 ID_FIELDS = ("_id", "id")
@@ -33,7 +39,7 @@ class RecordFields:
 
     None stands for the first existing one of `_id`, `id`; of `title`; of `text`, `contents`, `body`; of
     `value`. A field of embeddings is one only if it is named. A field with a declared type is converted to
-    it; see `dsearch.corpus.columns`. With `whole`, a record without a text has all other values as its text.
+    it; see `typed`. With `whole`, a record without a text has all other values as its text.
     """
 
     id: str | None = None
@@ -274,3 +280,119 @@ def _excerpt(value: Any) -> str:
 
 def _listed(record: Mapping[str, Any]) -> str:
     return ", ".join(map(repr, record)) if record else "none at all"
+
+
+ColumnType = Literal["text", "number", "boolean"]
+
+DECIDING_ROWS = 1000
+_DECIDING_CHARACTERS = 1 << 22  # of all cells: rows may be long
+
+_KINDS: dict[str, ColumnType] = {"text": "text", "number": "number", "boolean": "boolean"}
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_BOOLEANS = {"true": True, "false": False}
+
+
+def parse_types(texts: Iterable[str]) -> dict[str, ColumnType]:
+    """Parse declarations `price=number`.
+
+    Raises:
+        InvalidRequest: no type, or an unknown one.
+    """
+    types: dict[str, ColumnType] = {}
+    for text in texts:
+        name, _, wanted = text.rpartition("=")
+        kind = _KINDS.get(wanted)
+        if not name or kind is None:
+            raise InvalidRequest(f"type {text!r}; use COLUMN=TYPE with one of {', '.join(_KINDS)}")
+        types[name] = kind
+    return types
+
+
+def typed(value: Any, kind: ColumnType) -> Any:
+    """Convert a value to a declared type; one that does not fit is returned unchanged."""
+    if kind == "text":
+        return _number_as_text(value)
+    if not isinstance(value, str):
+        return value
+    cell = value.strip()
+    if not cell:
+        return None
+    if kind == "boolean":
+        return _BOOLEANS.get(cell.lower(), value)
+    number = _number_in(cell)
+    return value if number is None else number
+
+
+def typed_rows(
+    rows: Iterable[tuple[int, dict[str, str]]], declared: Mapping[str, ColumnType], untyped: set[str | None]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Convert the cells of a table by the types of its columns.
+
+    Args:
+        rows: number and cells of each row, by column.
+        declared: types of columns that are not decided by their cells.
+        untyped: columns that stay text: id, title, text and value.
+    """
+    first: list[tuple[int, dict[str, str]]] = []
+    characters = 0
+    rest = iter(rows)
+    for number, row in rest:
+        first.append((number, row))
+        characters += sum(map(len, row.values()))
+        if len(first) == DECIDING_ROWS or characters > _DECIDING_CHARACTERS:
+            break
+    columns = first[0][1] if first else {}
+    types: dict[str, ColumnType] = {
+        column: declared.get(column) or _type_of(row[column] for _, row in first)
+        for column in columns
+        if column not in untyped
+    }
+    converted: dict[str, ColumnType] = {column: kind for column, kind in types.items() if kind != "text"}
+    for number, row in _chain(first, rest):
+        record: dict[str, Any] = dict(row)
+        for column, kind in converted.items():
+            value = typed(record[column], kind)
+            if value is None:
+                del record[column]
+            else:
+                record[column] = value
+        yield number, record
+
+
+def _chain(
+    first: list[tuple[int, dict[str, str]]], rest: Iterator[tuple[int, dict[str, str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    yield from first
+    first.clear()
+    yield from rest
+
+
+def _type_of(cells: Iterable[str]) -> ColumnType:
+    possible: set[ColumnType] = {"number", "boolean"}
+    empty = True
+    for cell in map(str.strip, cells):
+        if not cell:
+            continue
+        empty = False
+        if cell.lower() not in _BOOLEANS:
+            possible.discard("boolean")
+        if _number_in(cell) is None:
+            possible.discard("number")
+        if not possible:
+            return "text"
+    return "text" if empty else possible.pop()
+
+
+def _number_in(cell: str) -> int | float | None:
+    match = _NUMBER.fullmatch(cell)
+    if match is None or len(cell) > 32:
+        return None
+    if match[1] is None and match[2] is None:
+        whole = int(cell)
+        return whole if -(2**63) <= whole < 2**63 else None
+    number = float(cell)
+    return number if abs(number) != float("inf") else None
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

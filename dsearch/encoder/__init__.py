@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsearch.encoder.automatic.encoder import AutomaticEncoder
-from dsearch.encoder.automatic.source import (
+from dsearch.encoder.automatic import AutomaticEncoder
+from dsearch.encoder.backends import Backend
+from dsearch.encoder.load import (
     EncoderInUse,
     EncoderSource,
     encoder_cache,
     encoder_in_use,
+    load_encoder,
     prompts_of,
 )
-from dsearch.encoder.backends import Backend
-from dsearch.encoder.load import load_encoder
 from dsearch.encoder.text_encoder import EncoderIdentity, QueryCache, TextEncoder
-from dsearch.encoder.token_states import TextTokens, TokenEncoder
-from dsearch.encoder.tokens import TokenCounter
+from dsearch.encoder.tokens import TextTokens, TokenCounter, TokenEncoder, WordEncoder, WordTokens
 from dsearch.encoder.weights import DEFAULT_ENCODER
-from dsearch.encoder.word_tokens import WordEncoder, WordTokens
 from dsearch.lazy_names import lazy_names
 
 if TYPE_CHECKING:

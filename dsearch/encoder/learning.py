@@ -19,14 +19,12 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
-from dsearch.encoder.automatic.encoder import AutomaticEncoder
+from dsearch.encoder.automatic import AutomaticEncoder
 from dsearch.encoder.backends import BACKENDS, TORCH
-from dsearch.encoder.exported.compiled import CompiledEncoder
+from dsearch.encoder.compiled import CompiledEncoder
+from dsearch.encoder.encoder import TokenBatch
 from dsearch.encoder.text_encoder import EncoderIdentity, Role, TextEncoder
-from dsearch.encoder.token_batch import TokenBatch
-from dsearch.encoder.token_states import TextTokens, TokenEncoder
-from dsearch.encoder.tokens import Vocabulary
-from dsearch.encoder.word_tokens import WordEncoder, WordTokens
+from dsearch.encoder.tokens import TextTokens, TokenEncoder, Vocabulary, WordEncoder, WordTokens
 from dsearch.errors import CorruptData, EncoderUnavailable, InvalidRequest, MissingExtra
 
 METHODS = ("lora", "all")

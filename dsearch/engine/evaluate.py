@@ -25,7 +25,7 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation import Qrels, Run
-from dsearch.evaluation.calibration import Answerability, answerability
+from dsearch.evaluation.confidence import Answerability, answerability
 from dsearch.types import Mode, Query, query_name
 
 _QUERIES_AT_A_TIME = 32

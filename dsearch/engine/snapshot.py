@@ -27,8 +27,7 @@ from dsearch.encoder import TextTokens
 from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, ParsedQuery, PassageTable, TokenizedTexts
 from dsearch.index.exact import best_above
-from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.table import DocumentTokens, GatheredTokens, TokenTable
+from dsearch.index.tokens import DocumentTokens, GatheredTokens, TokenCodec, TokenTable
 
 if TYPE_CHECKING:
     from dsearch.attention.late_interaction import RerankerIdentity

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from dsearch.evaluation.calibration import (
+from dsearch.evaluation.confidence import (
     Answerability,
     answerability,
     auroc,
     brier_score,
     debiased_calibration_error,
 )
-from dsearch.evaluation.folds import Fold, cross_validation, read_folds
 from dsearch.evaluation.metrics import DEFAULT_MEASURES, Values, evaluate, mean_values
 from dsearch.evaluation.qrels import (
+    Fold,
     JudgedPair,
     Pairs,
     Qrels,
+    Run,
+    cross_validation,
     merged_pairs,
+    read_folds,
     read_judged_pairs,
     read_pairs,
     read_qrels,
+    read_trec,
     seen_documents,
     split_seen,
     without_pairs,
     without_positives,
+    write_trec,
 )
-from dsearch.evaluation.report import BetterLeg, EvaluationReport, ReportCell, ReportLine, build_report
-from dsearch.evaluation.run import Run, read_trec, write_trec
-from dsearch.evaluation.significance import Interval, bootstrap_columns, bootstrap_mean, paired_bootstrap
+from dsearch.evaluation.report import (
+    BetterLeg,
+    EvaluationReport,
+    Interval,
+    ReportCell,
+    ReportLine,
+    bootstrap_columns,
+    bootstrap_mean,
+    build_report,
+    paired_bootstrap,
+)
 
 __all__ = [
     "DEFAULT_MEASURES",

@@ -13,14 +13,13 @@ A hit whose score is below the learned floor is less likely: of the right hits o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from dsearch.errors import CorruptData
-from dsearch.evaluation.logistic import Logistic, Rows, fit_logistic
+from dsearch.errors import CorruptData, InvalidRequest, amount
 
 Source = Literal["judgements", "documents"]
 
@@ -218,3 +217,129 @@ def calibrate(
     reached = float(np.quantile(of.right_scores, FLOOR_QUANTILE)) if len(of.right_scores) else 0.0
     source: Source = "judgements" if use else "documents"
     return Calibration(right, fits, threshold, min(below, reached), source, len(of.rows), documents)
+
+
+_RIDGE = 1.0
+_STEPS = 50
+
+Rows = Float[np.ndarray, "queries evidence"]
+
+
+class Logistic(NamedTuple):
+    """σ(w · x + c) of standardised evidence."""
+
+    mean: list[float]
+    scale: list[float]
+    weights: list[float]
+    constant: float
+
+    def __call__(self, rows: Rows) -> Float[np.ndarray, " queries"]:
+        """Probability of each row."""
+        rows = rows[:, : len(self.weights)]
+        logits = (rows - np.array(self.mean)) / np.array(self.scale) @ np.array(self.weights) + self.constant
+        return 1 / (1 + np.exp(-np.clip(logits, -30, 30)))
+
+
+def fit_logistic(rows: Rows, positive: Bool[np.ndarray, " queries"]) -> Logistic:
+    """Fit by Newton steps on the penalised log likelihood, which has one optimum.
+
+    Raises:
+        InvalidRequest: no query of one of the two kinds.
+    """
+    if not positive.any() or positive.all():
+        raise InvalidRequest(
+            f"{int(positive.sum())} of {len(positive)} queries are right; give some of both kinds"
+        )
+    mean, scale = rows.mean(0), rows.std(0)
+    scale = np.where(scale > 1e-6, scale, 1.0)
+    design = np.column_stack([(rows - mean) / scale, np.ones(len(rows))])
+    penalty = np.diag([_RIDGE] * rows.shape[1] + [1e-6])
+    weights = np.zeros(design.shape[1])
+    for _ in range(_STEPS):
+        likely = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
+        slope = design.T @ (positive - likely) - penalty @ weights
+        curve = (design * (likely * (1 - likely))[:, None]).T @ design + penalty
+        step = np.linalg.solve(curve, slope)
+        weights += np.clip(step, -5, 5)
+        if np.abs(step).max() < 1e-6:
+            break
+    return Logistic(mean.tolist(), scale.tolist(), weights[:-1].tolist(), float(weights[-1]))
+
+
+BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answerability:
+    """Quality of detecting judged queries that no document answers.
+
+    Attributes:
+        answerable: number of queries that a document answers.
+        unanswerable: number of judged queries that no document answers.
+        auroc: AUROC of the first hit's negated score.
+    """
+
+    answerable: int
+    unanswerable: int
+    auroc: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """A line for a terminal."""
+        what = (
+            f"{self.unanswerable} unanswerable of "
+            f"{amount(self.unanswerable + self.answerable, 'judged query')}"
+        )
+        return f"{what}: AUROC {self.auroc:.4f} by the first score"
+
+
+def answerability(
+    scores: Float[np.ndarray, " queries"], unanswerable: Bool[np.ndarray, " queries"]
+) -> Answerability:
+    """Measure how well the scores of first hits tell queries that nothing answers: theirs are lower.
+
+    Raises:
+        InvalidRequest: no query of one of the two kinds.
+    """
+    return Answerability(int((~unanswerable).sum()), int(unanswerable.sum()), auroc(-scores, unanswerable))
+
+
+def auroc(scores: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"]) -> float:
+    """Compute the share of pairs of a positive and a negative with a higher score of the positive.
+
+    Raises:
+        InvalidRequest: no positive, or nothing else.
+    """
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if not positives or not negatives:
+        raise InvalidRequest(f"AUROC of {positives} positives and {negatives} negatives; give some of both")
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks = (last - (counts - 1) / 2)[inverse]  # middle rank of ties
+    area = ranks[positive].sum() - positives * (positives + 1) / 2
+    return float(area / (positives * negatives))
+
+
+def debiased_calibration_error(
+    probabilities: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"], bins: int = BINS
+) -> float:
+    """Compute the root of the mean squared calibration error, less what chance adds; by equal bins."""
+    if len(probabilities) == 0:
+        return 0.0
+    order = np.argsort(probabilities, kind="stable")
+    total = 0.0
+    for part in np.array_split(order, max(1, min(bins, len(order) // 2))):
+        share = float(positive[part].mean())
+        chance = share * (1 - share) / max(1, len(part) - 1)
+        total += len(part) * ((share - float(probabilities[part].mean())) ** 2 - chance)
+    return float(np.sqrt(max(0.0, total / len(order))))
+
+
+def brier_score(
+    probabilities: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"]
+) -> float:
+    """Compute the mean squared distance of probabilities from what happened."""
+    return float(((probabilities - positive) ** 2).mean())

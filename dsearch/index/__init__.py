@@ -9,10 +9,9 @@ from dsearch.index.dense.tuning import IndexMeasurement, build_tuned, tuned
 from dsearch.index.generation import Generation
 from dsearch.index.keyword.data import checked_weighting
 from dsearch.index.keyword.fresh_texts import TokenizedTexts
-from dsearch.index.keyword.highlight import highlights
 from dsearch.index.keyword.index import K1, B, KeywordIndex
 from dsearch.index.keyword.languages import languages
-from dsearch.index.keyword.query import CorpusStatistics, ParsedQuery, parse_query
+from dsearch.index.keyword.query import CorpusStatistics, ParsedQuery, highlights, parse_query
 from dsearch.index.keyword.tokenizer import TOKENIZER_VERSION, Tokenizer
 from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
 from dsearch.index.passages import PassageTable

@@ -26,9 +26,8 @@ from dsearch.index.manifest import FORMAT, MANIFEST_NAME, WITHOUT_PASSAGES, Mani
 from dsearch.index.metadata import FOLDER as FIELDS_FOLDER
 from dsearch.index.metadata import FieldsBuilder
 from dsearch.index.passages import PassageTable, PassageWriter
-from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.table import FOLDER as TOKENS_FOLDER
-from dsearch.index.tokens.table import DocumentTokens, write_tokens
+from dsearch.index.tokens import FOLDER as TOKENS_FOLDER
+from dsearch.index.tokens import DocumentTokens, TokenCodec, write_tokens
 from dsearch.index.validation import (
     checked_identity,
     checked_projection,

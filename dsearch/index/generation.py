@@ -32,8 +32,8 @@ from dsearch.index.metadata import FOLDER as FIELDS_FOLDER
 from dsearch.index.metadata import NAME as FIELDS_NAME
 from dsearch.index.metadata import MetadataFields
 from dsearch.index.passages import PassageTable
-from dsearch.index.tokens.table import FOLDER as TOKENS_FOLDER
-from dsearch.index.tokens.table import TokenTable
+from dsearch.index.tokens import FOLDER as TOKENS_FOLDER
+from dsearch.index.tokens import TokenTable
 from dsearch.index.validation import open_matrix
 
 Texts = Callable[[Int64[np.ndarray, " documents"]], Iterable[str]]

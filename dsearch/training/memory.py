@@ -1,6 +1,6 @@
 """Fit a query memory, and put judged queries into it without a training.
 
-The memory (attention/recall.py) needs no training: its rows are the judged queries. Four numbers are
+The memory (attention/memory_rows.py) needs no training: its rows are the judged queries. Four numbers are
 chosen, beside the setting of the tuned search, on up to `MOST_QUERIES` queries. What they give is
 cross-validated: each fold is scored with the choice of the other folds.
 

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.arrays import unit
-from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS
+from dsearch.attention.memory_rows import LENDING, LENDING_LEVEL, NEIGHBOURS
 from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.memory import SnapshotMemory, nearest_judged

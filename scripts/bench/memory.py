@@ -114,7 +114,7 @@ def memory_of(random, stored, rows: int):
     """Past queries like a document, which judge it and four others; and the size of their file."""
     import numpy as np
 
-    from dsearch.attention.recall import FixedMemory
+    from dsearch.attention.memory_rows import FixedMemory
     from dsearch.engine.models.memory import memory_bytes
 
     like = random.integers(len(stored), size=rows)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
+from dsearch.attention.scores import boxcar, epanechnikov, gaussian
 
 QUERIES = torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
 KEYS = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)

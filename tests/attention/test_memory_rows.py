@@ -11,10 +11,10 @@ from dsearch.attention.memory_rows import (
     START_NULL_LEVEL,
     START_TEMPERATURE,
     TRUSTED,
+    FixedMemory,
     by_query,
     in_eight_bits,
 )
-from dsearch.attention.recall import FixedMemory
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.errors import DimensionMismatch, DsearchError, InvalidRequest
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.attention.memory_rows import TRUSTED
-from dsearch.attention.recall import KEY_SHARE, NEAREST
+from dsearch.attention.memory_rows import KEY_SHARE, NEAREST, TRUSTED
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.index.dense.scanned import SPARE, ScannedKeys
+from dsearch.index.dense.index import SPARE, ScannedKeys
 
 QUERIES, DOCUMENTS, DIM = 300, 90, 24
 

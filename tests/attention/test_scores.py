@@ -25,7 +25,7 @@ from dsearch.attention import (
     score_named,
     unit,
 )
-from dsearch.attention.kernels import squared_distance
+from dsearch.attention.scores import squared_distance
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 Q = torch.tensor([[3.0, 4.0]])

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import dsearch.attention.recall as module
+import dsearch.attention.memory_rows as module
 from dsearch.attention.arrays import numbers_of
-from dsearch.attention.memory_rows import TRUSTED
-from dsearch.attention.recall import KEY_SHARE, FixedMemory, capped
+from dsearch.attention.memory_rows import KEY_SHARE, TRUSTED, FixedMemory, capped
 from dsearch.attention.retrieval.memory import QueryMemory
 
 FLOOD, HONEST = 7, 8

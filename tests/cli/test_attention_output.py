@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsearch.cli.attention_output import draw_weights, show_attention, show_prediction
+from dsearch.cli.commands.attend import draw_weights, show_attention, show_prediction
 from dsearch.cli.output import draw
 from dsearch.errors import InvalidRequest
 from dsearch.results import Attention, Evidence, FieldPrediction, Predictions

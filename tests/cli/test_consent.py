@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dsearch.cli.folders import Folders, delete_by_server
-from dsearch.corpus import Problems
+from dsearch.cli.commands.index import Folders, delete_by_server
+from dsearch.corpus import Mirror, Problems
 
 
 class MirrorOf:
@@ -54,7 +54,7 @@ def test_up_to_a_tenth_needs_no_consent(
     monkeypatch: pytest.MonkeyPatch, gone: int, options: dict[str, Any], deleted: int, refused: int
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())  # no terminal
-    folders = Folders(Problems(), **options)
+    folders = Folders(Problems(), Mirror(), **options)
     folders.mirror = MirrorOf(gone)  # type: ignore[assignment]
     assert len(folders.obsolete(nullcontext)) == deleted
     assert folders.refused == refused
@@ -67,7 +67,7 @@ def test_a_question_names_the_first_three(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], gone: int, shown: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    folders = Folders(Problems())
+    folders = Folders(Problems(), Mirror())
     folders.mirror = MirrorOf(gone)  # type: ignore[assignment]
     folders.obsolete(nullcontext)
     expected = f"gone from the folder: {gone} of 20 documents {shown}: nothing is deleted"

@@ -13,8 +13,7 @@ import typer
 from support.cli.terminal import Terminal
 from typer.core import TyperCommand
 
-from dsearch.cli.grouped_help import EXAMPLES, app
-from dsearch.cli.interruption import READING, STANDS
+from dsearch.cli.grouped_help import EXAMPLES, READING, STANDS, app
 
 ROOT: Any = typer.main.get_command(app)
 BESIDE_JSON = {

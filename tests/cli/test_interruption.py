@@ -17,7 +17,7 @@ from support.cli.terminal import Terminal
 from support.patience import LATEST_S
 from support.warm.processes import warm_start
 
-from dsearch.cli.interruption import READING, STANDS, go_on_with, interruption_line
+from dsearch.cli.grouped_help import READING, STANDS, go_on_with, interruption_line
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
 from dsearch.training.judging import write_opinions

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsearch.cli.declared_options import as_flag
-from dsearch.cli.options import field_names, filter_of, names_in, of_group, vector_of, vectors_of
+from dsearch.cli.options import as_flag, field_names, filter_of, names_in, of_group, vector_of, vectors_of
 from dsearch.errors import InvalidRequest
 
 

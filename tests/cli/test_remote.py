@@ -16,7 +16,7 @@ from support.cli.terminal import Terminal
 from support.service.service_fakes import serving
 
 from dsearch.cli import engine as engine_module
-from dsearch.cli import folders as folders_module
+from dsearch.cli.commands import index as folders_module
 from dsearch.cli.commands.serve import bound
 from dsearch.cli.engine import HOLDER_NAME, finished, reading, serving_url
 from dsearch.client import Client, LocalEngine

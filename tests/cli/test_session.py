@@ -10,7 +10,14 @@ from unittest.mock import MagicMock
 import pytest
 
 from dsearch import engine as engine_package
-from dsearch.cli.session import ProgressBars, error_text, opened_engine, remember_home, show_outcome, typed
+from dsearch.cli.session import (
+    ProgressBars,
+    command_line,
+    error_text,
+    opened_engine,
+    remember_home,
+    show_outcome,
+)
 from dsearch.errors import NotFound
 from dsearch.types import Progress
 
@@ -76,14 +83,16 @@ def test_nothing_is_rebuilt_by_commands_and_no_encoder_follows_unless_named(
 def test_commands_in_messages_name_the_home_that_was_given() -> None:
     try:
         remember_home(Path("my home"))
-        assert typed("promote", "v1", "-c", "papers") == "dsearch promote --home 'my home' v1 -c papers"
+        assert (
+            command_line("promote", "v1", "-c", "papers") == "dsearch promote --home 'my home' v1 -c papers"
+        )
         error = NotFound("no collection; make one with: PUT /v1/collections/papers")
         assert error_text(error) == (
             "no collection; make one with: dsearch index --home 'my home' SOURCE -c papers"
         )
     finally:
         remember_home(None)
-    assert typed("promote", "v1") == "dsearch promote v1"
+    assert command_line("promote", "v1") == "dsearch promote v1"
 
 
 def test_an_outcome_is_a_sentence_or_json(capsys: pytest.CaptureFixture[str]) -> None:

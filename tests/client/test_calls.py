@@ -14,9 +14,8 @@ import pytest
 from support.service.service_fakes import documents
 
 from dsearch.client import Client, LocalEngine
-from dsearch.client.calls import Calls
-from dsearch.client.doors import Door
-from dsearch.client.local.handlers import HANDLERS
+from dsearch.client.calls import Calls, Door
+from dsearch.client.local.engine import HANDLERS
 from dsearch.engine import calls
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.operations import CALLS, GetDocument

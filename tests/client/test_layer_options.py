@@ -15,7 +15,7 @@ import torch
 from support.doors import HEAD, arrays, made_up
 
 from dsearch.client import RemoteSearch, uploads
-from dsearch.client.options import WayToAttend
+from dsearch.client.calls import WayToAttend
 from dsearch.errors import Gone, InvalidRequest
 from dsearch.results import Attention, DraftAdded, Gradients, Model, ModelAdded, Models
 from dsearch.types import Stamp

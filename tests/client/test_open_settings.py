@@ -23,7 +23,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         calls.append((name, options))
         return HashingEncoder()
 
-    monkeypatch.setattr("dsearch.encoder.automatic.source.load_encoder", load_encoder)
+    monkeypatch.setattr("dsearch.encoder.load.load_encoder", load_encoder)
     return calls
 
 
@@ -56,7 +56,7 @@ def test_a_user_without_a_folder_for_caches_has_exports_in_the_home_that_was_nam
         raise RuntimeError("no home folder")
 
     monkeypatch.delenv("DSEARCH_CACHE", raising=False)
-    monkeypatch.setattr("dsearch.encoder.automatic.source.machine_cache", nowhere)
+    monkeypatch.setattr("dsearch.encoder.load.machine_cache", nowhere)
     with dsearch.open(tmp_path / "mine") as engine:
         engine.engine.create("food")
     ((_, options),) = loaded

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from dsearch import operations
 from dsearch.client import Client, over_http
 from dsearch.client.calls import Calls
-from dsearch.client.flow import NDJSON, TENSORS, HttpReply, Pause, Request
+from dsearch.client.wire import NDJSON, TENSORS, HttpReply, Pause, Request
 from dsearch.errors import InvalidDocument, Unavailable
 from dsearch.jobs import ExampleScores
 from dsearch.types import Stamp

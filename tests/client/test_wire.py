@@ -14,12 +14,13 @@ from safetensors.numpy import save
 
 from dsearch.client import over_http
 from dsearch.client.calls import Calls
-from dsearch.client.flow import TENSORS, HttpReply
 from dsearch.client.wire import (
     BATCH_BYTES,
     BATCH_DOCUMENTS,
     QUERIES_AT_ONCE,
     SHOWN_PROBLEMS,
+    TENSORS,
+    HttpReply,
     RequestParts,
     added,
     batches,
@@ -27,8 +28,8 @@ from dsearch.client.wire import (
     joined,
     joined_gradients,
     numbers,
-    path_of,
     prediction,
+    quoted,
     ragged,
     renumbered,
     tensor_batches,
@@ -66,8 +67,8 @@ def test_vectors_that_are_none_are_refused(vectors: Any, why: str) -> None:
 
 
 def test_dots_and_slashes_are_quoted_in_paths() -> None:
-    assert path_of("papers", "documents", "a/b") == "/v1/collections/papers/documents/a%2Fb"
-    assert path_of("..") == "/v1/collections/%2E%2E"
+    assert quoted("a/b") == "a%2Fb"
+    assert quoted("..") == "%2E%2E"
 
 
 @pytest.mark.parametrize("count", [0, 1, QUERIES_AT_ONCE, QUERIES_AT_ONCE + 1, 3 * QUERIES_AT_ONCE])

@@ -1,4 +1,4 @@
-"""Types of a table's columns, decided by its first rows."""
+"""Types of a table's records, decided by its first rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dsearch.corpus import columns
-from dsearch.corpus.columns import parse_types, typed, typed_rows
+from dsearch.corpus import records
+from dsearch.corpus.records import parse_types, typed, typed_rows
 
 
 def cells_of(cells: list[str], **declared: Any) -> list[Any]:
@@ -50,7 +50,7 @@ def test_a_column_is_decided_by_its_first_thousand_rows() -> None:
 
 def test_long_rows_decide_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not more is held in memory than a number of characters, whatever the number of rows."""
-    monkeypatch.setattr(columns, "_DECIDING_CHARACTERS", 10)
+    monkeypatch.setattr(records, "_DECIDING_CHARACTERS", 10)
     taken = 0
 
     def rows() -> Iterator[tuple[int, dict[str, str]]]:

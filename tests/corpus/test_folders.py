@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsearch.corpus.folders import base_of, files_below, is_pattern, matches
+from dsearch.corpus.files import base_of, files_below, is_pattern, matches
 
 
 def tree(root: Path, *names: str, **contents: str) -> Path:

@@ -13,7 +13,7 @@ import pytest
 
 from dsearch.corpus import read, sent
 from dsearch.corpus.files import FIELD, key_of, sent_name_of
-from dsearch.corpus.formats import office
+from dsearch.corpus.formats import pages
 from dsearch.corpus.sent import FileBegun, FileBlock, FileEnd, SentFile, read_apart, read_files
 from dsearch.errors import Cancelled, ProcessDied
 from dsearch.types import Document
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_read_has_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, said: str
 ) -> None:
     monkeypatch.setattr(sent, "MAX_FILE_BYTES", 4096)
-    monkeypatch.setattr(office, "MOST_BYTES", 4096)
+    monkeypatch.setattr(pages, "MOST_BYTES", 4096)
     (end,) = ends_in(read_here(placed(tmp_path, {name: content}), monkeypatch))
     assert said in end.reason
     assert bool(end.reason) == bool(said)

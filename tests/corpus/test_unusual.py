@@ -13,17 +13,13 @@ from typing import Any
 import pytest
 
 from dsearch.corpus import Problems, RecordFields, read
-from dsearch.corpus.columns import typed
-from dsearch.corpus.definitions import definition_starts
-from dsearch.corpus.formats import office
-from dsearch.corpus.formats.decoding import SAMPLE, decoded
-from dsearch.corpus.formats.extras import optional
-from dsearch.corpus.formats.front_matter import MOST, split_front_matter
+from dsearch.corpus.chunk import definition_starts
+from dsearch.corpus.formats import pages
 from dsearch.corpus.formats.jsonl import documents_of_array, read_jsonl
-from dsearch.corpus.formats.lines import beginning, unzipped
+from dsearch.corpus.formats.lines import SAMPLE, beginning, decoded, optional, unzipped
 from dsearch.corpus.formats.mail import read_mbox
-from dsearch.corpus.formats.notebooks import read_notebook
-from dsearch.corpus.records import BadRecord, plain_json
+from dsearch.corpus.formats.texts import MOST, read_notebook, split_front_matter
+from dsearch.corpus.records import BadRecord, plain_json, typed
 from dsearch.errors import MissingExtra
 from dsearch.types import Document
 
@@ -237,9 +233,9 @@ def test_an_archive_that_unpacks_to_more_than_it_may_is_not_unpacked(
     document.save(str(tmp_path / "a.docx"))
     with zipfile.ZipFile(tmp_path / "a.docx") as members:
         unpacked = sum(member.file_size for member in members.infolist())
-    monkeypatch.setattr(office, "MOST_BYTES", unpacked)
+    monkeypatch.setattr(pages, "MOST_BYTES", unpacked)
     assert [one.text for one in read(tmp_path / "a.docx")] == ["river stone"]
-    monkeypatch.setattr(office, "MOST_BYTES", unpacked - 1)
+    monkeypatch.setattr(pages, "MOST_BYTES", unpacked - 1)
     problems = Problems()
     assert list(read(tmp_path / "a.docx", problems=problems)) == []
     assert f"unpacks to {unpacked} bytes; at most {unpacked - 1}" in str(problems.first[0])

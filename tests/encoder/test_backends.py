@@ -20,15 +20,14 @@ from dsearch.encoder import (
     Encoder,
     EncoderTraining,
     LearningEncoder,
+    export,
     load_encoder,
     tuned,
     tuned_identity,
 )
-from dsearch.encoder.backends import best_dtype
-from dsearch.encoder.exported import cache as exports
-from dsearch.encoder.exported import export
-from dsearch.encoder.exported.compiled import CompiledEncoder
-from dsearch.encoder.exported.runtimes import Outputs, Run, Tokens, openvino_knows
+from dsearch.encoder import export_cache as exports
+from dsearch.encoder.backends import Outputs, Run, Tokens, best_dtype, openvino_knows
+from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.errors import EncoderUnavailable, InvalidRequest, MissingExtra
 
 
@@ -206,7 +205,7 @@ def test_without_extras_auto_is_torch_and_exports_nothing(
     home: TinyHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _hide_openvino(monkeypatch)
-    monkeypatch.setattr("dsearch.encoder.automatic.preparation.subprocess.Popen", _refuse)
+    monkeypatch.setattr("dsearch.encoder.automatic.subprocess.Popen", _refuse)
     for dtype in ("float32", "bfloat16"):
         found = load_encoder(home.encoder, backend="auto", dtype=dtype, cache=tmp_path / "cache")
         assert isinstance(found, Encoder)
@@ -233,7 +232,7 @@ def test_gradients_and_training_are_torchs(home: TinyHome) -> None:
 @pytest.mark.parametrize("knows", [True, False])
 def test_bfloat16_is_for_processors_that_compute_in_it(monkeypatch: pytest.MonkeyPatch, knows: bool) -> None:
     capable = lambda capability: knows or capability != "BF16"  # noqa: E731
-    monkeypatch.setattr("dsearch.encoder.exported.runtimes.openvino_knows", capable)
+    monkeypatch.setattr("dsearch.encoder.backends.openvino_knows", capable)
     assert best_dtype("openvino") == ("bfloat16" if knows else "float32")
     assert best_dtype("torch") == "float32"
 

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from dsearch.encoder import Encoder, EncoderIdentity, EncoderTraining, LearningEncoder, weights
+from dsearch.encoder.encoder import TokenBatch
 from dsearch.encoder.text_encoder import Role, require_tokens
-from dsearch.encoder.token_batch import TokenBatch
 from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("offline_encoder")

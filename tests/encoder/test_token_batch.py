@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.encoder.token_batch import states_of, token_batch
-from dsearch.encoder.token_states import inside_text
+from dsearch.encoder.encoder import states_of, token_batch
+from dsearch.encoder.tokens import inside_text
 from dsearch.errors import EncoderUnavailable
 
 PROMPT = "q: "

@@ -11,9 +11,9 @@ import pytest
 from support.exported_encoders import DTYPES, TEXTS, TinyHome, need_openvino
 
 from dsearch.encoder import Encoder
-from dsearch.encoder.exported import cache as exports
-from dsearch.encoder.exported.compiled import CompiledEncoder
-from dsearch.encoder.exported.runtimes import Outputs, Run, Tokens, openvino_knows
+from dsearch.encoder import export_cache as exports
+from dsearch.encoder.backends import Outputs, Run, Tokens, openvino_knows
+from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.encoder.weights import find_weights
 
 
@@ -87,9 +87,7 @@ def test_token_states_that_do_not_agree_come_from_torch(
     if damage == "states":
         monkeypatch.setattr(exports, "openvino_session", _noisy(exports.openvino_session))
     else:
-        monkeypatch.setattr(
-            "dsearch.encoder.exported.compiled.inside_text", lambda spans, *_: spans[:, 0] >= 1
-        )
+        monkeypatch.setattr("dsearch.encoder.compiled.inside_text", lambda spans, *_: spans[:, 0] >= 1)
     encoder = other.load("openvino", "float32")
     assert isinstance(encoder, CompiledEncoder)
     assert str(encoder.states_problem).startswith(

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from support.word_tokenizers import PROMPT, TEXTS, of_words
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from dsearch.encoder.word_tokens import _MOVED, WordTokens, whole_tokenizer, word_tokenizer
+from dsearch.encoder.tokens import _MOVED, WordTokens, whole_tokenizer, word_tokenizer
 
 TOKENIZER = of_words()
 KEPT = of_words(normalizer=normalizers.BertNormalizer(strip_accents=False, lowercase=False))

@@ -29,7 +29,7 @@ from dsearch.engine.state.caches import KeptHeads
 from dsearch.engine.state.live import LiveState
 from dsearch.engine.state.remembered import RememberedRows
 from dsearch.errors import DsearchError
-from dsearch.index.tokens.spool import TokenSpool
+from dsearch.index.token_spool import TokenSpool
 from dsearch.store import Store
 from dsearch.types import Document
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.sizes import by_size
 
 from dsearch.errors import InvalidRequest
-from dsearch.evaluation.calibration import (
+from dsearch.evaluation.confidence import (
     answerability,
     auroc,
     brier_score,

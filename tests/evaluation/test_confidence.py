@@ -20,11 +20,11 @@ from dsearch.evaluation.confidence import (
     AnsweredQueries,
     Calibration,
     Estimate,
+    Logistic,
     calibrate,
     evidence_rows,
     fit_logistic,
 )
-from dsearch.evaluation.logistic import Logistic
 
 
 def test_the_evidence_by_hand() -> None:

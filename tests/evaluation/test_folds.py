@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsearch.errors import InvalidSource
-from dsearch.evaluation.folds import cross_validation, read_folds
+from dsearch.evaluation.qrels import cross_validation, read_folds
 
 QRELS = {"a": {"d1": 1.0}, "b": {"d2": 2.0, "d3": 0.0}, "c": {"d1": 1.0}}
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsearch.errors import InvalidRequest
-from dsearch.evaluation.judged_data import read_judged_data
-from dsearch.evaluation.judged_output import table_of, write_judged_data
+from dsearch.evaluation.judged_data import read_judged_data, table_of, write_judged_data
 
 QUERIES = {"a": 'undo, "a" training', "b": "wie\tviele\nÄpfel"}
 JUDGEMENTS = {"b": {"d2": 2.0, "d1": 0.5}, "a": {"d1": -1.0}}

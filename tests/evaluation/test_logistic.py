@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import InvalidRequest
-from dsearch.evaluation.logistic import Logistic, fit_logistic
+from dsearch.evaluation.confidence import Logistic, fit_logistic
 
 
 def test_the_probability_is_that_of_standardised_evidence() -> None:

@@ -12,10 +12,8 @@ import pytest
 from dsearch.corpus import Problems
 from dsearch.errors import InvalidSource
 from dsearch.evaluation import report as report_module
-from dsearch.evaluation import significance
 from dsearch.evaluation.judged_data import read_judged_data
-from dsearch.evaluation.report import build_report
-from dsearch.evaluation.significance import bootstrap_columns, bootstrap_mean, paired_bootstrap
+from dsearch.evaluation.report import bootstrap_columns, bootstrap_mean, build_report, paired_bootstrap
 
 MEASURE = "nDCG@10"
 DENSE = {"q1": 0.5, "q2": 0.75, "q3": 1.0, "q4": 0.25}
@@ -30,7 +28,6 @@ def test_samples_and_seed_reach_every_interval_of_a_report(monkeypatch: pytest.M
         return bootstrap_columns(values, samples, seed)
 
     monkeypatch.setattr(report_module, "bootstrap_columns", record)
-    monkeypatch.setattr(significance, "bootstrap_columns", record)
     systems = {"dense": {MEASURE: DENSE}, "hybrid": {MEASURE: BOTH}}
     report = build_report(systems, "hybrid", {"seen": ["q1", "q2"]}, left_out=3, samples=37, seed=29)
     assert report.better_leg is not None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest, InvalidSource
 from dsearch.evaluation import read_trec, write_trec
-from dsearch.evaluation.run import strictly_decreasing
+from dsearch.evaluation.qrels import strictly_decreasing
 
 SCORES = st.lists(st.floats(-1e30, 1e30), max_size=30)
 IDS = st.text(st.characters(blacklist_categories=("Z", "C")), min_size=1, max_size=8)

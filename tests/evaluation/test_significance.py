@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 from support.sizes import by_size
 
 from dsearch.errors import InvalidRequest
-from dsearch.evaluation import (
-    bootstrap_mean,
-    build_report,
-    evaluate,
-    paired_bootstrap,
-    significance,
-    split_seen,
-)
+from dsearch.evaluation import bootstrap_mean, build_report, evaluate, paired_bootstrap, split_seen
+from dsearch.evaluation import report as module
 
 
 def values(numbers):
@@ -59,7 +53,7 @@ def test_the_interval_holds_for_any_values(numbers, seed):
 def test_small_blocks_give_sound_intervals_too(monkeypatch):
     numbers = np.random.default_rng(3).normal(size=50)
     whole = bootstrap_mean(values(numbers))
-    monkeypatch.setattr(significance, "DRAWS_AT_ONCE", 10 * 50)
+    monkeypatch.setattr(module, "DRAWS_AT_ONCE", 10 * 50)
     parts = bootstrap_mean(values(numbers))
     assert parts == whole  # the same stream of draws, cut elsewhere
 

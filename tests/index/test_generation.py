@@ -31,7 +31,7 @@ from dsearch.index import (
 from dsearch.index.durable import file_digest
 from dsearch.index.keyword import tokenizer
 from dsearch.index.metadata import FieldsBuilder
-from dsearch.index.tokens.codec import TokenCodec
+from dsearch.index.tokens import TokenCodec
 from dsearch.types import Progress
 
 Build = Callable[..., tuple[Path, Manifest]]

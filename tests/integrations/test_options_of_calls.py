@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from dsearch.client.options import FindOptions
+from dsearch.client.calls import FindOptions
 from dsearch.errors import InvalidRequest
 from dsearch.integrations.stored import every_document
 from dsearch.service.schemas.documents import MAX_DELETED_IDS

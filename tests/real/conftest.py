@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dsearch.encoder import Encoder, load_encoder
-from dsearch.encoder.automatic.agreement import documents, queries
+from dsearch.encoder import Encoder, export, load_encoder
 from dsearch.encoder.backends import openvino_installed
-from dsearch.encoder.exported import export
+from dsearch.encoder.export import documents, queries
 from dsearch.engine import SearchEngine
 
 

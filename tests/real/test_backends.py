@@ -10,8 +10,7 @@ import pytest
 from support.real_data import DATA
 
 from dsearch.encoder import Encoder, load_encoder
-from dsearch.encoder.backends import openvino_installed
-from dsearch.encoder.exported.runtimes import openvino_knows
+from dsearch.encoder.backends import openvino_installed, openvino_knows
 from dsearch.evaluation import read_qrels
 
 DOCUMENTS, QUERIES = 70, 50  # 51 of them are relevant to a query

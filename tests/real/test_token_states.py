@@ -9,9 +9,8 @@ import pytest
 from support.real_data import DATA
 
 from dsearch.encoder import Encoder, TextEncoder, load_encoder
-from dsearch.encoder.backends import openvino_installed
-from dsearch.encoder.exported.compiled import CompiledEncoder
-from dsearch.encoder.exported.runtimes import openvino_knows
+from dsearch.encoder.backends import openvino_installed, openvino_knows
+from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.engine import SearchEngine
 from dsearch.types import Document
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from support.tiny_encoder import WORDS, write_tiny_encoder
 
-from dsearch.encoder import TextEncoder, load_encoder
+from dsearch.encoder import TextEncoder, export, load_encoder
+from dsearch.encoder import export_cache as exports
 from dsearch.encoder.backends import openvino_installed
-from dsearch.encoder.exported import cache as exports
-from dsearch.encoder.exported import export
-from dsearch.encoder.exported.request import Exporting
+from dsearch.encoder.compiled import Exporting
 from dsearch.encoder.weights import find_weights
 
 TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dsearch.encoder import EncoderIdentity, TextTokens
-from dsearch.encoder.token_batch import TokenBatch
+from dsearch.encoder.encoder import TokenBatch
 
 
 class HashingEncoder(torch.nn.Module):

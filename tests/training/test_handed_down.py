@@ -86,7 +86,7 @@ def _functions() -> dict[CodeType, str]:
     """Code of each function that takes one of them → its name."""
     names: dict[CodeType, str] = {}
     modules = [found.name for found in pkgutil.walk_packages(dsearch.training.__path__, "dsearch.training.")]
-    for name in (*modules, "dsearch.evaluation.significance", "dsearch.corpus.made_queries"):
+    for name in (*modules, "dsearch.evaluation.report", "dsearch.corpus.made_queries"):
         module = importlib.import_module(name)
         for owner in (module, *(one for one in vars(module).values() if inspect.isclass(one))):
             for member in vars(owner).values():

@@ -13,7 +13,7 @@ arXiv:2205.14135, algorithm 4, there over tiles of fast memory and from log Z al
     ∂q_b  = Σ_j ∂l_bj k_j / t                 ∂k_j = Σ_b ∂l_bj q_b / t
     ∂v_j  = Σ_b p_bj G_b                      ∂bias_bj = ∂l_bj           ∂t = −Σ_b q_b · ∂q_b / t
 
-**Fused.** Our own kernels (`card_attention.py`) or a fused operator of torch (`fused.py`) compute a block's
+**Fused.** Our own kernels (`card.py`) or a fused operator of torch (`fused.py`) compute a block's
 triple and its part of the gradient where they support the device and are faster.
 
 Memory beyond the corpus is O(batch · (block_size + dim)) and one block, and a gradient of the shape of each
@@ -40,7 +40,7 @@ from dsearch.attention.blockwise.blocks import (
     PartialAttention,
     merge,
 )
-from dsearch.attention.blockwise.card_attention import (
+from dsearch.attention.blockwise.card import (
     attend_on_card,
     attend_on_card_backward,
     block_size_on_card,

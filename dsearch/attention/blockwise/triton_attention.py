@@ -8,7 +8,7 @@ With l the logits of one block of documents, r the reference that exponents are 
     slope     p = exp(l − r) / mass, and p (G · v − δ) / t in half precision      see exact.py
 
 The weighted sums of values and keys are plain matrix products, which torch's library does best. Exponents are
-to base 2: `factors` are log₂ e / t, `references` r · log₂ e. Launched by card_attention.py.
+to base 2: `factors` are log₂ e / t, `references` r · log₂ e. Launched by card.py.
 """
 
 from __future__ import annotations

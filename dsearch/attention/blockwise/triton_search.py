@@ -7,7 +7,7 @@ The matrix of scores is never written. A *tile* is `KEYS` successive keys, a *bl
 
     group (4a + t) = rows 8 · PAIRS · a + 8j + 2t + e     j = 0 … PAIRS − 1, t = 0 … 3, e = 0, 1
 
-so that its maximum costs no exchange between threads. Launched, and proved exact, by card_search.py.
+so that its maximum costs no exchange between threads. Launched, and proved exact, by card.py.
 """
 
 from __future__ import annotations

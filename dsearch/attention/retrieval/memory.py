@@ -1,4 +1,4 @@
-"""`QueryMemory`: the memory of judged queries as a module, whose γ, τ and c learn; formulas in recall.py."""
+"""`QueryMemory`: a module, `MemoryRows` whose γ, τ and c learn."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from dsearch.attention.arrays import numbers_of
-from dsearch.attention.memory_rows import TRUSTED, Indexes, Setting
-from dsearch.attention.recall import FixedMemory, MemoryFormulas, Recalled
+from dsearch.attention.memory_rows import TRUSTED, FixedMemory, Indexes, MemoryRows, Recalled, Setting
 
 ALIKE = 0.98  # cosine from which two queries count as the same one
 
 
-class QueryMemory(MemoryFormulas, nn.Module):
+class QueryMemory(MemoryRows, nn.Module):
     """Judged queries and their documents; γ, τ and c are its parameters. Arguments of `MemoryRows`."""
 
     strength: nn.Parameter
@@ -63,7 +62,7 @@ class QueryMemory(MemoryFormulas, nn.Module):
     def attention(
         self, states: Float[Tensor, "batch encoder_dim"], *, above: float | None = None
     ) -> tuple[Int64[Tensor, "batch near"], Float[Tensor, "batch near"]]:
-        """As `MemoryFormulas.attention`."""
+        """As `MemoryRows.attention`."""
         if above is None and (served := self._served(states)) is not None:
             rows, weights = served.attention(numbers_of(states))
             return torch.as_tensor(rows), torch.as_tensor(weights)

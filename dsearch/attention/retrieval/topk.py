@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dsearch.attention.arrays import masked_softmax
-from dsearch.attention.blockwise.card_search import search
+from dsearch.attention.blockwise.card import search
 from dsearch.attention.pooling import pool
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.products import product
@@ -51,7 +51,7 @@ def top_k(
     """Exact inner-product search, without a gradient; equal scores are ordered by row.
 
     Scores are sums in float32 at least. A Hopper card that has the keys in half precision keeps none of
-    them in memory (`card_search.py`); elsewhere they are computed block by block.
+    them in memory (`card.py`); elsewhere they are computed block by block.
 
     Args:
         queries: one row a query.

@@ -1,4 +1,4 @@
-"""`dsearch create`, `dsearch drop` and `dsearch show`."""
+"""Commands that list, create and drop collections, and show, count, change and delete documents."""
 
 from __future__ import annotations
 
@@ -11,13 +11,116 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.engine import in_process, is_there, local_engine, writing
-from dsearch.cli.output import tell_prompts
-from dsearch.cli.session import as_json, print_json, say, typed
-from dsearch.errors import Conflict, CorruptData, InvalidRequest, amount
+from dsearch.cli.commands.maintenance import described_keys
+from dsearch.cli.engine import in_process, is_there, local_engine, reading, writing
+from dsearch.cli.output import tell_prompts, tell_waiting
+from dsearch.cli.session import as_json, command_line, opened_engine, print_json, say, with_home
+from dsearch.errors import Conflict, CorruptData, DsearchError, InvalidRequest, amount
+from dsearch.results import CollectionDamaged, CollectionInfo
 
 if TYPE_CHECKING:
     from dsearch.cli.engine import Engine
+    from dsearch.engine import SearchEngine
+
+
+def collections(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
+    """List the collections. Exit code 1: one of them cannot be opened."""
+    with opened_engine(home, readonly=True) as (engine, _):
+        described = [_info_of(engine, name) for name in engine.names()]
+        aliases = engine.aliases()
+    unreadable = any(isinstance(entry, CollectionDamaged) for entry in described)
+    if json:
+        print_json(described)
+        raise typer.Exit(int(unreadable))
+    for entry in described:
+        if isinstance(entry, CollectionDamaged):
+            typer.echo(f"{entry.name}: {entry.problem['detail']}")
+            continue
+        state = f"generation {entry.generation}, model {entry.model}"
+        keys = f", keys {keys_text}" if (keys_text := described_keys(entry.keys)) else ""
+        typer.echo(f"{entry.name}: {amount(entry.documents, 'document')}, {state}{keys}")
+        if entry.pending:
+            tell_waiting(entry.pending, entry.name)
+    for alias, target in sorted(aliases.items()):
+        typer.echo(f"{alias}: another name of {target}")
+    if not described:
+        say(f"no collection yet; make one with: {command_line('index', 'SOURCE', '-c', 'NAME')}")
+    raise typer.Exit(int(unreadable))
+
+
+def _info_of(engine: SearchEngine, name: str) -> CollectionInfo | CollectionDamaged:
+    """As the service describes it: one that is damaged keeps nobody from the others."""
+    try:
+        return engine.collection(name).describe()
+    except DsearchError as error:
+        return CollectionDamaged.of(name, error)
+
+
+def facets(
+    fields: Annotated[list[str], typer.Argument(help="Fields of the metadata, as dotted paths.")],
+    collection: options.CollectionName = "default",
+    filter: options.FilterText = None,
+    limit: Annotated[int, typer.Option("-k", "--limit", help="Values of each field, 1 to 1000.")] = 10,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Count the values that documents have in fields of their metadata."""
+    condition: Any = options.filter_of(filter)
+    with reading(home) as engine:
+        counted = engine.facets(collection, fields, filter=condition, limit=limit)
+    if json:
+        print_json(counted)
+        return
+    for field, values in counted.facets.items():
+        typer.echo(field)
+        for value in values:
+            typer.echo(f"{value.documents:>8}  {as_json(value.value)}")
+        if not values and counted.documents:
+            say(f"no value: none of these documents has the field {field}")
+    matching = "" if condition is None else f" match{'es' if counted.documents == 1 else ''} the filter"
+    say(f"{amount(counted.documents, 'document') if counted.documents else 'no documents'}{matching}")
+
+
+def update(
+    id: Annotated[str, typer.Argument(help="Id of the document.")],
+    metadata: Annotated[str, typer.Argument(help="Changes as a JSON object; null removes a field.")],
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Change part of a document's metadata; its text and embedding stay."""
+    changes: Any = options.json_of(metadata, "metadata", '{"year": 2018, "draft": null}')
+    with writing(home) as engine:
+        changed = engine.update_metadata(collection, id, changes)
+    if json:
+        print_json(changed)
+        return
+    typer.echo(f"{collection}: {id} has {as_json(changed.metadata)}")
+
+
+def delete(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of documents.")] = None,
+    collection: options.CollectionName = "default",
+    filter: options.FilterText = None,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Delete documents by id, or all that a filter finds."""
+    if bool(ids) == (filter is not None):
+        raise InvalidRequest(
+            f"{'ids and --filter' if ids else 'neither ids nor --filter'}; give one of the two"
+        )
+    condition: Any = options.filter_of(filter)  # checked by the deletion
+    with writing(home) as engine:
+        result = engine.delete_many(collection, ids=ids or None, filter=condition)
+    if json:
+        print_json(result)
+        return
+    were = "was" if result.missing == 1 else "were"
+    missing = f", {result.missing} {were} not there" if result.missing else ""
+    typer.echo(f"{collection}: {result.deleted} deleted{missing}")
+    if result.note is not None:
+        say(with_home(result.note, "refresh", "cluster start"))
 
 
 def create(
@@ -59,7 +162,7 @@ def create(
         return
     typer.echo(f"{info.name}: created, language {info.language}")
     own = () if dimension is None else ("--embedding-column", "embedding")
-    say(f"fill it with: {typed('index', 'SOURCE', '-c', info.name, *own)}")
+    say(f"fill it with: {command_line('index', 'SOURCE', '-c', info.name, *own)}")
 
 
 def drop(

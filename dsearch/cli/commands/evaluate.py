@@ -14,7 +14,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, show_outcome
-from dsearch.cli.training.session import HELD_BACK
+from dsearch.cli.training import HELD_BACK
 from dsearch.corpus import Problems
 from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation import Pairs, Qrels, merged_pairs, read_pairs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import print_json, show_outcome, typed
+from dsearch.cli.session import command_line, print_json, show_outcome
 from dsearch.errors import InvalidRequest, amount
 from dsearch.types import CLIENT
 
@@ -104,14 +104,15 @@ def clear(
     if left:
         came = "came" if older_than is None and None in (key, client) else "may have come"
         stay = "stays" if left == 1 else "stay"
+        drop = command_line("rollback", "--rows", str(before), "-c", collection)
         text += (
             f"\n{amount(left, 'row')} of the query memory {came} from such events, and {stay}; drop every "
-            f"row since the first of them with: {typed('rollback', '--rows', str(before), '-c', collection)}"
+            f"row since the first of them with: {drop}"
         )
     if versions:
         text += (
             f"\nversions trained from feedback stay: {', '.join(versions)}; "
-            f"{typed('promote', 'VERSION', '-c', collection)} lets another one answer"
+            f"{command_line('promote', 'VERSION', '-c', collection)} lets another one answer"
         )
     content = {"deleted": deleted, "rows_left": left, "rows_after": before, "versions_left": versions}
     show_outcome(text, content, json=json)

@@ -1,36 +1,41 @@
-"""`dsearch index`, `dsearch collections`, `dsearch facets`, `dsearch update` and `dsearch delete`."""
+"""`dsearch index`: documents of any source into a collection, which mirrors folders."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import Counter
-from contextlib import nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.commands.maintenance import described_keys
-from dsearch.cli.engine import in_process, is_there, reading, writing
+from dsearch.cli.engine import in_process, is_there, writing
 from dsearch.cli.output import tell_prompts, tell_waiting
 from dsearch.cli.session import (
     ProgressBars,
     as_json,
     as_rate,
-    opened_engine,
+    command_line,
     print_json,
     say,
-    typed,
-    with_home,
 )
 from dsearch.errors import DsearchError, InvalidRequest, amount
-from dsearch.results import CollectionDamaged, CollectionInfo, WriteResult
+from dsearch.results import CollectionInfo, WriteResult
+from dsearch.types import EmbeddedDocument, Progress
 
 if TYPE_CHECKING:
-    from dsearch.cli.folders import Folders
-    from dsearch.engine import Collection, SearchEngine
+    from dsearch.cli.engine import Engine
+    from dsearch.corpus import Mirror, Problems
+    from dsearch.engine import Collection
     from dsearch.engine.indexing.ingest import Ingestion
+    from dsearch.types import Document
 
 
 def index(
@@ -103,15 +108,8 @@ def index(
     A folder is mirrored: documents whose files are gone from it are deleted. Exit code 1: nothing could be
     indexed, or more than a tenth would be deleted and nobody was there to ask.
     """
-    from dsearch.cli.folders import (
-        Folders,
-        delete_by_server,
-        documents_of,
-        index_by_server,
-        with_dimension,
-    )
     from dsearch.config import load_settings
-    from dsearch.corpus import Problems, RecordFields, parse_types, read_sources
+    from dsearch.corpus import Mirror, Problems, RecordFields, parse_types, read_sources
     from dsearch.corpus.mirror import FROM_FOLDERS
     from dsearch.store import refusal
 
@@ -127,9 +125,9 @@ def index(
     if second_stage and ray is not None:
         raise InvalidRequest(
             "--second-stage with --ray, whose workers give no token states; leave one of them out: "
-            f"{typed('index', '-c', collection, '--second-stage')} adds the tokens afterwards"
+            f"{command_line('index', '-c', collection, '--second-stage')} adds the tokens afterwards"
         )
-    folders = Folders(problems, keep=keep, yes=yes)
+    folders = Folders(problems, Mirror(), keep=keep, yes=yes)
     # A missing file is noticed here.
     documents = read_sources(
         sources or [],
@@ -275,39 +273,6 @@ def _kinds(passed_over: Counter[str]) -> str:
     return ", ".join(counts) + (", …" if len(passed_over) > len(counts) else "")
 
 
-def collections(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
-    """List the collections. Exit code 1: one of them cannot be opened."""
-    with opened_engine(home, readonly=True) as (engine, _):
-        described = [_described(engine, name) for name in engine.names()]
-        aliases = engine.aliases()
-    unreadable = any(isinstance(entry, CollectionDamaged) for entry in described)
-    if json:
-        print_json(described)
-        raise typer.Exit(int(unreadable))
-    for entry in described:
-        if isinstance(entry, CollectionDamaged):
-            typer.echo(f"{entry.name}: {entry.problem['detail']}")
-            continue
-        state = f"generation {entry.generation}, model {entry.model}"
-        keys = f", keys {keys_text}" if (keys_text := described_keys(entry.keys)) else ""
-        typer.echo(f"{entry.name}: {amount(entry.documents, 'document')}, {state}{keys}")
-        if entry.pending:
-            tell_waiting(entry.pending, entry.name)
-    for alias, target in sorted(aliases.items()):
-        typer.echo(f"{alias}: another name of {target}")
-    if not described:
-        say(f"no collection yet; make one with: {typed('index', 'SOURCE', '-c', 'NAME')}")
-    raise typer.Exit(int(unreadable))
-
-
-def _described(engine: SearchEngine, name: str) -> CollectionInfo | CollectionDamaged:
-    """As the service describes it: one that is damaged keeps nobody from the others."""
-    try:
-        return engine.collection(name).describe()
-    except DsearchError as error:
-        return CollectionDamaged.of(name, error)
-
-
 class _Warner:
     """Shows the first problems and says when it stops."""
 
@@ -322,68 +287,149 @@ class _Warner:
             say("more records were skipped; only their number follows")
 
 
-def facets(
-    fields: Annotated[list[str], typer.Argument(help="Fields of the metadata, as dotted paths.")],
-    collection: options.CollectionName = "default",
-    filter: options.FilterText = None,
-    limit: Annotated[int, typer.Option("-k", "--limit", help="Values of each field, 1 to 1000.")] = 10,
-    home: options.HomeFolder = None,
-    json: options.AsJson = False,
-) -> None:
-    """Count the values that documents have in fields of their metadata."""
-    condition: Any = options.filter_of(filter)
-    with reading(home) as engine:
-        counted = engine.facets(collection, fields, filter=condition, limit=limit)
-    if json:
-        print_json(counted)
-        return
-    for field, values in counted.facets.items():
-        typer.echo(field)
-        for value in values:
-            typer.echo(f"{value.documents:>8}  {as_json(value.value)}")
-        if not values and counted.documents:
-            say(f"no value: none of these documents has the field {field}")
-    matching = "" if condition is None else f" match{'es' if counted.documents == 1 else ''} the filter"
-    say(f"{amount(counted.documents, 'document') if counted.documents else 'no documents'}{matching}")
+UNASKED = 0.1  # share of a folder's documents that is deleted without a question
+_PAGE = 1000  # documents and ids a request
+_TELL_EVERY, _TELL_EVERY_S = 100, 1.0  # documents, seconds
+
+Paused = Callable[[], AbstractContextManager[object]]
 
 
-def update(
-    id: Annotated[str, typer.Argument(help="Id of the document.")],
-    metadata: Annotated[str, typer.Argument(help="Changes as a JSON object; null removes a field.")],
-    collection: options.CollectionName = "default",
-    home: options.HomeFolder = None,
-    json: options.AsJson = False,
-) -> None:
-    """Change part of a document's metadata; its text and embedding stay."""
-    changes: Any = options.json_of(metadata, "metadata", '{"year": 2018, "draft": null}')
-    with writing(home) as engine:
-        changed = engine.update_metadata(collection, id, changes)
-    if json:
-        print_json(changed)
-        return
-    typer.echo(f"{collection}: {id} has {as_json(changed.metadata)}")
+@dataclass(slots=True)
+class Folders:
+    """The folders of one run of `dsearch index`.
 
+    Attributes:
+        problems: of reading them.
+        mirror: their documents and those of the collection.
+        keep: True to delete nothing.
+        yes: True to delete any number without a question.
+        refused: number of documents that would have been deleted and were not.
+    """
 
-def delete(
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids of documents.")] = None,
-    collection: options.CollectionName = "default",
-    filter: options.FilterText = None,
-    home: options.HomeFolder = None,
-    json: options.AsJson = False,
-) -> None:
-    """Delete documents by id, or all that a filter finds."""
-    if bool(ids) == (filter is not None):
-        raise InvalidRequest(
-            f"{'ids and --filter' if ids else 'neither ids nor --filter'}; give one of the two"
+    problems: Problems
+    mirror: Mirror
+    keep: bool = False
+    yes: bool = False
+    refused: int = 0
+
+    def obsolete(self, paused: Paused) -> list[str]:
+        """Ids to delete. Above 10 % of the folders' documents it asks; without a terminal it needs `yes`.
+
+        Args:
+            paused: suspends the output of progress while it asks.
+        """
+        if self.keep:
+            return []
+        ids = self.mirror.obsolete(self.problems)
+        if self.yes or len(ids) <= UNASKED * self.mirror.recorded:
+            return ids
+        text = (
+            f"gone from the folder: {len(ids)} of {amount(self.mirror.recorded, 'document')} ({_some(ids)})"
         )
-    condition: Any = options.filter_of(filter)  # checked by the deletion
-    with writing(home) as engine:
-        result = engine.delete_many(collection, ids=ids or None, filter=condition)
-    if json:
-        print_json(result)
-        return
-    were = "was" if result.missing == 1 else "were"
-    missing = f", {result.missing} {were} not there" if result.missing else ""
-    typer.echo(f"{collection}: {result.deleted} deleted{missing}")
-    if result.note is not None:
-        say(with_home(result.note, "refresh", "cluster start"))
+        if sys.stdin.isatty():
+            with paused():
+                if typer.confirm(f"{text}; delete them from the collection?", err=True):
+                    return ids
+            say("nothing is deleted")
+        else:
+            self.refused = len(ids)
+            say(f"{text}: nothing is deleted; add --yes to delete them, or --keep to add only")
+        return []
+
+    def tell(self, collection: str) -> None:
+        """Tell what became of renamed files, of ids that two folders share, and of folders that are gone."""
+        mirror = self.mirror
+        if mirror.moved:
+            say(
+                "1 document keeps its id under another path: its file was renamed"
+                if mirror.moved == 1
+                else f"{mirror.moved} documents keep their ids under other paths: their files were renamed"
+            )
+        if mirror.qualified:
+            say(
+                f"{len(mirror.qualified)} ids carry their folder's name, since another file has the plain "
+                f"one: {_some(mirror.qualified)}"
+            )
+        for root, documents in mirror.elsewhere().items():
+            command = command_line(
+                "delete", "-c", collection, "--filter", as_json({"_file.root": {"eq": root}})
+            )
+            stay = amount(documents, "document stays", "documents stay")
+            say(f"{stay} of {root}, which is gone; to delete: {command}")
+
+
+def documents_of(home: Path | None, collection: str) -> Iterator[Document]:
+    """Yield the documents of a collection that came from folders, from its file; none if it is not there.
+
+    A server tells nobody the folders, and its home is at hand: the command found the server by it.
+    """
+    from dsearch.config import load_settings
+    from dsearch.corpus.mirror import FROM_FOLDERS
+    from dsearch.engine.home import Home, read_aliases
+    from dsearch.store import Store
+
+    place = Home(load_settings(home=home).home)
+    name = read_aliases(place.path).get(collection, collection)
+    if name in place.names():
+        with closing(Store.open(place.existing(name), readonly=True)) as store:
+            yield from store.export(FROM_FOLDERS)
+
+
+def index_by_server(
+    client: Engine, collection: str, documents: Iterable[Document], creation: dict[str, Any]
+) -> tuple[CollectionInfo, WriteResult]:
+    """Store documents, in a collection that is made when it is not there.
+
+    Args:
+        client: of the server.
+        collection: its name.
+        documents: read as they are sent.
+        creation: options of a new collection, as for `Client.create_collection`.
+
+    Raises:
+        Conflict: the collection is there, with other options than these.
+    """
+    if not is_there(client, collection) or any(value is not None for value in creation.values()):
+        client.create_collection(collection, **creation)  # one that is there stays, and says what differs
+    with ProgressBars() as on_progress:
+        written = client.upsert(collection, _counted(documents, on_progress))
+    return client.collection(collection), written
+
+
+def _counted(documents: Iterable[Document], on_progress: Callable[[Progress], None]) -> Iterator[Document]:
+    """Tell the progress from the first second on, and whenever a batch was answered or some were read."""
+    started = last_s = time.monotonic()
+    on_progress(Progress("send", 0, 0, 0.0))
+    number = 0
+    for number, document in enumerate(documents, start=1):
+        now_s = time.monotonic()
+        if number % _TELL_EVERY == 0 or now_s - last_s >= _TELL_EVERY_S:
+            last_s = now_s
+            on_progress(Progress("send", number, 0, now_s - started))
+        yield document
+    on_progress(Progress("server", number, 0, time.monotonic() - started))
+
+
+def delete_by_server(client: Engine, collection: str, ids: list[str]) -> int:
+    """Delete documents by id; returns their number."""
+    parts = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
+    return sum(client.delete_many(collection, ids=part).deleted for part in parts)
+
+
+def _some(ids: Iterable[Any]) -> str:
+    listed = list(ids)
+    return ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")
+
+
+def with_dimension(documents: Iterator[Document]) -> tuple[Iterator[Document], int | None]:
+    """Return the documents, and the length of the embedding of the first one; None if that has none.
+
+    Call it for a new collection alone: it reads a document before the mirror has learned others.
+    """
+    first = next(documents, None)
+    if first is None:
+        return documents, None
+    dimension = None
+    if isinstance(first, EmbeddedDocument) and first.embedding is not None:
+        dimension = len(first.embedding)
+    return chain([first], documents), dimension

@@ -23,7 +23,7 @@ from dsearch.cli.session import ProgressBars, error_text, opened_engine, print_j
 from dsearch.errors import DsearchError, amount
 
 if TYPE_CHECKING:
-    from dsearch.encoder.automatic.source import EncoderInUse
+    from dsearch.encoder.load import EncoderInUse
 
 _SHOWN = 20  # findings
 

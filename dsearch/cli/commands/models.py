@@ -14,8 +14,7 @@ from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.engine import finished, local_engine, writing
 from dsearch.cli.session import print_json, say, show_outcome
-from dsearch.cli.training.output import answers_now, epochs_text, undo_line
-from dsearch.cli.training.session import DEFAULT_SPLIT, require_data
+from dsearch.cli.training import DEFAULT_SPLIT, answers_now, epochs_text, require_data, undo_line
 from dsearch.errors import Command, InvalidRequest, amount
 from dsearch.results import Model
 

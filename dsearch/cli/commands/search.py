@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.engine import reading
+from dsearch.cli.options import with_options_of
 from dsearch.cli.output import as_json, check_picture, draw, show
 from dsearch.cli.session import print_json, say
 from dsearch.search_options import SearchOptions

@@ -1,4 +1,4 @@
-"""`dsearch serve`, and `dsearch cluster start | status | stop` for collections on a Ray cluster."""
+"""What keeps running: `dsearch serve`, `dsearch mcp`, and `dsearch cluster start | status | stop` on Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import opened_engine, print_json, reopening, say, show_outcome, typed
+from dsearch.cli.session import command_line, opened_engine, print_json, reopening, say, show_outcome
 from dsearch.errors import Command, InvalidRequest, amount
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def serve(
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     settings = load_settings(home=home, host=host, port=port, **own)
     if ray is not None:
-        from dsearch.cli.commands.serve import serve_on_ray
         from dsearch.service.guard import LOOPBACK_HOSTS
 
         hosts = (*LOOPBACK_HOSTS, in_url(settings.host), *options.names_in(settings.hosts))
@@ -209,7 +208,7 @@ def start(
         print(
             f"{collection}: generation {release.generation} with {amount(release.documents, 'document')} "
             "answers from "
-            f"{amount(len(release.shards), 'shard')}; serve it with: {typed('serve', '--ray', ray)}"
+            f"{amount(len(release.shards), 'shard')}; serve it with: {command_line('serve', '--ray', ray)}"
         )
 
 
@@ -294,7 +293,7 @@ def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
     if collection.stale:
         say(
             "documents were written or deleted since the generation was built; they are not in the shards "
-            f"until: {typed('refresh', '-c', collection.name)}"
+            f"until: {command_line('refresh', '-c', collection.name)}"
         )
     if folder.is_dir():
         return Release.read(folder), folder
@@ -385,7 +384,6 @@ def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], re
     Raises:
         MissingExtra, Unavailable (no cluster there), InvalidRequest (reached from elsewhere, and no key).
     """
-    from dsearch.cli.commands.serve import bound
     from dsearch.cluster.connection import connect
     from dsearch.cluster.ingress import IngressSettings, deploy, undeploy
 
@@ -411,3 +409,25 @@ def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], re
     say(f"the cluster at {address} serves at http://{in_url(settings.host)}:{port}  (stop with Ctrl-C)")
     stopped.wait()
     undeploy()
+
+
+def mcp(
+    write: Annotated[bool, typer.Option("--write", help="Let the agent add documents.")] = False,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    backend: options.BackendName = None,
+    threads: options.Threads = None,
+) -> None:
+    """Let an agent on this machine search the collections: MCP on stdin and stdout (extra mcp)."""
+    from dsearch.service.mcp.transports import run_stdio
+
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=not write, rebuild=write, **own) as (engine, settings):
+        run_stdio(
+            engine,
+            writes=write,
+            open_engine=reopening(settings),
+            task_memory_bytes=settings.task_memory_bytes,
+            device=settings.device,
+        )

@@ -1,4 +1,4 @@
-"""`dsearch train`."""
+"""`dsearch train` and `dsearch tune`."""
 
 from __future__ import annotations
 
@@ -9,29 +9,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.declared_options import as_flag, with_options_of
 from dsearch.cli.engine import finished, in_process, local_engine, terminal_observer, writing
-from dsearch.cli.interruption import go_on_with
-from dsearch.cli.session import ProgressBars
-from dsearch.cli.training.output import show_training
-from dsearch.cli.training.session import (
+from dsearch.cli.grouped_help import go_on_with
+from dsearch.cli.options import as_flag, with_options_of
+from dsearch.cli.session import ProgressBars, print_json
+from dsearch.cli.training import (
     DEFAULT_SPLIT,
     JudgedFolder,
+    answers_now,
+    gate_lines,
     interruptible,
+    is_kept,
     judged_by,
+    leg_lines,
     require_data,
     run_folder,
+    show_training,
+    stop_unless,
     training_processes,
 )
-from dsearch.cli.training.shards import task_over_shards
-from dsearch.errors import InvalidRequest
-from dsearch.jobs import TrainingJob, request_of
+from dsearch.errors import Command, InvalidRequest, Unavailable, amount
+from dsearch.jobs import TrainingJob, TuningJob, request_of
 
 if TYPE_CHECKING:
     from dsearch.client import LocalEngine
+    from dsearch.engine import Collection
+    from dsearch.training import TrainingOptions
     from dsearch.training.loop.distributed import Processes
     from dsearch.training.loop.run_folder import RunFolder
     from dsearch.training.run import MakeShardTask
+    from dsearch.training.scopes.head import MakeTask
 
 
 @with_options_of(TrainingJob)
@@ -171,3 +178,82 @@ def _require_trainable_over_shards(job: TrainingJob) -> None:
         raise InvalidRequest(
             f"--ray trains a head from judgements or the corpus; leave out {names}, or train without --ray"
         )
+
+
+@with_options_of(TuningJob)
+def tune(
+    data: options.BeirData,
+    collection: options.CollectionName = "default",
+    split: Annotated[str, typer.Option(help="Judgements to tune on: qrels/SPLIT.tsv.")] = "train",
+    exclude: options.ExcludePairs = None,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    backend: options.BackendName = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+    **chosen: Any,
+) -> None:
+    """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
+
+    The result is a version from which later training starts. Exit code 3: the gate did not let it go live.
+    """
+    job, folder = TuningJob(**chosen), JudgedFolder(data, split, exclude)
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with writing(home, own, learns=True) as engine:
+        job = judged_by(engine, home, collection, job, folder)
+        result = finished(engine, engine.tune(collection, **request_of(job)))
+    record = {"version": result.pop("model"), **result}
+    if json:
+        print_json(record)
+    else:
+        from dsearch.training.tune import setting_from
+
+        typer.echo(record["verdict"])
+        typer.echo(f"{collection}: {record['version']} has {setting_from(record)}")
+        typer.echo(
+            f"nDCG@10 on {amount(record['examples'], 'query')}: "
+            + ", ".join(f"{name} {value:.4f}" for name, value in record["scores"].items())
+        )
+        for line in leg_lines(record):
+            typer.echo(line)
+        for line in gate_lines(record):
+            typer.echo(line)
+        if record["second_stage"]:
+            typer.echo(record["second_stage"]["text"])
+        version = record["version"]
+        live = record["live"]
+        typer.echo(answers_now(version, record["undo"]) if live else is_kept(collection, version))
+    stop_unless(record["live"] or not job.promote)
+
+
+ANSWER_S = 60.0  # a step over a large shard takes longer than a search
+
+
+def task_over_shards(collection: Collection, address: str, options: TrainingOptions) -> MakeTask:
+    """Return the task that computes each training step on the collection's live shards.
+
+    Raises:
+        MissingExtra, Unavailable: no cluster at the address, or it does not serve the collection.
+        Conflict: the shards have other documents than the collection.
+        InvalidRequest, NotInCluster: options or documents that do not train over shards.
+    """
+    from dsearch.cluster.connection import connect
+    from dsearch.cluster.coordinator import LiveRelease, coordinator, outcome
+    from dsearch.cluster.finetune import over, require_same_documents, require_trainable
+    from dsearch.cluster.shards.remote import RayShards
+    from dsearch.cluster.training import ShardedCorpus
+    from dsearch.cluster.transfer import read_release
+
+    require_trainable(options)
+    connect(address)
+    described = outcome(coordinator().live.remote()).get(collection.name)
+    if described is None:
+        raise Unavailable(
+            f"the cluster at {address} has no shards of {collection.name}; start them",
+            hint=Command("cluster start", ("-c", collection.name, "--ray", address)),
+        )
+    live = LiveRelease(**described)
+    corpus = ShardedCorpus(read_release(live.uri), RayShards(live, answer_s=ANSWER_S))
+    require_same_documents(corpus, collection)
+    return over(corpus)

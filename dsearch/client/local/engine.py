@@ -4,7 +4,7 @@
         print(engine.search("papers", "attention as retrieval").hits)
 
 A program can be written against a folder and deployed against a server. A request is handed over as it is:
-the modules beside this one answer it by the engine.
+the modules of this folder answer it by the engine, each registered by `handles`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsearch.client.calls import Calls
-from dsearch.client.local.handlers import HANDLERS
 from dsearch.encoder import EncoderSource
 from dsearch.engine import SearchEngine, calls
 from dsearch.engine.feedback import Episodes
@@ -107,3 +106,19 @@ class LocalEngine(Calls):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+C = TypeVar("C", bound=Call[Any])
+Handler = Callable[[Any, C], Any]  # of a LocalEngine and a request
+
+HANDLERS: dict[type[Call[Any]], Handler[Any]] = {}
+
+
+def handles(kind: type[C]) -> Callable[[Handler[C]], Handler[C]]:
+    """Register a function as what handles the calls of this kind."""
+
+    def register(handler: Handler[C]) -> Handler[C]:
+        HANDLERS[kind] = handler
+        return handler
+
+    return register

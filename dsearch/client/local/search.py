@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsearch import operations, results
 from dsearch.attention_options import AttentionOptions
-from dsearch.client.local.handlers import handles
+from dsearch.client.local.engine import handles
 from dsearch.client.wire import numbers, one_vector, ragged
 from dsearch.declared import check_keywords
 from dsearch.engine import Collection, LayerOptions

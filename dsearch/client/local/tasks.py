@@ -13,14 +13,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 from dsearch import operations
-from dsearch.client.files import files_on_disk, named_files
-from dsearch.client.local.handlers import handles
+from dsearch.client.local.engine import handles
 from dsearch.client.uploads import (
     clean_up,
     evidence_by,
+    files_on_disk,
     is_search_layer,
     kept_version,
     layer_head,
+    named_files,
     savable_layer,
     upload_of,
     verdict_options,

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.attention.arrays import Array, numbers_of
-from dsearch.attention.recall import FixedMemory, Recalled
+from dsearch.attention.memory_rows import FixedMemory, Recalled
 from dsearch.cluster.messages import MemoryContent, PastQueries
 from dsearch.engine.models.memory import fixed_memory
 from dsearch.engine.ranking.memory import SnapshotMemory

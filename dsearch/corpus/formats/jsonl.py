@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 
 from dsearch.corpus import strict_json
-from dsearch.corpus.formats.decoding import decoded
-from dsearch.corpus.formats.lines import ByteStream, Problems, decoded_lines
+from dsearch.corpus.formats.lines import ByteStream, Problems, decoded, decoded_lines
 from dsearch.corpus.records import ID_FIELDS, BadRecord, Place, RecordFields, to_document
 
 _STRING = r'"(?:[^"\\]|\\.)*"'

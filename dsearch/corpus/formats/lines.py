@@ -1,10 +1,15 @@
-"""Bytes of a source, plain or gzip, as numbered lines of text, and the problems of its lines.
+"""What readers share: bytes, plain or gzip, as text or as numbered lines, and the problems of a source.
 
 Problems are collected so that one bad line does not reject the rest of the batch.
+
+Files are UTF-8, UTF-16 and UTF-32 by their marks, or of an older encoding. Bytes that are not UTF-8 are UTF-8
+with damage if any line beyond ASCII is valid UTF-8: a file of an older encoding hardly ever has one. Only
+files without such a line are decoded by a detected encoding.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import zlib
@@ -12,10 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dsearch.errors import InvalidSource
+from dsearch.corpus.records import BadRecord
+from dsearch.errors import InvalidSource, MissingExtra
+
+if TYPE_CHECKING:
+    from charset_normalizer.models import CharsetMatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +192,106 @@ def raw_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tup
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Message about bytes that are not UTF-8."""
     return f"byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save the file as UTF-8"
+
+
+# In order of preference: texts of the Latin script fit several equally well.
+CANDIDATES = (
+    "cp1252",
+    "cp1250",
+    "cp1251",
+    "koi8_r",
+    "cp1253",
+    "cp1254",
+    "cp1255",
+    "cp1256",
+    "shift_jis",
+    "euc_jp",
+    "gb18030",
+    "big5",
+    "euc_kr",
+)
+SAMPLE = 1 << 16  # bytes from the first one beyond ASCII: detection takes some 10 ms
+_LONGEST = 4  # bytes of a character
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+def decoded(raw: bytes) -> tuple[str, str | None]:
+    """Decode a file; also return its encoding, or None for UTF-8.
+
+    Raises:
+        BadRecord: neither UTF-8 nor text of a detected encoding, with the line of the first bad byte.
+    """
+    for mark, encoding in _MARKS:
+        if raw.startswith(mark):
+            try:
+                text = raw[len(mark) :].decode(encoding)
+            except UnicodeDecodeError as error:
+                raise BadRecord(f"begins with the mark of {encoding} and is not: {error}") from error
+            return text, None if encoding == "utf-8" else encoding
+    try:
+        return raw.decode("utf-8"), None
+    except UnicodeDecodeError as error:
+        encoding = detected(raw)
+        line = raw.count(b"\n", 0, error.start) + 1
+        if encoding is None:
+            raise BadRecord(not_utf8(error), line) from error
+        try:
+            return raw.decode(encoding), encoding
+        except UnicodeDecodeError:
+            raise BadRecord(f"{not_utf8(error)}; it resembles {encoding}", line) from error
+
+
+def detected(raw: bytes) -> str | None:
+    """Detect the encoding of bytes that are not UTF-8; None for binary data and damaged UTF-8."""
+    from charset_normalizer import from_bytes
+
+    start = next((at for at, byte in enumerate(raw) if byte > 127), len(raw))
+    sample = raw[raw.rfind(b"\n", 0, start) + 1 :][:SAMPLE]
+    if b"\0" in sample or any(_is_utf8(line) for line in sample.splitlines() if not line.isascii()):
+        return None
+    matches: list[CharsetMatch] = []
+    for cut in range(_LONGEST):
+        if not matches:  # the sample may end within a character
+            matches = list(from_bytes(sample[: len(sample) - cut], cp_isolation=list(CANDIDATES)))
+    equal = [
+        name
+        for match in matches
+        if (match.chaos, match.coherence) == (matches[0].chaos, matches[0].coherence)
+        for name in match.could_be_from_charset
+    ]
+    return next((name for name in CANDIDATES if name in equal), None)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def optional(module: str, *, extra: str, what: str) -> ModuleType:
+    """Import the module of an extra.
+
+    Args:
+        module: its import name.
+        extra: extra of dsearch that installs it.
+        what: input that needs the package, for the message.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"{what} need {module.partition('.')[0]}, which is not installed or not whole ({error}); "
+            f"run pip install 'dsearch[{extra}]', or in a checkout pip install '.[{extra}]'"
+        ) from error

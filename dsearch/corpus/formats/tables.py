@@ -1,16 +1,34 @@
-"""CSV and TSV: a header with the names of the columns, then one document a row."""
+"""Tables, one document a row: CSV and TSV with a header, Parquet, Arrow, saved Hugging Face datasets.
+
+A dataset that was saved to disk (`save_to_disk`) is read without the datasets library:
+
+    dataset_dict.json      {"splits": ["train", "test"]}; a folder for each split, of this layout:
+    dataset_info.json      what the columns are
+    state.json             {"_data_files": [{"filename": "data-00000-of-00001.arrow"}, …], …}
+    data-….arrow           Arrow, streaming format
+"""
 
 from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from dsearch.corpus.columns import typed_rows
-from dsearch.corpus.formats.decoding import SAMPLE, detected
-from dsearch.corpus.formats.lines import ByteStream, Problems, beginning, raw_lines
-from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
-from dsearch.errors import amount
+import orjson
+
+from dsearch.corpus.formats.lines import (
+    SAMPLE,
+    ByteStream,
+    Problems,
+    beginning,
+    detected,
+    optional,
+    raw_lines,
+)
+from dsearch.corpus.records import BadRecord, Place, RecordFields, plain_json, to_document, typed_rows
+from dsearch.errors import InvalidSource, amount
 
 DELIMITERS = ",;\t"
 LONGEST_CELL = 2**31 - 1  # Python's limit of 131,072 characters is shorter than many documents
@@ -20,9 +38,9 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFi
     """Yield the documents of a table. Columns other than id, title, text, value become metadata.
 
     The delimiter is the most frequent of `,`, `;` and tab in the header. Cells in double quotes may contain
-    delimiters, line ends and doubled quotes. Numbers and booleans are typed by column (`corpus/columns.py`).
+    delimiters, line ends and doubled quotes. Numbers and booleans are typed by column (`corpus/records.py`).
     A row that does not fit the header or violates quoting is a problem with its first line, and so is one
-    that is not UTF-8, unless the file's beginning shows another encoding (`decoding.py`).
+    that is not UTF-8, unless the file's beginning shows another encoding (`detected`).
     """
     start, stream = beginning(stream, SAMPLE)
     lines = _Lines(stream, name, problems, None if _is_utf8(start) else detected(start))
@@ -133,3 +151,140 @@ def _wrong_header(header: list[str], fields: RecordFields) -> str | None:
     if len(names) != len(header):
         return f"the header names a column twice: {header}"
     return fields.complaint_about(header)
+
+
+_ROWS_AT_A_TIME = 1024
+
+
+def read_parquet(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
+    """Yield the documents of a Parquet file. Columns other than id, title, text, value become metadata.
+
+    Memory is bounded by the file's row groups. A bad row is a problem with its number from 1. Times and dates
+    become ISO 8601, decimals numbers, NaN and infinity null; columns of bytes are omitted.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
+    parquet = optional("pyarrow.parquet", extra="parquet", what="Parquet files")
+
+    def batches() -> Iterator[Any]:
+        return parquet.ParquetFile(stream).iter_batches(batch_size=_ROWS_AT_A_TIME)
+
+    return _documents(batches, name, problems, fields)
+
+
+def read_arrow(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
+    """Yield the documents of an Arrow file, streaming or random-access; otherwise as `read_parquet`."""
+    ipc = optional("pyarrow.ipc", extra="parquet", what="Arrow files")
+
+    def batches() -> Iterator[Any]:
+        # The random-access format begins with a mark, the streaming one of Hugging Face's `save_to_disk`
+        # with the schema.
+        if _begins_with(stream, b"ARROW1"):
+            file = ipc.open_file(stream)
+            whole = (file.get_batch(number) for number in range(file.num_record_batches))
+        else:
+            whole = iter(ipc.open_stream(stream))
+        for batch in whole:
+            for start in range(0, batch.num_rows, _ROWS_AT_A_TIME):
+                yield batch.slice(start, _ROWS_AT_A_TIME)
+
+    return _documents(batches, name, problems, fields)
+
+
+def _documents(
+    batches: Callable[[], Iterator[Any]], name: str, problems: Problems, fields: RecordFields
+) -> Iterator[Place]:
+    row = 0
+    try:
+        for batch in batches():
+            if row == 0 and (complaint := fields.complaint_about(list(batch.schema.names))):
+                problems.add(name, None, complaint)
+                return
+            if row == 0 and (remark := fields.remark_on(list(batch.schema.names))) is not None:
+                problems.remark(name, remark)
+            for part in _readable(batch):
+                row += 1
+                try:
+                    record = _plain(part if isinstance(part, dict) else part.to_pylist()[0])
+                except OverflowError as error:
+                    message = f"a date, time or duration out of range: {error}"
+                    problems.add(name, row, message, skipped=fields.ids_of(_named(part, fields)))
+                    continue
+                try:
+                    yield row, to_document(record, fields)
+                except BadRecord as error:
+                    problems.add(name, row, str(error), skipped=fields.ids_of(record))
+    except (
+        OSError,
+        ValueError,
+        NotImplementedError,
+        MemoryError,
+    ) as error:  # pyarrow's own derive from these
+        problems.add(name, row + 1, f"cannot be read from here on: {error}")
+
+
+def _readable(batch: Any) -> list[Any]:
+    """The rows of a batch; each as a batch of its own if one has a time that Python's cannot hold."""
+    try:
+        return batch.to_pylist()
+    except OverflowError:
+        return [batch.slice(at, 1) for at in range(batch.num_rows)]
+
+
+def _named(row: Any, fields: RecordFields) -> dict[str, Any]:
+    """The id, title and text of a batch of one row, of which another column cannot be held."""
+    names = [name for name in fields.of(dict.fromkeys(row.schema.names)) if name is not None]
+    return _plain(row.select(names).to_pylist()[0])
+
+
+def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: plain_json(value) for name, value in record.items() if not isinstance(value, bytes | bytearray)
+    }
+
+
+def _begins_with(stream: Any, mark: bytes) -> bool:
+    matches = stream.read(len(mark)) == mark
+    stream.seek(0)
+    return matches
+
+
+_SPLITS = "dataset_dict.json"
+_STATE = "state.json"
+_INFO = "dataset_info.json"
+
+
+def is_dataset(folder: Path) -> bool:
+    """True if a folder is a saved dataset, or several splits of one."""
+    return (folder / _SPLITS).is_file() or all((folder / name).is_file() for name in (_STATE, _INFO))
+
+
+def dataset_files(folder: Path) -> list[Path]:
+    """The Arrow files of a saved dataset in its own order, split after split.
+
+    Raises:
+        InvalidSource: a file of the dataset is missing or invalid.
+    """
+    try:
+        if (folder / _SPLITS).is_file():
+            splits = _read(folder / _SPLITS)["splits"]
+            return [file for split in splits for file in dataset_files(_inside(folder, split))]
+        state = _read(folder / _STATE)
+        files = [_inside(folder, file["filename"]) for file in state["_data_files"]]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InvalidSource(f"{folder}: not a whole saved dataset ({error!r}); save it again") from error
+    for file in files:
+        if not file.is_file():
+            raise InvalidSource(f"{file}: missing, though {_STATE} names it; save the dataset again")
+    return files
+
+
+def _read(path: Path) -> Any:
+    return orjson.loads(path.read_bytes())
+
+
+def _inside(folder: Path, name: str) -> Path:
+    if Path(name).name != name or name == "..":
+        raise ValueError(f"{name!r} is not a plain name")
+    return folder / name

@@ -1,15 +1,17 @@
-"""Text, Markdown, reStructuredText and Org files: each is one document with its path as id."""
+"""Text, Markdown, reStructuredText and Org files and notebooks: each is one document with its path as id."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from dsearch.corpus.formats.decoding import decoded
-from dsearch.corpus.formats.front_matter import split_front_matter
-from dsearch.corpus.formats.lines import ByteStream
-from dsearch.corpus.records import BadRecord
+import orjson
+
+from dsearch.corpus.formats.lines import ByteStream, decoded
+from dsearch.corpus.records import BadRecord, plain_json
 from dsearch.types import Document
 
 ATX_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
@@ -23,7 +25,7 @@ FENCE = re.compile(r" {0,3}(```|~~~)")
 def read_text(stream: ByteStream, identity: str) -> Document:
     """Read a text file: the title is the file's name without its suffixes.
 
-    Metadata `encoding` names a detected encoding (`decoding.py`), here and below.
+    Metadata `encoding` names a detected encoding (`decoded`), here and below.
 
     Raises:
         BadRecord: of no known encoding (with the line), or blank.
@@ -116,3 +118,84 @@ def stem(identity: str) -> str:
     """Name of a file without its folder and suffixes: the default title."""
     name = PurePosixPath(identity).name.removesuffix(".gz")
     return PurePosixPath(name).stem
+
+
+MOST = 64 * 1024  # characters
+
+_BLOCK = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?\n)??\1[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+
+
+def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """Split a text into its front matter and the rest; text with none, or a malformed one, is all rest.
+
+    Dates become ISO 8601. An alias of YAML (`*name`) counts as malformed: a few of them can stand for
+    gigabytes.
+    """
+    block = _BLOCK.match(text, 0, MOST)
+    if block is None or (block.end() < len(text) and text[block.end() - 1] != "\n"):
+        return {}, text  # none, or one that is cut in its last line
+    try:
+        content = (_toml if block[1] == "+++" else _yaml)(block[2] or "")
+    except ValueError:
+        return {}, text
+    if not isinstance(content, Mapping):
+        return {}, text
+    fields = {str(name): plain_json(value) for name, value in content.items()}
+    return fields, text[block.end() :]
+
+
+def _toml(text: str) -> Any:
+    try:
+        return tomllib.loads(text)  # its error is a ValueError
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("an alias")
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, LookupError, AttributeError) as error:  # `!!bool x`, `!!int ""`
+        raise ValueError(str(error)) from error
+
+
+def read_notebook(stream: ByteStream, identity: str) -> Document:
+    """Read a notebook: the text of its cells, a blank line between; code stays between fences.
+
+    The title is the first heading of its Markdown, else the file's name. Metadata: `language`.
+
+    Raises:
+        BadRecord: not a notebook, or without text.
+    """
+    try:
+        notebook: Any = orjson.loads(stream.read())
+        cells = notebook["cells"] if "cells" in notebook else notebook["worksheets"][0]["cells"]  # format 3
+        language = _language(notebook)
+        parts = [part for cell in cells if (part := _part(cell, language))]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise BadRecord(f"not a Jupyter notebook ({type(error).__name__}: {error})") from error
+    title, text = split_heading("\n\n".join(parts))
+    if not text and not title:
+        raise BadRecord("no cell of this notebook has text")
+    return Document(
+        id=identity,
+        title=title or stem(identity),
+        text=text,
+        metadata={"language": language} if language else {},
+    )
+
+
+def _language(notebook: Any) -> str:
+    about = notebook.get("metadata", {})
+    name = about.get("language_info", {}).get("name") or about.get("kernelspec", {}).get("language")
+    return name if isinstance(name, str) else ""
+
+
+def _part(cell: Any, language: str) -> str:
+    lines = cell.get("source", cell.get("input", ""))
+    text = ("".join(lines) if isinstance(lines, list) else lines).strip()
+    return f"```{language}\n{text}\n```" if text and cell["cell_type"] == "code" else text

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from dsearch.corpus.chunk import CountTokens, cut
-from dsearch.corpus.definitions import definition_starts
+from dsearch.corpus.chunk import CountTokens, cut, definition_starts
 from dsearch.corpus.files import CODE
 from dsearch.encoder import TextEncoder, TokenCounter, WordEncoder, WordTokens
 from dsearch.errors import Command, Conflict, InvalidRequest, amount
 from dsearch.index import PassageTable
-from dsearch.index.tokens.table import content_of
+from dsearch.index.tokens import content_of
 from dsearch.store import Passages, Store
 from dsearch.types import Document
 

@@ -26,9 +26,8 @@ from dsearch.engine.options import stop_words_of
 from dsearch.errors import EncoderUnavailable
 from dsearch.guide import guide
 from dsearch.index import Manifest
-from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.spool import TokenSpool
-from dsearch.index.tokens.table import FOLDER, DocumentTokens, TokenTable, content_of
+from dsearch.index.token_spool import TokenSpool
+from dsearch.index.tokens import FOLDER, DocumentTokens, TokenCodec, TokenTable, content_of
 from dsearch.store import Passages, Store, WriteReceipt
 from dsearch.types import Document, Progress
 

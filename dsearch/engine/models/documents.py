@@ -35,8 +35,7 @@ from dsearch.engine.snapshot import Fresh, Snapshot, SnapshotTokens, keyword_of
 from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
 from dsearch.index import Generation, KeywordIndex, remove_unfinished
 from dsearch.index.durable import file_digest, files_below
-from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.table import DocumentTokens, TokenTable
+from dsearch.index.tokens import DocumentTokens, TokenCodec, TokenTable
 from dsearch.store import Passages, Store
 from dsearch.types import Document
 

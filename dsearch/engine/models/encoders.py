@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from dsearch.encoder import AutomaticEncoder, EncoderIdentity, TextEncoder
-from dsearch.encoder.automatic.trained import TrainedChange, load_trained
+from dsearch.encoder.trained import TrainedChange, load_trained
 from dsearch.errors import Command, CorruptData, EncoderMismatch, EncoderUnavailable
 from dsearch.index.durable import file_digest
 from dsearch.store import Store

@@ -36,7 +36,7 @@ import numpy as np
 from safetensors.numpy import load as load_arrays
 
 from dsearch.attention.late_interaction import RerankerIdentity
-from dsearch.attention.recall import FixedMemory
+from dsearch.attention.memory_rows import FixedMemory
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.encoder import EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents

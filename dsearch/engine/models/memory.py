@@ -22,13 +22,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dsearch.attention.arrays import numbers_of
-from dsearch.attention.memory_rows import MemoryRows, NearestKeys, all_trusted, by_query
-from dsearch.attention.recall import FixedMemory
+from dsearch.attention.memory_rows import FixedMemory, MemoryRows, NearestKeys, all_trusted, by_query
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData, InvalidRequest, amount
 from dsearch.index import DenseIndex
-from dsearch.index.dense.scanned import ScannedKeys
+from dsearch.index.dense.index import ScannedKeys
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.memory import QueryMemory

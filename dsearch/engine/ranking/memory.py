@@ -27,7 +27,7 @@ from dsearch.attention.arrays import (
     softmax,
     zeros,
 )
-from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS, MemoryFormulas, Recalled
+from dsearch.attention.memory_rows import LENDING, LENDING_LEVEL, NEIGHBOURS, MemoryRows, Recalled
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.index import Generation
 from dsearch.index.exact import best_above
@@ -47,7 +47,7 @@ class SnapshotMemory:
         snapshot: the documents.
     """
 
-    def __init__(self, memory: MemoryFormulas, snapshot: Snapshot):
+    def __init__(self, memory: MemoryRows, snapshot: Snapshot):
         self.memory, self.snapshot = memory, snapshot
         positions = snapshot.positions_of(numbers_of(memory.rows))
         self._judged_at: Int64[np.ndarray, " documents"] = positions
@@ -60,7 +60,7 @@ class SnapshotMemory:
         self._matrix: Array | None = None
         self._borrowers: _Borrowers | None = None
 
-    def same_rows(self, memory: MemoryFormulas) -> bool:
+    def same_rows(self, memory: MemoryRows) -> bool:
         """True if `memory` has these past queries and grades and this λ, whatever its γ, τ and c are."""
         own = self.memory
         alike = memory.rows is own.rows and memory.of_query is own.of_query
@@ -229,7 +229,7 @@ class SnapshotMemory:
 
 
 def borrowed(
-    memory: MemoryFormulas, embeddings: Float32[np.ndarray, "documents encoder_dim"]
+    memory: MemoryRows, embeddings: Float32[np.ndarray, "documents encoder_dim"]
 ) -> tuple[Int64[np.ndarray, "documents near"], Float32[np.ndarray, "documents near"]]:
     """The nearest judged documents of others, and the weights of borrowing from them."""
     near, similar = nearest_judged(memory, embeddings, NEIGHBOURS)
@@ -240,7 +240,7 @@ def borrowed(
 
 
 def nearest_judged(
-    memory: MemoryFormulas, embeddings: Float32[np.ndarray, "documents encoder_dim"], count: int
+    memory: MemoryRows, embeddings: Float32[np.ndarray, "documents encoder_dim"], count: int
 ) -> tuple[Int64[np.ndarray, "documents near"], Float32[np.ndarray, "documents near"]]:
     """Numbers of the nearest judged documents of others, nearest first, and their products."""
     codes, scales = numbers_of(memory.codes), numbers_of(memory.scales).astype(np.float32, copy=False)
@@ -337,11 +337,11 @@ class _Borrowers(NamedTuple):
         return np.bincount(self.positions[pairs], parts, positions).astype(relevance.dtype)
 
 
-_lendings: WeakKeyDictionary[Generation, WeakKeyDictionary[MemoryFormulas, _Lending]] = WeakKeyDictionary()
+_lendings: WeakKeyDictionary[Generation, WeakKeyDictionary[MemoryRows, _Lending]] = WeakKeyDictionary()
 _keeping = threading.Lock()
 
 
-def _built_lending(memory: MemoryFormulas, generation: Generation) -> _Lending:
+def _built_lending(memory: MemoryRows, generation: Generation) -> _Lending:
     with _keeping:
         of_generation = _lendings.setdefault(generation, WeakKeyDictionary())
         if memory not in of_generation:

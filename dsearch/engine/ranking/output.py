@@ -13,7 +13,7 @@ from dsearch.engine.ranking.scoring import rows_at
 from dsearch.errors import Conflict
 
 if TYPE_CHECKING:
-    from dsearch.attention.recall import Recalled
+    from dsearch.attention.memory_rows import Recalled
     from dsearch.attention.retrieval.fixed_head import HeadFormulas
     from dsearch.engine.ranking.scoring import CandidateScores, CandidateWeights
     from dsearch.engine.ranking.whole import WholeOutput

@@ -56,7 +56,7 @@ from dsearch.types import Mode
 
 if TYPE_CHECKING:
     from dsearch.attention import Score
-    from dsearch.attention.recall import Recalled
+    from dsearch.attention.memory_rows import Recalled
     from dsearch.engine.ranking.memory import SnapshotMemory
     from dsearch.engine.ranking.resident import ResidentEmbeddings
     from dsearch.engine.ranking.second_stage import Reranker

@@ -81,8 +81,7 @@ class NamedScore:
         """Score every query against every key."""
         import torch
 
-        from dsearch.attention.kernels import squared_distance
-        from dsearch.attention.scores import SCORES
+        from dsearch.attention.scores import SCORES, squared_distance
 
         if self.name == "exact_match":
             away = squared_distance(queries, keys).detach() > (EQUAL * length(queries)).square()

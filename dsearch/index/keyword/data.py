@@ -36,8 +36,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64
 
 from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.index.keyword.languages import import_bm25s
 from dsearch.index.keyword.tokenizer import Tokenizer
-from dsearch.index.keyword.without_jax import import_bm25s
 
 
 def idf_of(document_frequency: int, documents: int) -> float:

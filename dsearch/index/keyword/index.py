@@ -26,9 +26,17 @@ from dsearch.errors import InvalidRequest, amount
 from dsearch.index.exact import best_above
 from dsearch.index.keyword.data import KeywordData, part_of, reweighed
 from dsearch.index.keyword.fresh_texts import TokenizedTexts
-from dsearch.index.keyword.highlight import highlights
-from dsearch.index.keyword.query import CorpusStatistics, ParsedQuery, Phrase, QueryTerm, QueryTerms, matching
-from dsearch.index.keyword.spelling import SHORTEST, Spelling
+from dsearch.index.keyword.query import (
+    SHORTEST,
+    CorpusStatistics,
+    ParsedQuery,
+    Phrase,
+    QueryTerm,
+    QueryTerms,
+    Spelling,
+    highlights,
+    matching,
+)
 from dsearch.index.keyword.tokenizer import SPLITTERS, Tokenizer, normal_form
 from dsearch.index.validation import checked_exclude, checked_k
 

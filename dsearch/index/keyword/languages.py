@@ -1,4 +1,4 @@
-"""Languages of keyword search: stemmers, stop words, and the language of a text among several.
+"""Languages of keyword search: stemmers, stop words of bm25s, and the language of a text among several.
 
 A language consists of a Snowball stemmer and stop words, those too frequent to distinguish documents. The
 stop words are the lists of bm25s (English: Lucene's 33). A language without a list keeps all its words.
@@ -6,19 +6,25 @@ stop words are the lists of bm25s (English: Lucene's 33). A language without a l
 The language of a text is found by py3langid (extra `multilingual`): a naive Bayes classifier over n-grams of
 bytes (Lui & Baldwin 2012, "langid.py"). A document has the most probable language; a query, which is short,
 may have several.
+
+Where JAX is installed, bm25s runs it once while it is imported, which starts it: on a machine with a GPU it
+then holds three quarters of the GPU's memory for as long as the process lives, and dsearch has no use for it.
+So bm25s is imported by `import_bm25s`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
+import sys
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import Stemmer
 
 from dsearch.errors import InvalidRequest, MissingExtra
-from dsearch.index.keyword.without_jax import import_bm25s
 
 # Lucene's 33 (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`), which bm25s has as well.
 ENGLISH_STOP_WORDS = (
@@ -154,3 +160,24 @@ def _detector() -> tuple[Any, str]:
     file = langid.MODEL_DIR / langid.MODEL_FILE
     classifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     return classifier, hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def import_bm25s(submodule: str = "") -> ModuleType:
+    """Return bm25s, or a submodule of it; while it is imported for the first time, JAX is as if missing.
+
+    A search needs neither: bm25s brings scipy, so it is imported where an index is built.
+    """
+    name = "bm25s" + submodule
+    if name in sys.modules:
+        return sys.modules[name]
+    hidden = {each: sys.modules.get(each) for each in ("jax", "jax.lax")}
+    try:
+        for each in hidden:
+            sys.modules[each] = None  # type: ignore[assignment]  # Python's own way to refuse an import
+        return importlib.import_module(name)
+    finally:
+        for each, module in hidden.items():
+            if module is None:
+                del sys.modules[each]
+            else:
+                sys.modules[each] = module

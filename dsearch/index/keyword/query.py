@@ -1,4 +1,4 @@
-"""Keyword queries: the syntax of the search box, and the weights of a query's terms.
+"""Keyword queries: the syntax of the search box, weights of terms, misspelt words, matches to highlight.
 
     rank "beam search" +python -java -"garbage collector"
 
@@ -30,15 +30,17 @@ is the weight of a query's term, beside a document's part(t, d) (`data.py`). Dec
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Int64
 
 from dsearch.index.keyword.data import KeywordData, idf_of
-from dsearch.index.keyword.tokenizer import TokenizedWord, Tokenizer
+from dsearch.index.keyword.tokenizer import SPLITTERS, TokenizedWord, Tokenizer, TokenizerCaches, normal_form
 
 _ITEM = re.compile(r'(?<!\S)([+-]?)["“”]([^"“”]*)["“”](?=[\s.,;:!?)]|$)|(?<!\S)([+-])(?=[^\W\d])(\S+)')
 _MARK = re.compile(r'["“”+-]')  # without one there is no item
@@ -227,3 +229,123 @@ class QueryTerms:
         if self._statistics is not None:
             return int(self._statistics.frequencies[term_id])
         return int(self._offsets[term_id + 1] - self._offsets[term_id])
+
+
+SHORTEST = 4  # characters; shorter words are like too many others
+LEAST_SIMILARITY = 0.6
+
+
+class Spelling:
+    """Terms of an index by their bigrams, to replace words of a query that no document has.
+
+        similarity(s, t) = 2 |B(s) ∩ B(t)| / (|B(s)| + |B(t)|)     B: bigrams of a term, its ends marked
+        (Dice)
+
+    Args:
+        terms: the terms, by id.
+        frequencies: number of documents with each.
+    """
+
+    def __init__(self, terms: Sequence[str], frequencies: Int64[np.ndarray, " terms"]):
+        self._terms, self._frequencies = terms, frequencies
+        self._distinct = frozenset(terms)
+        self._sizes = np.zeros(len(terms), np.int64)
+        holding: dict[str, list[int]] = {}
+        for number, term in enumerate(terms):
+            bigrams = _bigrams(term)
+            self._sizes[number] = len(bigrams)
+            for bigram in bigrams:
+                holding.setdefault(bigram, []).append(number)
+        self._holding = {bigram: np.array(numbers) for bigram, numbers in holding.items()}
+
+    def __contains__(self, term: str) -> bool:
+        """True if a document has the term."""
+        return term in self._distinct
+
+    def nearest(self, forms: Iterable[str]) -> str | None:
+        """Return the term most similar to a form of a word; None if none is similar enough."""
+        best = np.full(len(self._terms), LEAST_SIMILARITY)
+        for form in forms:
+            bigrams = _bigrams(form)
+            common = np.zeros(len(self._terms), np.int64)
+            for bigram in bigrams:
+                if (numbers := self._holding.get(bigram)) is not None:
+                    common[numbers] += 1
+            best = np.maximum(best, 2 * common / (self._sizes + len(bigrams)))
+        similar = np.flatnonzero((best == best.max(initial=0.0)) & (best > LEAST_SIMILARITY))
+        if not len(similar):
+            return None
+        return self._terms[int(similar[self._frequencies[similar].argmax()])]
+
+
+def _bigrams(term: str) -> frozenset[str]:
+    marked = f"\x02{term}\x03"
+    return frozenset(marked[at : at + 2] for at in range(len(marked) - 1))
+
+
+# Texts are tokenized in their normal form (NFKC), which may be longer or shorter than the original. Offsets
+# are mapped back through stretches that are normalised independently. An ASCII character never combines with
+# the character before it, so a stretch begins there. A stretch is split further, at each base character with
+# its marks, if the pieces together normalise to the same text as the stretch.
+_STRETCH = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+|[\x00-\x7f]+?(?=[\x00-\x7f][^\x00-\x7f]|\Z)", re.DOTALL)
+
+
+def highlights(tokenizer: Tokenizer, query: str, text: str) -> list[tuple[int, int]]:
+    """[start, end) of every stretch of `text` whose term is a term of `query`; ascending, not overlapping.
+
+    Terms are compared as the index compares them: stemmed, in normal form, identifiers by their parts too
+    (only the part is marked then, or the whole if the whole form matches). Offsets count characters
+    (code points) of the original `text`; a character is marked whole, with its accents.
+    """
+    wanted = {term for word in tokenizer.query_words(query) for term in (*word.terms, *word.variants)}
+    if not wanted:
+        return []
+    normal = normal_form(text)
+    cutter = TokenizerCaches(tokenizer).of(normal)
+    spans: list[tuple[int, int]] = []
+    for match in SPLITTERS[tokenizer.splitter].words.finditer(normal):
+        word = cutter[match.group()]
+        for term, (start, end) in zip(word.terms, word.spans, strict=True):
+            if term in wanted:
+                spans.append((match.start() + start, match.start() + end))
+    if normal is not text:
+        starts, ends = _offsets(text)
+        spans = [(starts[start], ends[end - 1]) for start, end in spans]
+    return _merged(spans)
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _offsets(text: str) -> tuple[list[int], list[int]]:
+    """For each character of the normal form: where what became it starts and ends in `text`."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end, length in _pieces(text):
+        same = length == end - start == 1 or text[start:end].isascii()
+        starts += range(start, end) if same else [start] * length
+        ends += range(start + 1, end + 1) if same else [end] * length
+    return starts, ends
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int, int]]:
+    """Stretches (start, end, length of the normal form) that together give the text's normal form."""
+    for match in _STRETCH.finditer(text):
+        start, end = match.span()
+        stretch = match.group()
+        normal = normal_form(stretch)
+        bounds = [at for at in range(1, len(stretch)) if not unicodedata.combining(stretch[at])]
+        cuts = [0, *bounds, len(stretch)]
+        forms = [normal_form(stretch[a:b]) for a, b in pairwise(cuts)]
+        if not stretch.isascii() and "".join(forms) == normal:
+            for (a, b), form in zip(pairwise(cuts), forms, strict=True):
+                yield start + a, start + b, len(form)
+        else:
+            yield start, end, len(normal)

@@ -30,8 +30,7 @@ from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, h
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.engine.models.training_record import LearnedQueries
-from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.table import DocumentTokens, TokenTable
+from dsearch.index.tokens import DocumentTokens, TokenCodec, TokenTable
 from dsearch.store import MemoryRow, Passages
 
 if TYPE_CHECKING:

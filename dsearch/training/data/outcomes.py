@@ -4,7 +4,7 @@
              = −`LEFT`                                            an agent saw it and left it; thumb down
 
 A key is the id of an API key, or of a client where there are no keys. However many rows a key has, they share
-at most `KEY_SHARE` of a query's attention (attention/recall.py).
+at most `KEY_SHARE` of a query's attention (attention/memory_rows.py).
 
 `LEFT` = .2 was chosen on 500 simulated tasks over NFCorpus' training queries: held-out queries of three draws
 rise by .0039 ± .0020, without negatives by .0024 ± .0022, with .4 by .0018 ± .0027.

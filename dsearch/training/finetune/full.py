@@ -22,7 +22,7 @@ from dsearch.engine.indexing.tokens import encode_rounded
 from dsearch.engine.models.training_record import query_statistics
 from dsearch.engine.options import stop_words_of
 from dsearch.errors import InvalidRequest, amount
-from dsearch.index.tokens.table import DocumentTokens, TokenTable
+from dsearch.index.tokens import DocumentTokens, TokenTable
 from dsearch.store import Passages
 from dsearch.training.data.examples import STRENGTHS, Examples, with_query_keys
 from dsearch.training.finetune.full_stage import train_stage_of_full

@@ -20,8 +20,8 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dsearch.encoder import LearningEncoder
+from dsearch.encoder.encoder import TokenBatch
 from dsearch.encoder.text_encoder import Role
-from dsearch.encoder.token_batch import TokenBatch
 from dsearch.training.loop.distributed import Processes
 
 Texts = tuple[Sequence[str], Role]

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
-from dsearch.encoder.token_batch import TokenBatch
+from dsearch.encoder.encoder import TokenBatch
 from dsearch.errors import InvalidRequest, amount
 from dsearch.training.data.examples import Examples, mined_negatives
 from dsearch.training.loop.distributed import Processes

@@ -19,7 +19,7 @@ from torch import Tensor
 from dsearch.attention.late_interaction import Interactions
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.encoder.token_batch import TokenBatch
+from dsearch.encoder.encoder import TokenBatch
 from dsearch.engine import Snapshot
 from dsearch.engine.indexing.tokens import is_of_word
 from dsearch.engine.ranking.layer import SearchLayer

@@ -17,10 +17,9 @@ import pytest
 import torch
 
 from dsearch.attention import ExactAttention, exact_attention, log_partition, top_k
-from dsearch.attention.blockwise import card_attention, card_search
+from dsearch.attention.blockwise import card
 from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
-from dsearch.attention.blockwise.card import kernels_for
-from dsearch.attention.blockwise.card_search import SearchPlan
+from dsearch.attention.blockwise.card import SearchPlan, kernels_for
 
 F64 = torch.float64
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -58,7 +57,7 @@ class TestInterpretedSearch:
     @pytest.mark.parametrize("most", [9, 1, 0])
     def test_with_few_many_and_only_ties(self, interpreted, most):
         queries, keys = whole_numbers(3, 40, most), whole_numbers(1501, 40, most)
-        scores, rows = card_search.search_part(interpreted[0], queries, keys, 7, SMALL)
+        scores, rows = card.search_part(interpreted[0], queries, keys, 7, SMALL)
         expected, expected_rows = best_by_sorting(queries, keys, 7)
         assert torch.equal(scores.double(), expected)
         assert torch.equal(rows, expected_rows)
@@ -70,7 +69,7 @@ class TestInterpretedSearch:
         if arranged == "sorted":
             keys = keys[(keys @ whole_numbers(8, 1, 2)).flatten().argsort()]
         queries = whole_numbers(2, 8, 2)
-        scores, rows = card_search.search_part(interpreted[0], queries, keys, 9, SMALL)
+        scores, rows = card.search_part(interpreted[0], queries, keys, 9, SMALL)
         expected, expected_rows = best_by_sorting(queries, keys, 9)
         assert torch.equal(scores.double(), expected)
         assert torch.equal(rows, expected_rows)
@@ -85,7 +84,7 @@ class TestInterpretedSearch:
 
         monkeypatch.setattr(search, "group_maxima", other)
         queries, keys = whole_numbers(2, 8, 5), whole_numbers(1500, 8, 5)
-        assert card_search.search_part(search, queries, keys, 3, SMALL) is None
+        assert card.search_part(search, queries, keys, 3, SMALL) is None
 
 
 class TestInterpretedAttention:
@@ -123,7 +122,7 @@ class TestInterpretedAttention:
             device=CPU,
         )
         with torch.no_grad():
-            total = card_attention.attend(interpreted[1], corpus, queries.detach(), temperature, ())
+            total = card.attend(interpreted[1], corpus, queries.detach(), temperature, ())
         assert total is not None
         context, log_z = total.finish()
         torch.testing.assert_close(context, reference.context, rtol=1e-4, atol=1e-5)
@@ -135,7 +134,7 @@ class TestInterpretedAttention:
             bias=None,
         )
         whole = type(total)(total.max, total.sum.masked_fill(total.sum == 0, 1.0), context)
-        card_attention.attend_backward(
+        card.attend_backward(
             interpreted[1],
             corpus,
             queries.detach(),
@@ -158,9 +157,7 @@ class TestInterpretedAttention:
 
         def attend(sign, temperature, bias=None):
             corpus = Corpus(sign * keys, None, bias, 4096, torch.float32, CPU)
-            return card_attention.attend(
-                interpreted[1], corpus, torch.ones(1, 4), torch.tensor(temperature), ()
-            )
+            return card.attend(interpreted[1], corpus, torch.ones(1, 4), torch.tensor(temperature), ())
 
         assert attend(1, 3.0) is not None
         assert attend(1, 1.0) is None
@@ -174,7 +171,7 @@ class TestInterpretedAttention:
 @pytest.mark.parametrize("task", ["search", "attention"])
 def test_what_is_asked_of_the_kernels_is_in_their_module(task):
     """Read, not imported: that takes Triton, and their module is chosen where the card is known."""
-    here = Path(card_search.__file__).parent
+    here = Path(card.__file__).parent
     asked = {
         node.attr
         for node in ast.walk(ast.parse((here / f"card_{task}.py").read_text("utf-8")))
@@ -188,7 +185,7 @@ def test_what_is_asked_of_the_kernels_is_in_their_module(task):
 def test_without_such_a_card_they_decline():
     assert kernels_for("search", torch.ones(2, 8)) is None
     assert kernels_for("search", torch.ones(2, 8).bfloat16(), torch.ones(2, 8)) is None
-    assert card_search.search(torch.ones(2, 8), torch.ones(90_000, 8), 3) is None
+    assert card.search(torch.ones(2, 8), torch.ones(90_000, 8), 3) is None
 
 
 @pytest.mark.cuda
@@ -198,7 +195,7 @@ class TestSearchOnTheCard:
 
     @staticmethod
     def check(queries, keys, k, dtype=torch.bfloat16):
-        found = card_search.search(queries.cuda().to(dtype), keys.cuda().to(dtype), k)
+        found = card.search(queries.cuda().to(dtype), keys.cuda().to(dtype), k)
         assert found is not None
         expected, rows = best_by_sorting(queries.cuda().to(dtype), keys.cuda().to(dtype), k)
         assert torch.equal(found[0].double(), expected)
@@ -227,7 +224,7 @@ class TestSearchOnTheCard:
         self.check(whole_numbers(70, 16, 2), keys, k)
 
     def test_in_float16_and_over_several_workspaces(self, monkeypatch):
-        monkeypatch.setattr(card_search, "_WORKSPACE", 1 << 20)
+        monkeypatch.setattr(card, "_WORKSPACE", 1 << 20)
         self.check(whole_numbers(300, 32, 3), whole_numbers(70_000, 32, 3), 12, torch.float16)
 
     @pytest.mark.parametrize("scale", [1.0, 1e3, 1e-4])
@@ -238,7 +235,7 @@ class TestSearchOnTheCard:
         if clustered:  # neighbours are alike, so a tile has many of the best
             keys = 0.1 * keys + torch.randn(200, 384).repeat_interleave(1000, 0)
         queries, keys = (x.cuda().bfloat16() for x in (scale * torch.randn(100, 384), keys))
-        found = card_search.search(queries, keys, 100)
+        found = card.search(queries, keys, 100)
         assert found is not None
         scores = queries.double() @ keys.double().T
         kth = scores.topk(100, dim=1).values
@@ -250,9 +247,9 @@ class TestSearchOnTheCard:
     def test_again_and_again_the_same(self):
         """A race within a kernel would show as another number now and then."""
         queries, keys = (torch.randn(n, 384, device="cuda").bfloat16() for n in (1024, 400_000))
-        first = card_search.search(queries, keys, 100)
+        first = card.search(queries, keys, 100)
         for _ in range(20):
-            again = card_search.search(queries, keys, 100)
+            again = card.search(queries, keys, 100)
             assert again is not None
             assert torch.equal(again[0], first[0])
             assert torch.equal(again[1], first[1])
@@ -263,7 +260,7 @@ class TestSearchOnTheCard:
     def test_what_it_declines_is_searched_in_blocks(self, documents, dim, k):
         queries, keys = whole_numbers(5, dim, 2), whole_numbers(documents, dim, 2)
         half = [x.cuda().bfloat16() for x in (queries, keys)]
-        assert card_search.search(*half, k) is None
+        assert card.search(*half, k) is None
         found = top_k(*half, k)
         expected, rows = best_by_sorting(queries, keys, k)
         assert torch.equal(found.scores.double().cpu(), expected)
@@ -272,7 +269,7 @@ class TestSearchOnTheCard:
     def test_keys_at_odd_addresses_are_searched_in_blocks(self):
         keys = whole_numbers(1, 30_000 * 8 + 1, 2).cuda().bfloat16()[0, 1:].view(30_000, 8)
         queries = whole_numbers(2, 8, 2).cuda().bfloat16()
-        assert card_search.search(queries, keys, 4) is None
+        assert card.search(queries, keys, 4) is None
         assert torch.equal(top_k(queries, keys, 4).rows, best_by_sorting(queries, keys, 4)[1])
 
 
@@ -287,12 +284,12 @@ class TestAttentionOnTheCard:
         count = {"forward": 0, "backward": 0}
 
         def forward(*args):
-            found = card_attention.attend_on_card(*args)
+            found = card.attend_on_card(*args)
             count["forward"] += found is not None
             return found
 
         def backward(*args):
-            card_attention.attend_on_card_backward(*args)
+            card.attend_on_card_backward(*args)
             count["backward"] += 1
 
         monkeypatch.setattr(exact, "attend_on_card", forward)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from dsearch.attention.blockwise import card_search as module
-from dsearch.attention.blockwise.card_search import SearchPlan, choose_plan, search
+from dsearch.attention.blockwise import card as module
+from dsearch.attention.blockwise.card import SearchPlan, choose_plan, search
 
 VALUES = torch.tensor([[0.0, -0.0, -1.0, 3.0, 3.0], [-2.5, -2.5, float("-inf"), 1e-30, -1e-30]])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import dsearch.attention.recall as module
+import dsearch.attention.memory_rows as module
 from dsearch.attention.memory_rows import in_eight_bits
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.errors import DimensionMismatch, InvalidRequest

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from dsearch.cli.commands import tune as command
+from dsearch.cli.commands import train as command
 
 GATE: dict[str, Any] = {
     "verdict": "refused",

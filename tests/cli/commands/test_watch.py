@@ -17,7 +17,7 @@ import pytest
 from support.cli.terminal import Terminal
 from support.patience import LATEST_S
 
-from dsearch.cli.services import watch as commands
+from dsearch.cli.commands import watch as commands
 
 watchfiles = pytest.importorskip("watchfiles")
 
@@ -116,7 +116,7 @@ def test_a_folder_that_took_the_place_of_another_is_watched_in_its_turn(
             yield set()
 
     fake = SimpleNamespace(watch=watch, Change=SimpleNamespace(deleted="deleted"))
-    monkeypatch.setattr("dsearch.corpus.formats.extras.optional", lambda *_, **__: fake)
+    monkeypatch.setattr("dsearch.corpus.formats.lines.optional", lambda *_, **__: fake)
     monkeypatch.setattr(commands, "index", lambda *_, **__: updates.append(1))
     commands.watch(folder, home=tmp_path / "home")
     assert watches == ["", ""]

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from dsearch.cli.training.output import decision_lines, gate_lines, leg_lines
+from dsearch.cli.training import decision_lines, gate_lines, leg_lines
 from dsearch.training.gate.gate import judge
 from dsearch.training.gate.held_out import Answers
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from dsearch.cli.training.output import (
+from dsearch.cli.training import (
     _served,
     answers_now,
     epochs_text,

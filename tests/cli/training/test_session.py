@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from dsearch.cli.training import session
-from dsearch.cli.training.session import (
+from dsearch.cli import training
+from dsearch.cli.training import (
     HELD_BACK,
     interruptible,
     run_folder,
@@ -106,7 +106,7 @@ def wait_interruptibly(times: int) -> None:
 
 
 def test_ctrl_c_stops_what_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(training, "PATIENCE_S", 0.05)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where nohup started the tests
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from dsearch.cli.training.shards import ANSWER_S, task_over_shards
+from dsearch.cli.commands.train import ANSWER_S, task_over_shards
 from dsearch.cluster import connection, coordinator, finetune, training, transfer
 from dsearch.cluster.shards import remote
 from dsearch.errors import Conflict, InvalidRequest, Unavailable

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from dsearch.corpus import Problems, RecordFields, parse_types, read
-from dsearch.corpus.formats.front_matter import split_front_matter
-from dsearch.corpus.parts import LARGEST, parts_of
+from dsearch.corpus.files import LARGEST, parts_of
+from dsearch.corpus.formats.texts import split_front_matter
 from dsearch.errors import InvalidRequest
 from dsearch.store import refusal
 from dsearch.types import Document

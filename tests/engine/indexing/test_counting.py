@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.word_tokenizers import PROMPT, TEXTS, of_words
 
 from dsearch.encoder import WordTokens
-from dsearch.encoder.word_tokens import word_tokenizer
+from dsearch.encoder.tokens import word_tokenizer
 from dsearch.engine.indexing.chunking import PassageLengths, spans_of
 from dsearch.types import Document
 

@@ -23,7 +23,7 @@ from dsearch.engine.indexing.tokens import (
     rounded_tokens,
 )
 from dsearch.errors import CorruptData, EncoderUnavailable
-from dsearch.index.tokens.table import content_of
+from dsearch.index.tokens import content_of
 from dsearch.types import Document
 
 

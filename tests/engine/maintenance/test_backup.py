@@ -33,8 +33,7 @@ from dsearch.errors import (
     ModelNotFound,
     Unavailable,
 )
-from dsearch.evaluation.confidence import Calibration
-from dsearch.evaluation.logistic import Logistic
+from dsearch.evaluation.confidence import Calibration, Logistic
 from dsearch.index import Manifest
 from dsearch.store import Impression, Store
 from dsearch.types import Document

@@ -15,8 +15,7 @@ from support.locks import WatchedLock, waiting
 from dsearch.engine.models import confidence
 from dsearch.engine.models.confidence import FILE_NAME, KeptCalibrations
 from dsearch.errors import ModelNotFound
-from dsearch.evaluation.confidence import Calibration
-from dsearch.evaluation.logistic import Logistic
+from dsearch.evaluation.confidence import Calibration, Logistic
 from dsearch.store import ModelRecord
 
 

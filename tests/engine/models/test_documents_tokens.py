@@ -17,7 +17,7 @@ from dsearch.engine.indexing.tokens import encode_rounded
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.options import stop_words_of
 from dsearch.engine.search.queries import tokens_of
-from dsearch.index.tokens.table import TokenTable
+from dsearch.index.tokens import TokenTable
 from dsearch.types import Document, Query
 
 QUERY = "apple honey kale"

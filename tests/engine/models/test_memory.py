@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from dsearch.attention.memory_rows import TRUSTED
-from dsearch.attention.recall import FixedMemory
+from dsearch.attention.memory_rows import TRUSTED, FixedMemory
 from dsearch.engine.models.memory import fixed_memory, memory_bytes, memory_from_bytes, memory_record
 from dsearch.errors import CorruptData
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dsearch.attention.recall import FixedMemory
+from dsearch.attention.memory_rows import FixedMemory
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.engine.models import memory as module
 from dsearch.engine.models.memory import INDEXED_FROM, LENDERS_FROM, LISTS_FROM, IndexedKeys, index_keys
-from dsearch.index.dense.scanned import ScannedKeys
+from dsearch.index.dense.index import ScannedKeys
 
 
 def head_of(queries: int, documents: int) -> FixedHead:

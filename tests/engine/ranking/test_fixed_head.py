@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dsearch.attention.late_interaction import FixedStage
-from dsearch.attention.recall import FixedMemory
+from dsearch.attention.memory_rows import FixedMemory
 from dsearch.attention.retrieval.fixed_head import FixedHead
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
@@ -20,9 +20,8 @@ from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models import memory as models_memory
 from dsearch.engine.snapshot import SnapshotTokens
-from dsearch.evaluation.confidence import EVIDENCE, Calibration
-from dsearch.evaluation.logistic import Logistic
-from dsearch.index.tokens.table import GatheredTokens
+from dsearch.evaluation.confidence import EVIDENCE, Calibration, Logistic
+from dsearch.index.tokens import GatheredTokens
 from dsearch.search_options import SearchOptions
 from dsearch.store import MemoryRow
 from dsearch.types import Document

@@ -14,7 +14,7 @@ from support.engine.judged_memory import memory_of_judged
 from support.fakes import HashingEncoder
 from support.locks import WatchedLock, waiting
 
-from dsearch.attention.recall import LENDING, LENDING_LEVEL, NEIGHBOURS, Recalled
+from dsearch.attention.memory_rows import LENDING, LENDING_LEVEL, NEIGHBOURS, Recalled
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection, SearchEngine, SearchLayer

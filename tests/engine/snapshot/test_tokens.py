@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dsearch.engine.snapshot import SnapshotTokens, same_codec
-from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.table import DocumentTokens, TokenTable
+from dsearch.index.tokens import DocumentTokens, TokenCodec, TokenTable
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.index import Tokenizer, highlights
-from dsearch.index.keyword.highlight import _offsets
+from dsearch.index.keyword.query import _offsets
 
 ENGLISH = Tokenizer()
 PLAIN = Tokenizer(stop_words=(), stemmer=None)

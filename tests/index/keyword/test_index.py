@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest
 from dsearch.index import KeywordIndex, TokenizedTexts, Tokenizer
-from dsearch.index.keyword.query import QueryTerms
-from dsearch.index.keyword.spelling import Spelling
+from dsearch.index.keyword.query import QueryTerms, Spelling
 
 PLAIN = Tokenizer(stop_words=(), stemmer=None)
 WORDS = ["aa", "bb", "cc", "dd", "ee", "ff"]

@@ -22,8 +22,7 @@ from support.training.numbers import long_text
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, EncodedDocuments, SearchEngine
 from dsearch.engine.snapshot import same_codec
-from dsearch.index.tokens.codec import TokenCodec
-from dsearch.index.tokens.table import DocumentTokens, TokenTable
+from dsearch.index.tokens import DocumentTokens, TokenCodec, TokenTable
 from dsearch.processes import Report
 from dsearch.service.tasks import manager
 from dsearch.service.tasks.jobs import train_job

@@ -178,12 +178,12 @@ class CountToys(Call[Any]):
             "from dsearch.operations.models import CountToys\n",
         ),
         Edit(
-            "client/local/models.py",
-            "from dsearch.engine import calls",
+            "client/local/collections.py",
+            "from dsearch.engine import PassageOptions, calls, statistics",
             "from dsearch.operations.models import CountToys\n",
         ),
         Edit(
-            "client/local/models.py",
+            "client/local/collections.py",
             "def _arrays_of(head: Head) -> dict[str, Any]:",
             """
 @handles(CountToys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsearch.index.keyword.without_jax import import_bm25s
+from dsearch.index.keyword.languages import import_bm25s
 from dsearch.service.app import declared_routes
 
 import_bm25s()

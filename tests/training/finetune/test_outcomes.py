@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.training.topics import EACH, TOPICS, queries_of, topics_in
 
-from dsearch.attention.recall import KEY_SHARE
+from dsearch.attention.memory_rows import KEY_SHARE
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import Conflict
 from dsearch.jobs import TrainingJob

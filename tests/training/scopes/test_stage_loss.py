@@ -15,7 +15,7 @@ from support.training.second_stages import judged_collection
 from dsearch.attention.late_interaction import START_STRENGTH
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder
-from dsearch.encoder.token_batch import TokenBatch
+from dsearch.encoder.encoder import TokenBatch
 from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.search.queries import tokens_of

@@ -1,1 +1,0 @@
-"""Commands that keep running: an MCP server for agents, a watch over a folder."""

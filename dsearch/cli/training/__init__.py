@@ -1,1 +1,0 @@
-"""`dsearch train`: its options, what it prints, and the kinds of training."""

@@ -1,1 +1,0 @@
-"""Encoders as files that OpenVINO runs: export by torch, cache, and the encoder over both."""
