@@ -13,9 +13,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
-from dsearch.declared import option
+from dsearch.declared import Values, option
+from dsearch.fields import (
+    MAX_BIAS,
+    MAX_IDS,
+    DocumentId,
+    Filter,
+    StampGiven,
+    Vector,
+)
 from dsearch.search_options import MAX_LIMIT, SearchOptions
 from dsearch.types import Mode
 
@@ -110,3 +118,54 @@ class AttentionOptions:
         json={"x-scores": [*FIELD_SCORES]},
     )
     ignore_case: bool = option(False, "whether that comparison ignores upper and lower case")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Documents to attend to.
+
+    Attributes:
+        filter: condition on their metadata, as for searches.
+        among: ids of the documents to attend to, such as a user's history; all if not given.
+        exclude: ids of documents to leave out, such as those seen already.
+    """
+
+    filter: Filter | None = None
+    among: Annotated[Sequence[DocumentId], Values(longest=MAX_IDS)] | None = None
+    exclude: Annotated[Sequence[DocumentId], Values(longest=MAX_IDS)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differentiated:
+    """What attention with gradients takes in addition.
+
+    Attributes:
+        stamp: state to use, from an answer; the present one if not given.
+        ids: ids of documents whose embeddings are the queries; dense search only.
+        draft: draft head that answers in place of a version; see POST …/heads.
+        field: field to pool in place of W_V e: a number of the metadata by its dotted path, or value, a
+            number or vector.
+        with_head: tensors of a head that answers in place of the version's, as nested lists by the names of
+            GET …/models/{version}/head; for a larger one see POST …/heads.
+        bias: a number for each position of the state that answers, added to the scores of its document before
+            the softmax; candidates are found without it.
+        table: a row for each position of the state that answers, pooled in place of W_V e.
+        dtype: precision of the computation.
+    """
+
+    stamp: Annotated[object, Values(sent=StampGiven)] | None = None
+    ids: Annotated[Sequence[DocumentId], Values(shortest=1, longest=64)] | None = None
+    draft: Annotated[str, Values("the id that handing in a head gave", pattern="^[0-9a-f]{24}$")] | None = (
+        None
+    )
+    field: Annotated[str, Values("1 to 256 characters", shortest=1, longest=256)] | None = None
+    with_head: (
+        Annotated[object, Values("an object of nested lists", longest=64, sent=dict[str, Any])] | None
+    ) = None
+    bias: (
+        Annotated[object, Values(f"up to {MAX_BIAS:,} numbers", longest=MAX_BIAS, sent=list[float])] | None
+    ) = None
+    table: (
+        Annotated[object, Values(f"up to {MAX_BIAS:,} rows", longest=MAX_BIAS, sent=list[Vector])] | None
+    ) = None
+    dtype: Annotated[Literal["float32", "float64"], Values("float32 or float64")] = "float32"

@@ -7,10 +7,11 @@ searches (`dsearch/search_options.py`) and of attention (`dsearch/attention_opti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from dsearch.errors import InvalidRequest, amount
 
@@ -33,6 +34,7 @@ class Option:
         allowed: the allowed values in words, where those made of the above are not enough.
         cli: whether the command line has it.
         ranks: whether it decides the hits of a search and their order; False for what only shows them.
+        joined: whether a list of texts stands for one text with commas between.
         json: further members of its JSON schema.
     """
 
@@ -48,6 +50,7 @@ class Option:
     allowed: str | None = None
     cli: bool = True
     ranks: bool = True
+    joined: bool = False
     json: dict[str, Any] | None = None
 
     def allows(self, value: Any) -> bool:
@@ -137,6 +140,125 @@ def check_keywords(declaration: type, keywords: Mapping[str, Any], further: Iter
         fits = has_type(plain, field) and (not isinstance(plain, int | float) or about.allows(plain))
         if not (fits or (about.choices and callable(value))):  # a score of one's own
             raise InvalidRequest(f"{name}={value!r}; use {allowed_values(field, about)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Annotates the type of a field: the values that a request may give; pydantic checks requests by it.
+
+    Attributes:
+        allowed: in words; any other value is answered with `use …`. None: the answer says what is wrong.
+        choices: of texts; a misspelt one is answered with that one as well.
+        shortest, longest: characters of a text, entries of a list or mapping.
+        low, high, above: bounds of a number; `above` is excluded.
+        pattern: regular expression that a text has to match.
+        before, after: functions that change a value before it is checked, or raise ValueError after it.
+        sent: its type in JSON, where Python takes more.
+    """
+
+    allowed: str | None = None
+    choices: tuple[str, ...] = ()
+    shortest: int | None = None
+    longest: int | None = None
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    pattern: str | None = None
+    before: Callable[[Any], Any] | None = None
+    after: Callable[[Any], Any] | None = None
+    sent: Any = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """The schema of the type, with its bounds and the answer to other values."""
+        from pydantic import AfterValidator, BeforeValidator, Field
+        from pydantic_core import core_schema
+
+        bounds: dict[str, Any] = {
+            "min_length": self.shortest,
+            "max_length": self.longest,
+            "ge": self.low,
+            "le": self.high,
+            "gt": self.above,
+            "pattern": self.pattern,
+        }
+        given = {name: bound for name, bound in bounds.items() if bound is not None}
+        kind = in_json(source if self.sent is None else self.sent)
+        annotations = (
+            self.before and BeforeValidator(self.before),
+            Field(**given) if given else None,
+            self.after and AfterValidator(self.after),
+        )
+        for annotation in filter(None, annotations):
+            kind = Annotated[kind, annotation]
+        plain = self.sent is None and not any(annotations)
+        schema = handler(source) if plain else handler.generate_schema(kind)
+        if self.allowed is None:
+            return schema
+        return core_schema.custom_error_schema(
+            schema,
+            "not_allowed",
+            custom_error_message="use {allowed}",
+            custom_error_context={"allowed": self.allowed, "choices": " ".join(self.choices)},
+        )
+
+
+def in_json(kind: Any, model: Callable[[type], Any] = lambda shape: shape) -> Any:
+    """The type that a value of a request has in JSON: lists for sequences, objects for mappings.
+
+    Args:
+        kind: its type in Python.
+        model: what takes the place of a dataclass.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        plain, *about = arguments
+        kept = [each for each in about if not isinstance(each, Values)]
+        if values := [each for each in about if isinstance(each, Values)]:
+            kept.append(_joined(values, model))
+        return Annotated[(in_json(plain, model), *kept)]  # type: ignore[return-value]
+    parts = [in_json(each, model) for each in arguments] if origin is not Literal else []
+    if origin in (Union, UnionType):
+        return Union[tuple(parts)]  # noqa: UP007
+    if origin in (list, Sequence):
+        return list[parts[0]]
+    if origin in (dict, Mapping):
+        return dict[parts[0], parts[1]]
+    if kind is float:
+        return Annotated[float, _FINITE]
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return model(kind)
+    return Any if kind is object else kind
+
+
+def _joined(values: Sequence[Values], model: Callable[[type], Any]) -> Values:
+    """One for several, of which later ones narrow earlier ones."""
+    parts: dict[str, Any] = {}
+    for each in values:
+        parts |= {
+            field.name: part
+            for field in dataclasses.fields(each)
+            if (part := getattr(each, field.name)) != field.default
+        }
+    if "sent" in parts:
+        parts["sent"] = in_json(parts["sent"], model)
+    return Values(**parts)
+
+
+IN_PLACE = "in place"
+"""Annotates a field of a request whose own fields take its place in JSON."""
+NOT_SENT = "not sent"
+"""Annotates a field of a request that only Python has."""
+
+
+class _Finite:
+    """Annotates a number: JSON has no infinity, but numbers that are too large."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """The schema of a finite number."""
+        return {**handler(source), "allow_inf_nan": False}
+
+
+_FINITE = _Finite()
 
 
 def in_python(name: str, value: object = None) -> str:

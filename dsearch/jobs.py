@@ -12,10 +12,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args
 
-from dsearch.declared import Spell, allowed_values, has_type, in_python, option, options_of
+from dsearch.declared import Spell, Values, allowed_values, has_type, in_python, option, options_of
 from dsearch.errors import InvalidRequest
+from dsearch.fields import Excluded, Judgements, Scores, Version
 from dsearch.types import Mode
 
 
@@ -124,21 +125,9 @@ def check_grades(judgements: Grades | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearningJob:
-    """Data and options common to training and tuning.
+class GateOptions:
+    """What decides whether a new version goes live."""
 
-    Attributes:
-        queries: query id → text.
-        judgements: query id → document id → grade, above 0 for documents that answer the query.
-        exclude: query id → documents that take no part in its ranking. Scope full and second stages learn
-            nothing from them; the losses of the other scopes take them for documents without a judgement.
-        left_out: lines of the data that were left out before, by kind; for the record.
-    """
-
-    queries: Mapping[str, str] | None = None
-    judgements: Grades | None = None
-    exclude: Mapping[str, Sequence[str]] | None = None
-    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
     seed: int = option(0, "random seed", low=0, high=2**31)
     promote: bool = option(True, "let the result answer, if it does better on held-out queries")
     accept: bool = option(False, "let the result answer, whatever held-out queries say")
@@ -158,6 +147,28 @@ class LearningJob:
     margin: float = option(
         MARGIN, "gate: tolerated loss of nDCG@10 on seen or unseen documents", low=0, high=1
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningJob(GateOptions):
+    """Data and options common to training and tuning.
+
+    Attributes:
+        queries: query id → text.
+        judgements: query id → document id → grade, above 0 for documents that answer the query.
+        exclude: query id → documents that take no part in its ranking. Scope full and second stages learn
+            nothing from them; the losses of the other scopes take them for documents without a judgement.
+        left_out: lines of the data that were left out before, by kind; for the record.
+    """
+
+    queries: Mapping[str, str] | None = None
+    judgements: Grades | None = None
+    exclude: Excluded | None = None
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every field by its name, as JSON for a task."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse options that exclude each other, before anything is opened.
@@ -197,11 +208,18 @@ class TrainingJob(LearningJob):
 
     Attributes:
         teacher: query id → document id → score, for the objective teacher.
-        trusted_keys: API keys (or client:ID) whose clicks judge what others' clicks taught.
+        trusted_keys: API keys (or client:ID) whose clicks judge what others' clicks taught; with
+            `source="feedback"`.
     """
 
-    teacher: Grades | None = None
-    trusted_keys: Sequence[str] | None = None
+    teacher: Judgements | None = None
+    trusted_keys: (
+        Annotated[
+            Sequence[Annotated[str, Values(shortest=1, longest=512)]],
+            Values("1 to 1000 ids of keys", shortest=1, longest=1000),
+        ]
+        | None
+    ) = None
     self_supervised: bool = option(False, "learn from the corpus alone, without judgements")
     source: str | None = option(
         None,
@@ -353,16 +371,17 @@ class ExampleScores:
     """Evidence for or against a version: one number for each held-out example; more is better.
 
     Attributes:
-        before: scores by the live version.
-        after: scores by the new one, of the same examples in the same order.
-        measure: name of the score, for the report.
-        live: version of `before`, in whose place alone the gate promotes; that of the call when None.
+        before: score of each held-out example by the live version.
+        after: score of each by the new version, in the same order; more is better.
+        measure: name of the score of an example, for the report.
+        live: version that before are scores of: if another one is live by the time of promotion, the new one
+            is kept and not promoted; the one that is live when the request comes if not given.
     """
 
-    before: Sequence[float]
-    after: Sequence[float]
-    measure: str = "score"
-    live: str | None = None
+    before: Scores
+    after: Scores
+    measure: Annotated[str, Values("1 to 100 characters", shortest=1, longest=100)] = "score"
+    live: Version | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,13 +389,16 @@ class SavingJob(LearningJob):
     """Judge what was trained elsewhere, and keep it as a version, which answers by evidence alone.
 
     Attributes:
-        training, before, after, live: see `JudgedQueries` and `ExampleScores`.
+        training: judgements that it was trained on.
+        before: score of each held-out example by the live version.
+        after: score of each by this one, in the same order; more is better.
+        live: version that before are scores of; see `ExampleScores`.
     """
 
-    training: Grades | None = None
-    before: Sequence[float] | None = None
-    after: Sequence[float] | None = None
-    live: str | None = None
+    training: Judgements | None = None
+    before: Scores | None = None
+    after: Scores | None = None
+    live: Version | None = None
     measure: str = option("score", "name of the score of an example, for the report", longest=100)
     encode_documents: bool = option(False, "whether the encoder that learned encodes every document again")
 

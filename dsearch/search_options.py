@@ -18,6 +18,7 @@ from typing import Any, TypedDict, get_args
 
 from dsearch.declared import option, options_of, suggestion
 from dsearch.errors import InvalidRequest, amount
+from dsearch.fields import EpisodeName, Filter
 from dsearch.types import Mode
 
 MODES: tuple[str, ...] = get_args(Mode)
@@ -26,6 +27,7 @@ MAX_OFFSET = 10_000
 MAX_CURSOR_CHARACTERS = 512
 MAX_HOPS = 4
 MAX_FIELD_CHARACTERS = 1024
+MAX_EXPLORE = 0.2  # share of pages
 MAX_ARRANGED = 32  # queries of one call: the fields and embeddings of their candidates are read
 # Hits of one call that can be explained or highlighted: each costs a look at its text.
 MAX_DETAILED = 1000
@@ -77,7 +79,8 @@ class SearchOptions:
     """Options of a search.
 
     Attributes:
-        filter: condition on metadata that documents must meet; see `dsearch.store.filters`.
+        filter: condition on metadata: {field: {condition: value}}, with eq, ne, gt, gte, lt, lte, in, nin and
+            exists, under and, or and not; dots lead into objects.
         coverage: whether to compute covered mass; on small collections when None. Of the engine alone.
     """
 
@@ -97,7 +100,7 @@ class SearchOptions:
         allowed="the next_cursor of an answer",
         ranks=False,
     )
-    filter: object | None = None
+    filter: Filter | None = None
     operators: bool = option(
         True,
         'whether "phrases" and +terms must, and -terms must not, be in a document; if not, quotes and signs '
@@ -194,6 +197,7 @@ class SearchOptions:
         longest=MAX_FIELD_CHARACTERS,
         allowed="names with commas between, such as title,year",
         ranks=False,
+        joined=True,
         json={"examples": ["title,year"]},
     )
     typos: bool = option(
@@ -256,6 +260,25 @@ class SearchOptions:
     def ranking(self, filter: object) -> tuple[object, ...]:
         """Return the options that, with the query, decide hits and their order; `filter` is parsed."""
         return (filter, *_RANKING(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedOptions:
+    """Options of a search that only servers have, which remember pages and tasks.
+
+    Attributes:
+        episode: name of the task that this search belongs to, whose outcome is reported to …/outcomes.
+    """
+
+    explore: float | None = option(
+        None,
+        "share of such pages on which two random positions may swap, to separate preference from position in "
+        "feedback; the service's setting, 0 unless set, by default",
+        low=0,
+        high=MAX_EXPLORE,
+        allowed=f"a share of the pages from 0 to {MAX_EXPLORE}",
+    )
+    episode: EpisodeName | None = None
 
 
 _CHOICES = {name: about for name, (_, about) in options_of(SearchOptions).items() if about.choices}

@@ -296,7 +296,7 @@ def test_every_tool_that_takes_something_is_told() -> None:
 def test_fields_in_an_address_arrive(doors: Doors) -> None:
     """`GET` for a search and for counts: filters are JSON, and lists are repeated or have commas."""
     for path, names in (("search", FindOptions.__annotations__), ("facets", ("filter", "limit"))):
-        base = {"q": "cat"} if path == "search" else {"field": ["i", "given-field"]}
+        base = {"query": "cat"} if path == "search" else {"fields": ["i", "given-field"]}
         for field in ("", *names):
             kind = get_type_hints(FindOptions).get(field, str)
             value = made_up(field, kind, default=field in ON) if field else "cat" if path == "search" else "i"

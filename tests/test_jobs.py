@@ -28,12 +28,16 @@ from dsearch.jobs import (
     options_of,
     request_of,
 )
-from dsearch.service.schemas.tasks import TrainRequest, TuneRequest
+from dsearch.operations import Train, Tune
+from dsearch.service.schemas.declared import body_of, call_of
 from dsearch.training import Gate
 from dsearch.training.losses.objectives import OBJECTIVES
 
 JUDGED: dict[str, Any] = {"queries": {"q": "cat"}, "judgements": {"q": {"d": 1.0}}}
-KINDS = [(TrainingJob, TrainRequest, TrainOptions, "train"), (TuningJob, TuneRequest, TuneOptions, "tune")]
+KINDS = [
+    (TrainingJob, body_of(Train), TrainOptions, "train"),
+    (TuningJob, body_of(Tune), TuneOptions, "tune"),
+]
 
 
 @pytest.mark.parametrize(("job", "request_model", "typed", "command"), KINDS)
@@ -117,12 +121,13 @@ def test_what_goes_together_travels_to_a_server_and_back(options: dict[str, Any]
     job.check()
     sent = request_of(job)
     assert sent == options
-    request = TrainRequest.model_validate(
-        {("from" if name == "source" else name): v for name, v in sent.items()}
-    )
+    model: Any = body_of(Train)
+    body = model.model_validate({("from" if name == "source" else name): v for name, v in sent.items()})
+    call = call_of(Train, {"collection": "papers"}, [body])
+    request = {"queries": call.queries, "judgements": call.judgements, **call.options}
     from dsearch.service.tasks.jobs import job_from_request
 
-    assert job_from_request(TrainingJob, request.to_dict()) == job
+    assert job_from_request(TrainingJob, request) == job
 
 
 OTHERS: dict[str, Any] = {

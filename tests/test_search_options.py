@@ -18,13 +18,9 @@ from dsearch.declared import option, options_of
 from dsearch.engine.options import LayerOptions, SearchArguments
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.errors import InvalidRequest
+from dsearch.operations import Attend, Differentiate, Predict
 from dsearch.search_options import SearchKeywords, SearchOptions
-from dsearch.service.schemas.attend import AttendRequest, VjpRequest
-from dsearch.service.schemas.search import (
-    FilteredRequest,
-    PredictRequest,
-)
-from dsearch.service.wire.declared_fields import options_from
+from dsearch.service.schemas.declared import body_of, model_of
 
 DECLARED = options_of(SearchOptions)
 NAMES = {*DECLARED, "filter"}
@@ -56,7 +52,8 @@ def test_commands_have_every_option(command: str, without: set[str]) -> None:
 
 def test_attention_has_every_option_at_every_door() -> None:
     declared = options_of(AttentionOptions)
-    for model in (AttendRequest, VjpRequest, PredictRequest):
+    for model in map(body_of, (Attend, Differentiate, Predict)):
+        assert model is not None
         for name, (field, about) in declared.items():
             assert model.model_fields[name].default == field.default, name
             assert model.model_fields[name].description == about.help, name
@@ -83,17 +80,14 @@ def test_a_declared_option_reaches_http_and_the_command_line() -> None:
     class More(SearchOptions):
         depth: int = option(3, "depth of something", low=1, high=9)
 
-    @options_from(More, check=False)
-    class Request(FilteredRequest):
-        pass
-
     @with_options_of(More)
     def command(query: str, **chosen: Any) -> None:
         pass
 
-    assert Request.model_validate({"depth": 4}).depth == 4  # pyright: ignore[reportAttributeAccessIssue]
+    model: Any = model_of(More)
+    assert model.model_validate({"depth": 4}).depth == 4
     with pytest.raises(ValidationError, match="use an integer from 1 to 9"):
-        Request.model_validate({"depth": 10})
+        model.model_validate({"depth": 10})
     commands = typer.Typer()
     commands.command()(command)
     parameters = {one.name: one for one in typer.main.get_command(commands).params}

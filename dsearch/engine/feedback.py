@@ -29,11 +29,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dsearch.errors import InvalidRequest
+from dsearch.search_options import MAX_EXPLORE
 from dsearch.store import Event, Impression
 from dsearch.store.feedback import SHOWN
 from dsearch.types import Hit, SearchResult
 
-MAX_EXPLORE = 0.2
 DEPTH = 10  # positions that may be swapped
 MAX_BYTES = 32 * 1024 * 1024
 MAX_PAGES = 100  # of an episode; later ones are not joined to it

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any
 
+from dsearch.declared import Values
+from dsearch.fields import MAX_DIMENSION, Flag, KeyKind
 from dsearch.operations.declared import Call, call
 from dsearch.results import AliasSet, CollectionInfo
 
@@ -34,27 +36,55 @@ class ReadStatistics(Call[dict[str, Any]]):
     name: str
 
 
+Tokens = Annotated[int, Values("a number of tokens", low=1, high=100_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class CutRequest:
+    """Passages of a new collection: splitting of documents that are longer than a passage.
+
+    Attributes:
+        tokens: maximum tokens of a passage; the encoder's window by default.
+        overlap: maximum tokens shared with the previous passage; an eighth of tokens by default.
+        none: true to split no documents; text beyond the window is not encoded.
+    """
+
+    tokens: Tokens | None = None
+    overlap: Annotated[int, Values("a number of tokens", low=0, high=100_000)] | None = None
+    none: Flag = False
+
+
 @call("PUT", "/v1/collections/{name}")
 class CreateCollection(Call[CollectionInfo]):
-    """Create a collection for the encoder of whoever answers; an existing one is unchanged.
+    """Create a collection for the encoder of whoever answers, or for embeddings of your own.
+
+    An existing one is unchanged.
 
     Args:
         name: its name.
-        language: whose stems and stop words keyword search knows; English when None.
-        passages: how long documents are cut, `{"tokens": 128, "overlap": 16}` or `{"none": True}`; into
-            passages as long as the encoder's window when None.
-        kind: how keys are kept; compared exactly when None.
-        dimension: length of embeddings of your own, which then come with the documents (`upsert`).
-        search_fields: metadata fields whose strings keyword search has as words.
+        language: of keyword search, whose stems and stop words it knows; none keeps words as they are;
+            english by default.
+        passages: how long documents are cut, `{"tokens": 128, "overlap": 16}` or `{"none": true}`; into
+            passages as long as the encoder's window by default.
+        kind: kind of the index; Flat, which compares every key, by default.
+        dimension: length of embeddings of your own, which then come with the documents; the encoder makes
+            them by default.
+        search_fields: metadata fields whose strings keyword search has as words of a document.
     """
 
     name: str
     _: KW_ONLY
-    language: str | None = None
-    passages: Mapping[str, Any] | None = None
-    kind: str | None = None
-    dimension: int | None = None
-    search_fields: Sequence[str] | None = None
+    language: (
+        Annotated[str, Values("a language such as english, german or none", shortest=1, longest=32)] | None
+    ) = None
+    passages: Annotated[Mapping[str, Any], Values(sent=CutRequest)] | None = None
+    kind: KeyKind | None = None
+    dimension: (
+        Annotated[int, Values(f"an integer from 1 to {MAX_DIMENSION}", low=1, high=MAX_DIMENSION)] | None
+    ) = None
+    search_fields: (
+        Annotated[Sequence[Annotated[str, Values(shortest=1, longest=256)]], Values(longest=16)] | None
+    ) = None
 
 
 @call("DELETE", "/v1/collections/{name}")
@@ -71,10 +101,10 @@ class ListAliases(Call[dict[str, str]]):
 
 @call("PUT", "/v1/aliases/{alias}")
 class SetAlias(Call[AliasSet]):
-    """Point an alias at a collection, whatever it pointed at."""
+    """Point an alias at a collection, whatever it pointed at. The change is atomic."""
 
     alias: str
-    collection: str
+    collection: Annotated[str, Values("the name of a collection", shortest=1, longest=64)]
 
 
 @call("DELETE", "/v1/aliases/{alias}")

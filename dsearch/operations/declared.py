@@ -69,6 +69,13 @@ class Call(Generic[R_co]):
     place: ClassVar[Place]
     result: ClassVar[Any]
 
+    def check(self) -> None:
+        """Refuse fields that do not go together.
+
+        Raises:
+            InvalidRequest: the message says what to give, or to leave out.
+        """
+
     def arguments(self) -> dict[str, Any]:
         """Return the fields by their names, in their order."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Annotated, Any
 
+from dsearch.declared import Values
+from dsearch.fields import (
+    MAX_DELETED_IDS,
+    DocumentId,
+    EpisodeName,
+    FieldPath,
+    Filter,
+    Metadata,
+    PageSize,
+)
 from dsearch.operations.declared import Call, call
 from dsearch.results import DeleteResult, DocumentPage, Facets, MetadataResult, WriteResult
 from dsearch.types import Document
@@ -35,17 +45,26 @@ class Upsert(Call[WriteResult]):
 
 @call("GET", "/v1/collections/{collection}/documents/{id:path}", query=("episode",))
 class GetDocument(Call[Document]):
-    """Return one document, read for the task `episode` if one is named."""
+    """Return one document.
+
+    Args:
+        collection: its name.
+        id: of the document.
+        episode: name of the task for which the document is read.
+    """
 
     collection: str
     id: str
     _: KW_ONLY
-    episode: str | None = None
+    episode: EpisodeName | None = None
 
 
 @call("DELETE", "/v1/collections/{collection}/documents/{id:path}", scope="write")
 class DeleteDocument(Call[DeleteResult]):
-    """Delete one document; gone from every later search on return."""
+    """Delete one document; gone from every later search on return.
+
+    Shards of a cluster answer with their release until the next publishing: `note` says so.
+    """
 
     collection: str
     id: str
@@ -53,12 +72,20 @@ class DeleteDocument(Call[DeleteResult]):
 
 @call("POST", "/v1/collections/{collection}/documents/delete", scope="write")
 class DeleteDocuments(Call[DeleteResult]):
-    """Delete the documents of these ids, or those that match a filter."""
+    """Delete the documents of these ids, or those that match a filter; gone on return.
+
+    Shards of a cluster answer with their release until the next publishing: `note` says so.
+
+    Args:
+        collection: its name.
+        ids: give these or a filter.
+        filter: condition on metadata; see `SearchOptions`.
+    """
 
     collection: str
     _: KW_ONLY
-    ids: Sequence[str] | None = None
-    filter: object | None = None
+    ids: Annotated[Sequence[DocumentId], Values(shortest=1, longest=MAX_DELETED_IDS)] | None = None
+    filter: Filter | None = None
 
 
 @call(
@@ -68,30 +95,50 @@ class DeleteDocuments(Call[DeleteResult]):
     renamed={"changes": "metadata"},
 )
 class UpdateMetadata(Call[MetadataResult]):
-    """Change part of a document's metadata (JSON Merge Patch, RFC 7396)."""
+    """Change part of a document's metadata; its text and embedding stay.
+
+    Args:
+        collection: its name.
+        id: of the document.
+        changes: JSON Merge Patch (RFC 7396): objects are merged, null removes a key, others replace.
+    """
 
     collection: str
     id: str
-    changes: Mapping[str, Any]
+    changes: Metadata
 
 
 @call("GET", "/v1/collections/{collection}/documents", query=("limit", "cursor", "filter"))
 class ListDocuments(Call[DocumentPage]):
-    """List documents by id, from `next` of the previous page on."""
+    """List documents by id. Pages are shorter than `limit` if texts are long; follow `next`.
+
+    Args:
+        collection: its name.
+        limit: most documents of a page.
+        cursor: `next` of the page before.
+        filter: what metadata must meet.
+    """
 
     collection: str
     _: KW_ONLY
-    limit: int = 100
-    cursor: str | None = None
-    filter: object | None = None
+    limit: PageSize = 100
+    cursor: Annotated[str, Values("the `next` of an answer", longest=1024)] | None = None
+    filter: Filter | None = None
 
 
 @call("POST", "/v1/collections/{collection}/facets", scope="read")
 class CountFacets(Call[Facets]):
-    """Count the documents with each value of these metadata fields."""
+    """Count the documents with each value of some metadata fields, among those that match a filter.
+
+    Args:
+        collection: its name.
+        fields: dotted paths; each element of a list counts.
+        filter: what metadata must meet.
+        limit: values of each field, the most frequent first.
+    """
 
     collection: str
-    fields: Sequence[str]
+    fields: Annotated[Sequence[FieldPath], Values(shortest=1, longest=16)]
     _: KW_ONLY
-    filter: object | None = None
-    limit: int = 10
+    filter: Filter | None = None
+    limit: Annotated[int, Values("an integer from 1 to 100", low=1, high=100)] = 10

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Annotated, Any
 
+from dsearch.declared import Values
+from dsearch.fields import Flag, Judgements, Queries, Version
 from dsearch.operations.declared import Call, call
 from dsearch.results import DraftAdded, MemoryResult, ModelAdded, Models, PromotionResult, RowsDropped
 
 Tensors = Mapping[str, Any]
+MAX_REMEMBERED = 1000  # they are encoded before the answer
 
 
 @call("GET", "/v1/collections/{collection}/models")
@@ -21,7 +24,7 @@ class ListModels(Call[Models]):
 
 @call("POST", "/v1/collections/{collection}/models/{version}/promote")
 class Promote(Call[PromotionResult]):
-    """Make a version live; to undo it promote `previous`.
+    """Make a version live. Nothing is rebuilt; to undo it, promote `previous`.
 
     Args:
         collection: its name.
@@ -34,45 +37,47 @@ class Promote(Call[PromotionResult]):
 
 @call("POST", "/v1/collections/{collection}/models/rollback", repeatable=False)
 class Rollback(Call[PromotionResult]):
-    """Make the version live again that answered before."""
+    """Make the previously live version live again."""
 
     collection: str
 
 
 @call("POST", "/v1/collections/{collection}/models/rollback-rows", repeatable=False)
 class RollbackRows(Call[RowsDropped]):
-    """Drop the rows of the query memory that later operations wrote.
+    """Drop the rows of the query memory that later operations wrote; versions stay.
 
     Args:
         collection: its name.
-        sequence: operation whose rows, and earlier ones, stay.
+        sequence: rows that later operations wrote are dropped.
     """
 
     collection: str
-    sequence: int
+    sequence: Annotated[int, Values("an integer of at least 0", low=0)]
 
 
 @call("POST", "/v1/collections/{collection}/models/remember", repeatable=False)
 class Remember(Call[MemoryResult]):
-    """Add judged queries to the live version's memory, without training.
+    """Add judged queries to the memory of the live version, at once and without training.
+
+    Later searches that resemble one of them find its documents. To undo it, roll back the rows.
 
     Args:
         collection: its name.
-        queries: query id → text; at most 1,000.
+        queries: query id → text.
         judgements: query id → document id → grade, above 0 for documents that answer the query.
         accept: begin a memory with default settings where the live version has none.
     """
 
     collection: str
-    queries: Mapping[str, str]
-    judgements: Mapping[str, Mapping[str, float]]
+    queries: Annotated[Queries, Values(shortest=1, longest=MAX_REMEMBERED)]
+    judgements: Annotated[Judgements, Values(shortest=1, longest=MAX_REMEMBERED)]
     _: KW_ONLY
-    accept: bool = False
+    accept: Flag = False
 
 
 @call("DELETE", "/v1/collections/{collection}/models/{version}")
 class DeleteModel(Call[None]):
-    """Delete a version that is not live; what was trained from it goes on."""
+    """Delete a version that is not live. What was trained from it goes on with its parent."""
 
     collection: str
     version: str
@@ -80,7 +85,7 @@ class DeleteModel(Call[None]):
 
 @call("GET", "/v1/collections/{collection}/models/{version}/head")
 class ReadHead(Call[dict[str, Any]]):
-    """Return the tensors of a version's head, as NumPy arrays by name."""
+    """Return the tensors of a version's head; for v0, those that training starts from."""
 
     collection: str
     version: str
@@ -88,7 +93,9 @@ class ReadHead(Call[dict[str, Any]]):
 
 @call("POST", "/v1/collections/{collection}/heads", scope="read", query=("parent",))
 class AddDraft(Call[DraftAdded]):
-    """Hand a head in for a while: `attend` and `vjp` answer by it with `draft=…`. It is no version.
+    """Hand a head in for a while: `attend` and `vjp` answer by it where they name it as `draft`.
+
+    It is no version.
 
     Args:
         collection: its name.
@@ -99,12 +106,12 @@ class AddDraft(Call[DraftAdded]):
     collection: str
     tensors: Tensors
     _: KW_ONLY
-    parent: str | None = None
+    parent: Version | None = None
 
 
 @call("GET", "/v1/collections/{collection}/heads/{draft}")
 class ReadDraft(Call[dict[str, Any]]):
-    """Return the tensors of a draft head, as NumPy arrays by name."""
+    """Return the tensors of a draft head: to go on with, or to make a version of."""
 
     collection: str
     draft: str
@@ -120,7 +127,7 @@ class DropDraft(Call[None]):
 
 @call("POST", "/v1/collections/{collection}/models", query=("parent",), repeatable=False)
 class AddModel(Call[ModelAdded]):
-    """Add a head that was trained elsewhere as a new version, which is not live.
+    """Add a head that was trained elsewhere as a new version. It is not live: promote it.
 
     Args:
         collection: its name.
@@ -132,5 +139,5 @@ class AddModel(Call[ModelAdded]):
     collection: str
     tensors: Tensors
     _: KW_ONLY
-    parent: str | None = None
+    parent: Version | None = None
     record: Mapping[str, Any] | None = None

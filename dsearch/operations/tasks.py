@@ -8,13 +8,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from dsearch.jobs import ExampleScores, Grades
+from dsearch.declared import IN_PLACE, Values
+from dsearch.fields import (
+    MAX_JUDGED_QUERIES,
+    MAX_QUERY_CHARACTERS,
+    Judgements,
+    KeyKind,
+    PageSize,
+    Queries,
+    Version,
+)
+from dsearch.jobs import ExampleScores, GateOptions, SavingJob, TrainingJob, TuningJob
 from dsearch.operations.declared import Call, call
 from dsearch.results import Task, TaskPage
+from dsearch.types import Mode, TaskState
 
 Options = Mapping[str, Any]
+_STATES = "queued, running, done, failed, cancelled or interrupted"
 
 
 @call("POST", "/v1/collections/{collection}/files", scope="write", repeatable=False)
@@ -36,7 +48,7 @@ class AddFiles(Call[Task]):
 
 @call("POST", "/v1/collections/{collection}/train", renamed={"source": "from"}, repeatable=False)
 class Train(Call[Task]):
-    """Train a new version, and promote it if it is better on held-out queries.
+    """Train a new version, and promote it if held-out queries show that it is better.
 
     Args:
         collection: its name.
@@ -47,80 +59,113 @@ class Train(Call[Task]):
 
     collection: str
     _: KW_ONLY
-    queries: Mapping[str, str] | None = None
-    judgements: Grades | None = None
-    options: Options = dataclasses.field(default_factory=dict[str, Any])
+    queries: Queries | None = None
+    judgements: Judgements | None = None
+    options: Annotated[Options, TrainingJob] = dataclasses.field(default_factory=dict[str, Any])
 
 
 @call("POST", "/v1/collections/{collection}/tune", repeatable=False)
 class Tune(Call[Task]):
-    """Choose keyword weight, k1 and b, and hop strength on judgements.
+    """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
 
-    Args:
-        collection: its name.
-        queries: query id → text; a few dozen suffice.
-        judgements: query id → document id → grade.
-        options: how: see `dsearch.jobs.TuningJob`.
-    """
-
-    collection: str
-    queries: Mapping[str, str]
-    judgements: Grades
-    _: KW_ONLY
-    options: Options = dataclasses.field(default_factory=dict[str, Any])
-
-
-@call("POST", "/v1/collections/{collection}/evaluate", repeatable=False)
-class Evaluate(Call[Task]):
-    """Score ways to search on judgements, side by side.
+    They are kept as a version, which is live if held-out queries say that it is better; later training starts
+    from it.
 
     Args:
         collection: its name.
         queries: query id → text.
         judgements: query id → document id → grade.
-        model: a trained version next to dense, keyword and hybrid; the live one when not given.
-        systems: what to compare in their place, such as `[{"model": "v0"}, {"model": "v1"}]`, with `"mode"`
-            where it is not hybrid; the second's wins and losses against the first are named.
-        training: judgements that were trained on, to score seen and unseen documents apart.
+        options: how: see `dsearch.jobs.TuningJob`.
     """
 
     collection: str
-    queries: Mapping[str, str]
-    judgements: Grades
+    queries: Queries
+    judgements: Judgements
     _: KW_ONLY
-    model: str | None = None
-    systems: Sequence[Mapping[str, str]] | None = None
-    training: Grades | None = None
+    options: Annotated[Options, TuningJob] = dataclasses.field(default_factory=dict[str, Any])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SystemGiven:
+    """One way to search.
+
+    Attributes:
+        model: a version; the live one when it is not given.
+        mode: legs of the search.
+    """
+
+    model: Version | None = None
+    mode: Annotated[Mode, Values("hybrid, dense or keyword")] = "hybrid"
+
+
+@call("POST", "/v1/collections/{collection}/evaluate", repeatable=False)
+class Evaluate(Call[Task]):
+    """Score dense, keyword, hybrid and trained search on judgements, side by side.
+
+    Args:
+        collection: its name.
+        queries: query id → text.
+        judgements: query id → document id → grade.
+        model: a trained version next to dense, keyword and hybrid; the live one when it is not given.
+        systems: what to compare, against the first of them; meaning, words, both and the trained version when
+            they are not given. With two or more, `comparison` in the result names the queries that the second
+            wins and loses.
+        training: judgements that were trained on: queries with a document that is relevant there (seen) and
+            those without (unseen) are then scored apart too.
+    """
+
+    collection: str
+    queries: Queries
+    judgements: Judgements
+    _: KW_ONLY
+    model: Version | None = None
+    systems: (
+        Annotated[Sequence[Mapping[str, str]], Values(shortest=1, longest=8, sent=Sequence[SystemGiven])]
+        | None
+    ) = None
+    training: Judgements | None = None
 
 
 @call("POST", "/v1/collections/{collection}/refresh", repeatable=False)
 class Refresh(Call[Task]):
-    """Rebuild the index, its keys projected by the live model.
+    """Rebuild the index from the stored embeddings, its keys projected by the live model.
 
-    What is None stays as it was.
+    What is not given stays as it was.
 
     Args:
         collection: its name.
-        kind: how keys are kept from now on: "auto", "Flat", "SQ8", "HNSW", "IVF", …
+        kind: how keys are kept from now on: auto, or one of the kinds that the statistics name.
         recall_target: recall@10 that an approximate kind is tuned for.
-        memory_bytes: what the keys may take when "auto" chooses.
-        queries: texts to tune an approximate kind by; sentences of the documents when None.
+        memory_bytes: what the keys may take when auto chooses.
+        queries: texts to tune an approximate kind by; sentences of the documents when not given.
     """
 
     collection: str
     _: KW_ONLY
-    kind: str | None = None
-    recall_target: float | None = None
-    memory_bytes: int | None = None
-    queries: Sequence[str] | None = None
+    kind: KeyKind | None = None
+    recall_target: Annotated[float, Values("a number above 0, up to 1", above=0, high=1)] | None = None
+    memory_bytes: Annotated[int, Values("an integer from 1", low=1)] | None = None
+    queries: (
+        Annotated[
+            Sequence[Annotated[str, Values(longest=MAX_QUERY_CHARACTERS)]],
+            Values(
+                f"1 to {MAX_JUDGED_QUERIES} texts, {MAX_QUERY_CHARACTERS} characters each",
+                shortest=1,
+                longest=MAX_JUDGED_QUERIES,
+            ),
+        ]
+        | None
+    ) = None
 
 
 @call("POST", "/v1/collections/{collection}/compact", repeatable=False)
 class Compact(Call[Task]):
-    """Compact the files, and make deleted and replaced data unreadable.
+    """Compact the files, and make deleted and replaced data unreadable: no file contains it afterwards.
 
-    `complete` in the task's result says whether nothing of it is left in any file; `note` what to do about
-    releases that shards of a cluster answer with.
+    Searches go on; while the database is written anew, writes wait. The result's `complete` says whether
+    nothing is left; where it is false, `held` names generations that another process reads, `models` versions
+    with an index of their own, `releases` what shards of a cluster answer with until the next publishing, and
+    `note` says what to do about these.
     """
 
     collection: str
@@ -128,18 +173,20 @@ class Compact(Call[Task]):
 
 @call("POST", "/v1/collections/{collection}/migrate", repeatable=False)
 class Migrate(Call[Task]):
-    """Encode a collection with the next encoder, and switch when that is done.
+    """Encode a collection with the next encoder in addition to the present state, then switch.
 
-    Which encoder that is the settings of whoever answers say (`next_encoder`, else its own).
+    Searches go on all the time, writes until the switch, at which some may be told to try again (503).
+    Trained models stay behind. Which encoder it is the settings of whoever answers say (`next_encoder`, else
+    `encoder`).
 
     Args:
         collection: its name.
-        encoder: what it must be; it is compared and chooses nothing.
+        encoder: what it must be; it is compared and nothing else: a request cannot choose an encoder.
     """
 
     collection: str
     _: KW_ONLY
-    encoder: str | None = None
+    encoder: Annotated[str, Values("a name", shortest=1, longest=500)] | None = None
 
 
 @call("POST", "/v1/collections/{collection}/models/save", repeatable=False)
@@ -172,28 +219,66 @@ class SaveModel(Call[Task]):
     options: Options = dataclasses.field(default_factory=dict[str, Any])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncoderMethod:
+    """Method by which an encoder learned.
+
+    Attributes:
+        method: of the training.
+        rank: of the LoRA matrices.
+        alpha: of the LoRA matrices.
+    """
+
+    method: Literal["lora", "all"] = "lora"
+    rank: Annotated[int, Values("an integer from 1 to 1024", low=1, high=1024)] = 16
+    alpha: Annotated[int, Values("an integer from 1 to 4096", low=1, high=4096)] = 32
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """Evidence for a model that was trained elsewhere, and what the gate asks.
+
+    Attributes:
+        queries: query id → text.
+        judgements: query id → document id → grade.
+        parent: version that it was trained from; the live one if not given.
+        record: what should be known of it later.
+        encoder: of the tensors under query_encoder/.
+    """
+
+    queries: Queries | None = None
+    judgements: Judgements | None = None
+    parent: Version | None = None
+    record: Mapping[str, Any] | None = None
+    encoder: EncoderMethod | None = None
+    options: Annotated[Options, SavingJob] = dataclasses.field(default_factory=dict[str, Any])
+
+
 @call("POST", "/v1/collections/{collection}/models/{version}/judge", repeatable=False)
 class JudgeModel(Call[Task]):
-    """Judge a version that was kept without a verdict.
+    """Judge a version that was kept without a verdict, and promote it if the scores show that it is better.
+
+    The scores are of held-out examples, by the live version and by this one. A version is judged once, and
+    promoted in place of `live` only: if another one became live meanwhile, it is kept, and can be judged
+    again.
 
     Args:
         collection: its name.
         version: one that does not answer and was not judged before.
-        evidence: scores of held-out examples by the live version and by this one. It is promoted in place of
-            that live version only: if another one became live meanwhile, it can be judged again.
+        evidence: scores of held-out examples by the live version and by this one.
         options: promote, accept, risk, alpha, margin and seed: see `dsearch.jobs.SavingJob`.
     """
 
     collection: str
     version: str
-    evidence: ExampleScores
+    evidence: Annotated[ExampleScores, IN_PLACE]
     _: KW_ONLY
-    options: Options = dataclasses.field(default_factory=dict[str, Any])
+    options: Annotated[Options, GateOptions] = dataclasses.field(default_factory=dict[str, Any])
 
 
 @call("GET", "/v1/tasks/{id}")
 class ReadTask(Call[Task]):
-    """Return a task: its state, progress and result."""
+    """Return a task: its state, progress, remaining time, and its result or problem."""
 
     id: str
 
@@ -221,17 +306,24 @@ class WaitForTask(Call[Task]):
 
 @call("GET", "/v1/tasks", query=("collection", "state", "limit", "cursor"))
 class ListTasks(Call[TaskPage]):
-    """List tasks, the latest first."""
+    """List tasks, the latest first; a thousand ended ones are stored.
+
+    Args:
+        collection: its name.
+        state: only tasks in this state.
+        limit: most tasks of a page.
+        cursor: `next` of the page before.
+    """
 
     _: KW_ONLY
-    collection: str | None = None
-    state: str | None = None
-    limit: int = 50
-    cursor: str | None = None
+    collection: Annotated[str, Values(longest=200)] | None = None
+    state: Annotated[TaskState, Values(_STATES)] | None = None
+    limit: PageSize = 50
+    cursor: Annotated[str, Values("the `next` of an answer", pattern=r"^[0-9]{1,15}$")] | None = None
 
 
 @call("DELETE", "/v1/tasks/{id}")
 class CancelTask(Call[Task]):
-    """Cancel a task; its partial work is dropped."""
+    """Cancel a task. A running one ends within seconds; its partial work is dropped."""
 
     id: str

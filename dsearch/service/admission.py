@@ -31,9 +31,8 @@ from starlette.types import Message, Receive, Scope
 from dsearch.service import logs
 from dsearch.service.errors import Overloaded
 from dsearch.service.metrics import Metrics
-from dsearch.service.wire.error_shapes import Shape, shape_of
 from dsearch.service.wire.json import add_headers, new_id
-from dsearch.service.wire.problems import problem_of
+from dsearch.service.wire.problems import Shape, problem_of, shape_of
 
 BURST = 64
 TWO_BATCHES = 36  # of eighteen, with room for what refusals cost; of fourteen a tenth less was answered

@@ -27,24 +27,15 @@ from dsearch.service.guard import EXPOSED, LOOPBACK_HOSTS, Guard
 from dsearch.service.keys import Access, ApiKeys, is_open
 from dsearch.service.mcp import transports as mcp
 from dsearch.service.routes import (
-    aliases,
-    attend,
     collections,
     documents,
-    facets,
-    feedback,
-    files,
-    guide,
-    heads,
-    health,
     models,
-    page,
+    pages,
     search,
-    statistics,
     tasks,
 )
 from dsearch.service.schemas import descriptions
-from dsearch.service.schemas.search import DocumentGiven
+from dsearch.service.schemas.documents import DocumentGiven
 from dsearch.service.state import Service
 from dsearch.service.tasks.jobs import OpenEngine
 from dsearch.service.tasks.uploads import MAX_BYTES
@@ -135,8 +126,7 @@ def create_app(
             public_encoder(name)
     app.router.routes += declared_routes()
     agents = mcp.install(app, service)
-    page.install(app)
-    guide.install(app)
+    pages.install(app)
     _share_schemas(app)
     # Middleware: the last one added is the outermost, the first that a request enters.
     app.add_middleware(Deadline, query_timeout_s=query_timeout_s)
@@ -170,29 +160,25 @@ def declared_routes() -> tuple[BaseRoute, ...]:
         ),
     )
     declared = (  # matched in this order: the most frequent routes first
-        search,
-        attend,
-        health,
-        collections,
-        aliases,
-        documents,
-        files,
-        facets,
-        statistics,
-        feedback,
-        heads,
-        models,
-        tasks,
-        embeddings,
-        rerank,
-        retrieve,
+        search.router,
+        search.attention,
+        pages.router,
+        collections.router,
+        documents.router,
+        search.feedback,
+        models.drafts,
+        models.router,
+        tasks.router,
+        embeddings.router,
+        rerank.router,
+        retrieve.router,
     )
-    for routes in declared:
-        for route in routes.router.routes:
+    for router in declared:
+        for route in router.routes:
             if isinstance(route, APIRoute) and route.summary is None:  # at /docs: no function's name
                 sentence = " ".join(route.description.split("\n\n")[0].split()).partition(". ")[0]
                 route.summary = sentence.rstrip(".")
-        api.include_router(routes.router)
+        api.include_router(router)
     with suppress(NoMatchFound):
         api.url_path_for("")  # looks through all of them, which builds them: no request has to wait for it
     return tuple(api.routes)

@@ -19,7 +19,7 @@ from dsearch.results import RefusedDocument
 from dsearch.service import deadline
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, DeadlinePassed, without_home
-from dsearch.service.schemas.search import DocumentGiven
+from dsearch.service.schemas.documents import DocumentGiven
 from dsearch.service.wire import json as strict_json
 from dsearch.service.wire.problems import ProblemAnswer, field_errors, in_body, problem_of
 from dsearch.store import CheckedDocuments

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from dsearch.attention_options import CANDIDATES
-from dsearch.engine import Collection, attention_parts
+from dsearch.engine import Collection, GradientQuery, LayerOptions, attention_parts
 from dsearch.engine import vjp as vjp_of
 from dsearch.engine.indexing.own_vectors import query_vectors
+from dsearch.errors import DimensionMismatch, amount
+from dsearch.operations import Attend, Differentiate, Predict
 from dsearch.results import Attention, Gradients, Predictions
 from dsearch.search_options import SearchOptions
 from dsearch.service.collections import Catalogue
 from dsearch.service.schemas.answers import prediction_answer
-from dsearch.service.schemas.attend import AttendRequest, VjpRequest, matrix
-from dsearch.service.schemas.search import AttendFields, PredictRequest
 from dsearch.service.wire.json import stamped
-from dsearch.types import SearchResult
+from dsearch.types import SearchResult, Stamp
 
 LARGEST_BATCH = 64
 LARGEST_BATCH_CANDIDATES = 16_384  # bounds a batch's embeddings: 25 MB a leg and head at 384 numbers
@@ -95,21 +95,17 @@ def by_vectors(
         return collection.answer(texts, options, vectors)
 
 
-def predict(catalogue: Catalogue, name: str, request: PredictRequest) -> dict[str, Any]:
-    """The answer to a `predict` request, less what the route adds.
+def predict(catalogue: Catalogue, call: Predict) -> dict[str, Any]:
+    """The answer to a call, less what the route adds.
 
     Raises:
         DimensionMismatch: vectors of another length than the collection's embeddings.
         InvalidRequest: a field that cannot be pooled, a width for a score that has none.
     """
-    with catalogue.whole(name, encoder=_encodes(request)) as collection:
-        predicted = collection.predict(
-            _queries(request, collection),
-            field=request.field,
-            evidence=request.evidence,
-            filter=request.tree(),
-            **request.attention_options(),
-        )
+    encoder = call.queries is not None and encodes(call.options)
+    with catalogue.whole(call.collection, encoder=encoder) as collection:
+        queries = _queries(call, collection)
+        predicted = collection.predict(queries, field=call.field, evidence=call.evidence, **call.options)
     return predicted_json(predicted)
 
 
@@ -119,26 +115,20 @@ def predicted_json(predicted: Predictions) -> dict[str, Any]:
     return {**stamped(predicted.stamp), "note": predicted.note, "results": answers}
 
 
-def _encodes(request: AttendFields) -> bool:
-    return (
-        request.queries is not None
-        and request.vectors is None
-        and request.mode != "keyword"
-        and request.match_field is None
-    )
+def encodes(options: Mapping[str, Any]) -> bool:
+    """Return True if texts are encoded to attend by these options."""
+    return options.get("mode") != "keyword" and options.get("match_field") is None
 
 
-def _queries(request: AttendFields, collection: Collection) -> list[str] | torch.Tensor:
-    if request.ids is not None:
-        return collection.states_of(request.ids)
-    if request.queries is not None:
-        return request.queries
-    return query_vectors(request.vectors or [], collection.store.dimension).float()
+def _queries(call: Predict, collection: Collection) -> Sequence[str] | torch.Tensor:
+    if call.ids is not None:
+        return collection.states_of(call.ids)
+    if call.queries is not None:
+        return call.queries
+    return query_vectors(call.vectors or [], collection.store.dimension).float()
 
 
-def attend(
-    catalogue: Catalogue, name: str, request: AttendRequest, owner: str, largest_bytes: int
-) -> Attention:
+def attend(catalogue: Catalogue, call: Attend, owner: str, largest_bytes: int) -> Attention:
     """Attention of the queries, with what was asked for.
 
     Raises:
@@ -146,29 +136,44 @@ def attend(
         InvalidRequest: mode "keyword" with vectors alone, an answer above `largest_bytes`.
         ModelNotFound, Gone, Conflict.
     """
-    with catalogue.whole(name, encoder=_encodes(request)) as collection:
+    with catalogue.whole(call.collection, encoder=_encodes(call)) as collection:
         return attention_parts(
             collection,
-            request.to_query(collection.store.dimension, owner),
-            include=set(request.include),
+            question_of(call, collection.store.dimension, owner),
+            include=set(call.include),
             largest_bytes=largest_bytes,
         )
 
 
-def vjp(catalogue: Catalogue, name: str, request: VjpRequest, owner: str) -> Gradients:
+def vjp(catalogue: Catalogue, call: Differentiate, owner: str) -> Gradients:
     """Gradients with respect to the query states and the head.
 
     Raises:
         As `attend`; and for gradients that do not fit what was asked.
     """
-    with catalogue.whole(name, encoder=_encodes(request)) as collection:
+    with catalogue.whole(call.collection, encoder=_encodes(call)) as collection:
         return vjp_of(
             collection,
-            request.to_query(collection.store.dimension, owner),
-            context=_context(collection, request),
-            weights=request.grad_weights,
-            scores=request.grad_scores,
+            question_of(call, collection.store.dimension, owner),
+            context=_context(collection, call),
+            weights=call.weights,
+            scores=call.scores,
         )
+
+
+def question_of(call: Attend | Differentiate, dimension: int, owner: str = "") -> GradientQuery:
+    """A call as the engine takes it, for embeddings of `dimension` numbers; drafts are those of the owner.
+
+    Raises:
+        DimensionMismatch: vectors of another length.
+    """
+    shared = LayerOptions.__optional_keys__
+    layer: Any = {name: value for name, value in call.options.items() if name in shared}
+    own: Any = {name: value for name, value in call.options.items() if name not in (*shared, "include")}
+    if "stamp" in own:
+        own["stamp"] = Stamp(**own["stamp"])
+    states = None if call.vectors is None else query_vectors(call.vectors, dimension, padding=True)
+    return GradientQuery(states=states, texts=call.queries, owner=owner, options=layer, **own)
 
 
 def attended_arrays(attention: Attention) -> dict[str, np.ndarray]:
@@ -229,9 +234,24 @@ def _result(attention: Attention, query: int) -> dict[str, Any]:
     return result
 
 
-def _context(collection: Collection, request: VjpRequest) -> np.ndarray | None:
-    if request.grad_context is None:
+def _context(collection: Collection, call: Differentiate) -> np.ndarray | None:
+    """The gradients of the contexts, of float64.
+
+    Raises:
+        DimensionMismatch: one has another length than the contexts.
+    """
+    rows = call.context
+    if rows is None:
         return None
-    own = request.field is None and request.table is None
-    width = collection.store.dimension if own else len(request.grad_context[0])
-    return matrix("grad_context", request.grad_context, width)
+    own = call.options.get("field") is None and call.options.get("table") is None
+    width = collection.store.dimension if own else len(rows[0])
+    for position, row in enumerate(rows):
+        if len(row) != width:
+            raise DimensionMismatch(
+                f"grad_context.{position} has {amount(len(row), 'number')}; what is pooled has {width}"
+            )
+    return np.array(rows, np.float64)
+
+
+def _encodes(call: Attend | Differentiate) -> bool:
+    return call.queries is not None and call.vectors is None and encodes(call.options)

@@ -186,7 +186,7 @@ class Starts:
             stderr=subprocess.DEVNULL,
         )
         try:
-            question = f"http://127.0.0.1:{port}/v1/collections/made/search?q=boats+on+a+river"
+            question = f"http://127.0.0.1:{port}/v1/collections/made/search?query=boats+on+a+river"
             for _ in range(3000):
                 try:
                     with urllib.request.urlopen(question, timeout=60) as answer:

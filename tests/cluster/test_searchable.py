@@ -75,7 +75,7 @@ STAMP = {"generation": 2, "model": "v0", "sequence": 6}
 CLICK = {"action_name": "click", "user_query": "apple", "object_id": "d1"}
 READS: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "search", {"json": {"query": "apple bread"}}),
-    ("GET", "search?q=apple", {}),
+    ("GET", "search?query=apple", {}),
     ("POST", "search/batch", {"json": {"queries": ["apple", "bread"]}}),
     ("POST", "search", {"json": {"query": "apple", "vector": [1.0] * 32}}),
     ("POST", "search/batch", {"json": {"vectors": [[1.0] * 32, [0.5] * 32]}}),

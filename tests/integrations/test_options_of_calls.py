@@ -12,8 +12,8 @@ import pytest
 
 from dsearch.client.calls import FindOptions
 from dsearch.errors import InvalidRequest
+from dsearch.fields import MAX_DELETED_IDS
 from dsearch.integrations.stored import every_document
-from dsearch.service.schemas.documents import MAX_DELETED_IDS
 from dsearch.types import Hit
 
 langchain = pytest.importorskip("dsearch.integrations.langchain")

@@ -119,7 +119,7 @@ def test_a_page_of_a_named_site_may_read_errors(
             assert "access-control-allow-origin" not in plain.headers
             return answer.status_code
 
-        search = "/v1/collections/papers/search?q=cat"
+        search = "/v1/collections/papers/search?query=cat"
         assert status("/v1/collections") == 401
         assert status("/v1/collections/none", **bearer) == 404
         assert status(search, **bearer, **{"X-Timeout-Ms": "soon"}) == 422

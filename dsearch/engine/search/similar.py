@@ -28,12 +28,12 @@ from dsearch.engine.search.search import search_group
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DocumentNotFound, InvalidRequest
+from dsearch.fields import MAX_EXAMPLES
 from dsearch.search_options import SearchOptions
 from dsearch.store import Store, filter_of
 from dsearch.types import SearchResult
 
 ALPHA, BETA, GAMMA = 1.0, 0.75, 0.15
-MAX_EXAMPLES = 100
 
 _SMALLEST = 1e-6  # below, what is left of the embeddings is rounding
 

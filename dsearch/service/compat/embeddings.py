@@ -17,6 +17,7 @@ import numpy as np
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from dsearch.declared import Values
 from dsearch.encoder.text_encoder import Role
 from dsearch.engine import calls
 from dsearch.engine.search.embed import EmbedResult, embed, text_of_tokens
@@ -35,7 +36,7 @@ from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, Unsupp
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
-from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed, repr_of
+from dsearch.service.wire.requests import RequestModel, StrictRoute, repr_of
 
 MAX_INPUTS = 2048
 
@@ -66,19 +67,19 @@ class EmbeddingsRequest(RequestModel):
     )
 
     model: ModelName = Field(description="as GET /v1/models lists them, or with a side: papers@v3:query")
-    input: Annotated[Inputs, allowed(f"a text, a list of 1 to {MAX_INPUTS} texts, or tokens")] = Field(
+    input: Annotated[Inputs, Values(f"a text, a list of 1 to {MAX_INPUTS} texts, or tokens")] = Field(
         description="texts, none of them empty; tokens only as the encoder's own tokenizer gives them"
     )
-    encoding_format: Annotated[Literal["float", "base64"], allowed("float or base64")] = Field(
+    encoding_format: Annotated[Literal["float", "base64"], Values("float or base64")] = Field(
         "float", description="numbers, or float32 in little-endian order as base64"
     )
-    dimensions: Annotated[int, Field(ge=1, le=16_384), allowed("a positive integer")] | None = Field(
+    dimensions: Annotated[int, Field(ge=1, le=16_384), Values("a positive integer")] | None = Field(
         None, description="how many of the first numbers to keep, scaled to length 1 again"
     )
-    input_type: Annotated[Literal["query", "document"], allowed("query or document")] | None = Field(
+    input_type: Annotated[Literal["query", "document"], Values("query or document")] | None = Field(
         None, description="the side, where the model's name has none; document by default"
     )
-    user: Annotated[str, Field(max_length=512), allowed("a string")] | None = Field(
+    user: Annotated[str, Field(max_length=512), Values("a string")] | None = Field(
         None, description="field of OpenAI's API; not used"
     )
 
@@ -241,7 +242,7 @@ def _model(id: str, model: Model) -> dict[str, Any]:
 _NAMED = re.compile(r"([^@:\s]+)(?:@(v[0-9]{1,9}))?(?::(query|document))?")
 _USE = "use COLLECTION, COLLECTION@VERSION or COLLECTION@VERSION:query, such as papers@v3 (GET /v1/models)"
 
-ModelName = Annotated[str, Field(min_length=1, max_length=128), allowed("a string; see GET /v1/models")]
+ModelName = Annotated[str, Field(min_length=1, max_length=128), Values("a string; see GET /v1/models")]
 
 
 @dataclass(frozen=True, slots=True)

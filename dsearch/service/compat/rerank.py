@@ -9,14 +9,15 @@ import numpy as np
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from dsearch.declared import Values
 from dsearch.engine.search.embed import RelevanceResult, rerank
 from dsearch.errors import InvalidRequest
+from dsearch.fields import QueryText
 from dsearch.service.collections import Catalogue
 from dsearch.service.compat.embeddings import QUESTIONS, ModelName, NamedModel
-from dsearch.service.schemas.search import QueryText
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.json import json_answer, new_id
-from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
+from dsearch.service.wire.requests import RequestModel, StrictRoute
 
 MAX_DOCUMENTS = 1000
 
@@ -45,10 +46,10 @@ class RerankRequest(RequestModel):
     documents: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=MAX_DOCUMENTS)] = Field(
         description='texts, or objects with a member "text"'
     )
-    top_n: Annotated[int, Field(ge=1), allowed("a positive integer")] | None = Field(
+    top_n: Annotated[int, Field(ge=1), Values("a positive integer")] | None = Field(
         None, description="number of results; all by default"
     )
-    return_documents: Annotated[bool, allowed("true or false")] = Field(
+    return_documents: Annotated[bool, Values("true or false")] = Field(
         False, description="whether results hold the documents"
     )
     rank_fields: list[str] | None = Field(

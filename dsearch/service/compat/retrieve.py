@@ -8,20 +8,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from dsearch.declared import Values
 from dsearch.errors import (
     CollectionNotFound,
     EncoderUnavailable,
     InvalidRequest,
 )
+from dsearch.fields import MAX_QUERIES, QueryText
 from dsearch.search_options import SearchOptions
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
-from dsearch.service.schemas.search import MAX_QUERIES, QueryText
 from dsearch.service.searching import Searches
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
-from dsearch.service.wire.requests import RequestModel, StrictRoute, allowed
+from dsearch.service.wire.requests import RequestModel, StrictRoute
 from dsearch.types import Hit
 
 MAX_TOP = 100
@@ -46,10 +47,10 @@ class RetrieveRequest(RequestModel):
     )
 
     queries: Annotated[list[QueryText], Field(min_length=1, max_length=MAX_QUERIES)]
-    topk: Annotated[int, Field(ge=1, le=MAX_TOP), allowed(f"an integer from 1 to {MAX_TOP}")] | None = Field(
+    topk: Annotated[int, Field(ge=1, le=MAX_TOP), Values(f"an integer from 1 to {MAX_TOP}")] | None = Field(
         3, description="number of documents for each query"
     )
-    return_scores: Annotated[bool, allowed("true or false")] = Field(
+    return_scores: Annotated[bool, Values("true or false")] = Field(
         False, description="whether each document stands beside its score"
     )
 

@@ -15,18 +15,20 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dsearch.declared import Values
 from dsearch.engine.feedback import TaskOutcome
 from dsearch.errors import DsearchError, InvalidRequest
+from dsearch.fields import EpisodeName, QueryText
 from dsearch.results import CollectionInfo
 from dsearch.search_options import SearchOptions
 from dsearch.service.collections import Catalogue
 from dsearch.service.feedback import record_outcome
 from dsearch.service.keys import SCOPES, Scope
 from dsearch.service.schemas.answers import public_metadata
-from dsearch.service.schemas.search import DocumentGiven, EpisodeName, QueryText
+from dsearch.service.schemas.documents import DocumentGiven
 from dsearch.service.searching import Searches
 from dsearch.service.state import Service
-from dsearch.service.wire.requests import RequestModel, allowed, repr_of
+from dsearch.service.wire.requests import RequestModel, repr_of
 from dsearch.types import Document, Hit
 
 MAX_FOUND = 50
@@ -35,9 +37,9 @@ _TITLE_CHARACTERS = 80
 _PLACE = "dsearch://"
 
 CollectionGiven = Annotated[
-    str, Field(min_length=1, max_length=64), allowed("the name of a collection, as list_collections gives it")
+    str, Field(min_length=1, max_length=64), Values("the name of a collection, as list_collections gives it")
 ]
-ResultId = Annotated[str, Field(min_length=3, max_length=1024), allowed("the id of a result of search")]
+ResultId = Annotated[str, Field(min_length=3, max_length=1024), Values("the id of a result of search")]
 
 
 class SearchInput(RequestModel):
@@ -49,7 +51,7 @@ class SearchInput(RequestModel):
     collection: CollectionGiven | None = Field(
         None, description="where to search; without it everywhere, the best of each collection in turn"
     )
-    limit: Annotated[int, Field(ge=1, le=MAX_FOUND), allowed(f"an integer from 1 to {MAX_FOUND}")] = Field(
+    limit: Annotated[int, Field(ge=1, le=MAX_FOUND), Values(f"an integer from 1 to {MAX_FOUND}")] = Field(
         10, description="number of results"
     )
     episode: EpisodeName | None = Field(

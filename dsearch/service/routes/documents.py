@@ -1,33 +1,31 @@
-"""Documents of a collection: write, read, list, delete, and change in place.
-
-Metadata can be changed in part, and documents deleted by a filter.
-"""
+"""Documents of a collection: write, read, list, count, delete, change in place; files that become some."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from dsearch.errors import (
-    CollectionNotFound,
     Conflict,
     DimensionMismatch,
     DocumentNotFound,
     DsearchError,
     EncoderMismatch,
     EncoderUnavailable,
+    InsufficientStorage,
     InvalidCursor,
     InvalidDocument,
-    InvalidRequest,
     amount,
 )
 from dsearch.operations import (
+    AddFiles,
+    CountFacets,
     DeleteDocument,
     DeleteDocuments,
     GetDocument,
@@ -35,38 +33,30 @@ from dsearch.operations import (
     UpdateMetadata,
     Upsert,
 )
-from dsearch.results import WriteResult
-from dsearch.service.collections import Catalogue
-from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.feedback import asker
+from dsearch.results import DocumentPage, MetadataResult, Task, WriteResult
+from dsearch.service.errors import InvalidJson
 from dsearch.service.ingest import StreamCounts, blocks
+from dsearch.service.routes.served import Asked, by_the_engine, serves
 from dsearch.service.schemas.answers import public_document, public_metadata
-from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
-from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
-from dsearch.service.state import Service, TheService
-from dsearch.service.wire.declared_routes import answers
-from dsearch.service.wire.error_bound import BoundedErrors
+from dsearch.service.schemas.documents import ARRAY, documents_of_tensors, with_vectors
+from dsearch.service.state import Service
+from dsearch.service.tasks.store import StoredTask
+from dsearch.service.wire.form import MULTIPART, boundary_of, files_of_form
 from dsearch.service.wire.json import TENSORS, json_answer
-from dsearch.service.wire.problems import documented, in_body
+from dsearch.service.wire.problems import in_body
 from dsearch.service.wire.requests import (
     JSON_TYPES,
     MAX_STREAM_BYTES,
     NDJSON_TYPES,
-    RequestModel,
     StrictRoute,
-    allowed,
     limited,
     read_json,
     require_type,
 )
-from dsearch.service.wire.tensor_documents import documents_of_tensors, with_vectors
 from dsearch.types import Document
 
-router = APIRouter(
-    prefix="/v1/collections/{collection}/documents", tags=["documents"], route_class=StrictRoute
-)
-_ARRAY = TypeAdapter(Annotated[list[DocumentGiven], BoundedErrors()])
-_BODY = {
+router = APIRouter(prefix="/v1/collections/{collection}", tags=["documents"], route_class=StrictRoute)
+_DOCUMENTS = {
     "required": True,
     "content": {
         "application/json": {
@@ -92,56 +82,44 @@ _BODY = {
 }
 
 
-class ListParameters(RequestModel):
-    """Options of a list of documents."""
-
-    limit: Limit = 100
-    cursor: Annotated[str, Field(max_length=1024), allowed("the `next` of an answer")] | None = Field(
-        None, description="`next` of the page before"
-    )
-    filter: FilterText | None = Field(
-        None, description="what metadata must meet, as JSON", examples=['{"year": {"gte": 2017}}']
-    )
-
-
-@answers(
+@serves(
     router,
     Upsert,
-    openapi_extra={"requestBody": _BODY},
-    responses=documented(
-        CollectionNotFound, InvalidDocument, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType
-    )
-    | documented(InvalidDocument, InvalidRequest, DimensionMismatch)
-    | documented(Conflict, EncoderMismatch, EncoderUnavailable, Overloaded),
+    *(InvalidDocument, InvalidJson, DimensionMismatch, Conflict, EncoderMismatch, EncoderUnavailable),
+    reads_body=True,
+    openapi_extra={"requestBody": _DOCUMENTS},
 )
-async def upsert_documents(collection: str, request: Request, service: TheService) -> Response:
-    """Insert documents, or replace those of the same ids; durable and searchable on return.
-
-    A JSON array (8 MiB) is stored whole or not at all, and so are tensors with one (safetensors, 64 MiB). Of
-    a stream of lines (NDJSON, 64 MiB) every good line is stored, block by block, and the answer lists the
+async def upsert_documents(asked: Asked, call: Upsert) -> Any:
+    """A JSON array (8 MiB) is stored whole or not at all, and so are tensors with one (safetensors, 64 MiB).
+    Of a stream of lines (NDJSON, 64 MiB) every good line is stored, block by block, and the answer lists the
     others by number.
     """
+    service, request = asked.service, asked.request
     kind = require_type(request, JSON_TYPES + NDJSON_TYPES + (TENSORS,))
     if kind in NDJSON_TYPES:
-        return await _upsert_stream(collection, request, service)
+        return await _upsert_stream(call.collection, request, service)
     if kind == TENSORS:
         body = b"".join([part async for part in limited(request, MAX_STREAM_BYTES)])
         read, vectors = await run_in_threadpool(documents_of_tensors, body)
     else:
         read, vectors = await read_json(request), None
     try:
-        items = await run_in_threadpool(_ARRAY.validate_python, read)
+        items = await run_in_threadpool(ARRAY.validate_python, read)
     except ValidationError as error:
         raise RequestValidationError(in_body(error)) from None
     documents = [item.document() for item in items]
     if vectors is not None:
         documents = with_vectors(documents, vectors)
+
+    def upsert() -> WriteResult:
+        with service.catalogue.writing(call.collection, encoder=True) as collection:
+            receipt = collection.upsert(documents)
+        return WriteResult(receipt.sequence, receipt.inserted, receipt.updated, receipt.unchanged, 0, [])
+
     characters = sum(len(document.text) + len(document.title) for document in documents)
-    written = await service.writing.run(
-        partial(_upsert, service.catalogue, collection, documents), characters=characters
-    )
-    service.calibrate_soon(collection)
-    return json_answer(written)
+    written = await service.writing.run(upsert, characters=characters)
+    service.calibrate_soon(call.collection)
+    return written
 
 
 async def _upsert_stream(collection: str, request: Request, service: Service) -> Response:
@@ -164,72 +142,99 @@ async def _upsert_stream(collection: str, request: Request, service: Service) ->
     return json_answer(ingest.written())
 
 
-@answers(router, ListDocuments, responses=documented(CollectionNotFound, InvalidCursor, InvalidRequest))
-async def list_documents(
-    collection: str, service: TheService, parameters: Annotated[ListParameters, Query()]
-) -> Response:
-    """List documents by id. Pages are shorter than `limit` if texts are long; follow `next`."""
-    tree = tree_of(parameters.filter)
-    asked = ListDocuments(collection, limit=parameters.limit, cursor=parameters.cursor, filter=tree)
-    page = await service.answer(asked)
-    return json_answer(replace(page, documents=[public_document(each) for each in page.documents]))
+@serves(router, ListDocuments, InvalidCursor, InvalidJson)
+async def list_documents(asked: Asked, call: ListDocuments) -> DocumentPage:
+    page = await asked.service.answer(call)
+    return replace(page, documents=[public_document(each) for each in page.documents])
 
 
-@answers(router, GetDocument, responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest))
-async def get_document(
-    collection: str, id: str, request: Request, service: TheService, episode: EpisodeParameter = None
-) -> Response:
-    """Return one document."""
+@serves(router, GetDocument, DocumentNotFound)
+async def get_document(asked: Asked, call: GetDocument) -> Document:
+    service = asked.service
 
     def get() -> tuple[str, Document]:
-        with service.catalogue.using(collection) as opened:
-            return opened.name, opened.store.get(id)
+        with service.catalogue.using(call.collection) as opened:
+            return opened.name, opened.store.get(call.id)
 
     name, document = await service.read(get)
-    if episode is not None:
-        service.episodes.add_reading(asker(request), episode, name, id)
-    return json_answer(public_document(document))
+    if call.episode is not None:
+        service.episodes.add_reading(asked.key, call.episode, name, call.id)
+    return public_document(document)
 
 
-@answers(
+@serves(router, DeleteDocument, DocumentNotFound, Conflict)
+async def delete_document(asked: Asked, call: DeleteDocument) -> dict[str, Any]:
+    deleted = await asked.service.answer(call)
+    return {"sequence": deleted.sequence, "deleted": deleted.deleted, "note": deleted.note}
+
+
+serves(router, DeleteDocuments, Conflict)(by_the_engine)
+
+
+@serves(router, UpdateMetadata, DocumentNotFound, InvalidDocument, Conflict)
+async def change_metadata(asked: Asked, call: UpdateMetadata) -> MetadataResult:
+    result = await asked.service.answer(call)
+    return replace(result, metadata=public_metadata(result.metadata))
+
+
+serves(router, CountFacets)(by_the_engine)
+serves(router, CountFacets, InvalidJson, in_url=True)(by_the_engine)
+
+_FORM = {
+    "required": True,
+    "content": {
+        MULTIPART: {
+            "example": {"file": ["notes.md", "keys.pdf"]},
+            "schema": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "file": {
+                        "type": "array",
+                        "items": {"type": "string", "format": "binary"},
+                        "description": "the files, each with its name; the field may have any name",
+                    },
+                },
+            },
+        }
+    },
+}
+
+
+@serves(
     router,
-    DeleteDocument,
-    responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest, Conflict, Overloaded),
+    AddFiles,
+    *(Conflict, InsufficientStorage),
+    reads_body=True,
+    openapi_extra={"requestBody": _FORM},
+    responses={202: {"model": Task, "description": "They are on disk; `Location` leads to the task."}},
 )
-async def delete_document(collection: str, id: str, service: TheService) -> Response:
-    """Delete one document; gone from every later search on return.
-
-    Shards of a cluster answer with their release until the next publishing: `note` says so.
+async def add_files(asked: Asked, call: AddFiles) -> Response:
+    """At most 1000 files and 256 MiB in one request, of which each has at most 64 MiB, unpacked too. Once
+    answered they survive a restart. A document's id is the name of its file as it was sent, with the folders
+    in it; records of a table or of JSON lines have their own ids. A file that cannot be read hinders no
+    other. What a cancelled task has stored stays.
     """
-    deleted = await service.answer(DeleteDocument(collection, id))
-    return json_answer({"sequence": deleted.sequence, "deleted": deleted.deleted, "note": deleted.note})
+    service, request = asked.service, asked.request
+    require_type(request, (MULTIPART,))
+    boundary = boundary_of(request.headers["content-type"])
 
+    def require_writable() -> None:
+        service.tasks.require_room(call.collection)
+        with service.catalogue.writing(call.collection) as opened:
+            opened.store.require_writable()
 
-def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> WriteResult:
-    with catalogue.writing(name, encoder=True) as collection:
-        receipt = collection.upsert(documents)
-    return WriteResult(receipt.sequence, receipt.inserted, receipt.updated, receipt.unchanged, 0, [])
+    await service.read(require_writable)
+    forms = service.tasks.forms
+    upload = await forms.receive(request)
 
+    def add() -> StoredTask:
+        try:
+            files = [asdict(file) for file in files_of_form(forms.place(upload), boundary)]
+            return service.tasks.add("files", call.collection, {**upload, "files": files})
+        except BaseException:
+            forms.delete(upload)
+            raise
 
-_BODIES = documented(InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType, Conflict, Overloaded)
-
-
-@answers(router, DeleteDocuments, responses=documented(CollectionNotFound) | _BODIES)
-async def delete_documents(collection: str, body: DeleteRequest, service: TheService) -> Response:
-    """Delete the documents of these ids, or those that match a filter; gone on return.
-
-    Shards of a cluster answer with their release until the next publishing: `note` says so.
-    """
-    asked = DeleteDocuments(collection, ids=body.ids, filter=body.tree())
-    return json_answer(await service.answer(asked))
-
-
-@answers(
-    router,
-    UpdateMetadata,
-    responses=documented(CollectionNotFound, DocumentNotFound, InvalidDocument) | _BODIES,
-)
-async def change_metadata(collection: str, id: str, body: PatchRequest, service: TheService) -> Response:
-    """Change part of a document's metadata (JSON Merge Patch, RFC 7396); its text and embedding stay."""
-    result = await service.answer(UpdateMetadata(collection, id, body.metadata))
-    return json_answer(replace(result, metadata=public_metadata(result.metadata)))
+    task = await service.finish(add)
+    return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})

@@ -1,223 +1,136 @@
-"""Models of a collection: list, promote, delete; heads as tensors, to read and to add."""
+"""Versions of a collection: list, promote, judge, delete; heads as tensors, to read, to add and to try."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from dsearch.engine import MAX_HEADS, Collection, calls, head_bytes, parts_from_file, request_of_file
+from dsearch.engine import MAX_HEADS, calls, head_bytes, parts_from_file, request_of_file
 from dsearch.errors import (
-    CollectionNotFound,
     Conflict,
     CorruptData,
     DimensionMismatch,
     Gone,
     InsufficientStorage,
-    InvalidRequest,
     ModelNotFound,
 )
+from dsearch.jobs import SavingJob
 from dsearch.operations import (
+    AddDraft,
     AddModel,
     DeleteModel,
+    DropDraft,
     JudgeModel,
     ListModels,
     Promote,
+    ReadDraft,
     ReadHead,
     Remember,
     Rollback,
     RollbackRows,
     SaveModel,
 )
-from dsearch.results import MemoryResult
-from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType, public_record
-from dsearch.service.feedback import asker
-from dsearch.service.schemas.search import Version
-from dsearch.service.schemas.tasks import JudgeRequest, RememberRequest, RowsRequest, SaveRequest
-from dsearch.service.state import Service, TheService
+from dsearch.operations.tasks import SaveRequest
+from dsearch.results import DraftAdded, MemoryResult, Models
+from dsearch.service.errors import Overloaded, public_record
+from dsearch.service.routes.served import Asked, by_the_engine, serves
+from dsearch.service.schemas.declared import model_of
+from dsearch.service.state import Service
 from dsearch.service.tasks.store import StoredTask
-from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import TENSORS, json_answer
-from dsearch.service.wire.problems import documented, in_body
-from dsearch.service.wire.requests import (
-    MAX_STREAM_BYTES,
-    RequestModel,
-    StrictRoute,
-    limited,
-    require_type,
-)
+from dsearch.service.wire.problems import in_body
+from dsearch.service.wire.requests import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 
 router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)
-
-
-@answers(router, ListModels, responses=documented(CollectionNotFound, InvalidRequest))
-async def list_models(collection: str, service: TheService) -> Response:
-    """List every version with its record; v0 is the untrained one."""
-    models = await service.answer(ListModels(collection))
-    public = [replace(model, record=public_record(model.record)) for model in models.models]
-    return json_answer(replace(models, models=public))
-
-
-@answers(
-    router,
-    Promote,
-    responses=documented(
-        CollectionNotFound, ModelNotFound, Gone, InvalidRequest, Conflict, CorruptData, Overloaded
-    ),
-)
-async def promote_model(collection: str, version: str, service: TheService) -> Response:
-    """Make a version live. Nothing is rebuilt; to undo it, promote `previous`."""
-    return json_answer(await service.answer(Promote(collection, version)))
-
-
-@answers(
-    router,
-    Rollback,
-    responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
-)
-async def rollback_model(collection: str, service: TheService) -> Response:
-    """Make the previously live version live again."""
-    return json_answer(await service.answer(Rollback(collection)))
-
-
-@answers(
-    router,
-    RollbackRows,
-    responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, CorruptData, BodyTooLarge)
-    | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
-)
-async def rollback_rows(collection: str, body: RowsRequest, service: TheService) -> Response:
-    """Drop the rows of the query memory that later operations wrote; versions stay."""
-    return json_answer(await service.answer(RollbackRows(collection, body.sequence)))
-
-
-@answers(
-    router,
-    Remember,
-    responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge)
-    | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
-)
-async def remember(collection: str, body: RememberRequest, request: Request, service: TheService) -> Response:
-    """Add judged queries to the memory of the live version, at once and without training.
-
-    Later searches that resemble one of them find its documents. To undo it, roll back the rows.
-    """
-    insert = service.catalogue.write(
-        _remember, collection, body.queries, body.judgements, accept=body.accept, key=asker(request)
-    )
-    characters = sum(map(len, body.queries.values()))
-    return json_answer(await service.writing.run(insert, characters=characters))
-
-
-def _remember(
-    collection: Collection,
-    queries: dict[str, str],
-    judgements: dict[str, dict[str, float]],
-    *,
-    accept: bool,
-    key: str,
-) -> MemoryResult:
-    from dsearch.training import remember  # a server that only searches does not load training
-
-    return remember(collection, queries, judgements, accept=accept, key=key)
-
-
-@answers(
-    router,
-    DeleteModel,
-    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, Conflict, Overloaded),
-)
-async def delete_model(collection: str, version: str, service: TheService) -> Response:
-    """Delete a version that is not live. What was trained from it goes on with its parent."""
-    await service.answer(DeleteModel(collection, version))
-    return Response(status_code=204)
-
-
+drafts = APIRouter(prefix="/v1/collections/{collection}/heads", tags=["attention"], route_class=StrictRoute)
 MAX_RECORD_BYTES = 64 * 1024
-
 _BYTES: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
+_HEAD_SENT: dict[str, Any] = {
+    "reads_body": True,
+    "openapi_extra": {"requestBody": {"required": True, "content": _BYTES}},
+}
+_HEAD_READ: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {200: {"content": _BYTES, "description": "The head's tensors."}},
+}
+_ADDED = (ModelNotFound, DimensionMismatch, Conflict)
 
 
-class AddParameters(RequestModel):
-    """Origin of a head."""
+@serves(router, ListModels)
+async def list_models(asked: Asked, call: ListModels) -> Models:
+    models = await asked.service.answer(call)
+    public = [replace(model, record=public_record(model.record)) for model in models.models]
+    return replace(models, models=public)
 
-    parent: Version | None = Field(
-        None, description="the version that it was trained from; the live one if not given"
-    )
+
+serves(router, Promote, ModelNotFound, Gone, Conflict, CorruptData)(by_the_engine)
+serves(router, Rollback, Conflict, CorruptData)(by_the_engine)
+serves(router, RollbackRows, CorruptData, InsufficientStorage)(by_the_engine)
+serves(router, DeleteModel, ModelNotFound, Conflict)(by_the_engine)
 
 
-@answers(
-    router,
-    ReadHead,
-    response_class=Response,
-    responses=documented(CollectionNotFound, ModelNotFound, Gone, InvalidRequest, CorruptData)
-    | {200: {"content": _BYTES, "description": "The head's tensors."}},
-)
-async def get_head(collection: str, version: str, service: TheService) -> Response:
-    """Return the tensors of a version's head; for v0, those that training starts from."""
+@serves(router, Remember, Conflict, CorruptData, InsufficientStorage)
+async def remember(asked: Asked, call: Remember) -> MemoryResult:
+    def insert() -> MemoryResult:
+        from dsearch.training import remember  # a server that only searches does not load training
 
+        with asked.service.catalogue.writing(call.collection) as opened:
+            return remember(opened, call.queries, call.judgements, accept=call.accept, key=asked.key)
+
+    return await asked.service.writing.run(insert, characters=sum(map(len, call.queries.values())))
+
+
+@serves(router, ReadHead, ModelNotFound, Gone, CorruptData, **_HEAD_READ)
+async def get_head(asked: Asked, call: ReadHead) -> Response:
     def read() -> bytes:
-        with service.catalogue.using(collection) as opened:
-            return head_bytes(opened.head(version))
+        with asked.service.catalogue.using(call.collection) as opened:
+            return head_bytes(opened.head(call.version))
 
-    return Response(await service.read(read), media_type=TENSORS)
+    return Response(await asked.service.read(read), media_type=TENSORS)
 
 
-@answers(
-    router,
-    AddModel,
-    status_code=201,
-    openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
-    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
-    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, InsufficientStorage),
-)
-async def add_model(
-    collection: str, request: Request, service: TheService, parameters: Annotated[AddParameters, Query()]
-) -> Response:
-    """Add a head that was trained elsewhere as a new version. It is not live: promote it.
-
-    The body is what `GET …/models/{version}/head` gives, with other numbers; `record` in its metadata, a JSON
-    object, is kept with it.
+@serves(router, AddModel, *_ADDED, InsufficientStorage, status_code=201, **_HEAD_SENT)
+async def add_model(asked: Asked, call: AddModel) -> Response:
+    """The body is what `GET …/models/{version}/head` gives, with other numbers; `record` in its metadata, a
+    JSON object, is kept with it.
     """
-    body = await head_body(collection, request, service)
-    add = service.catalogue.write(calls.add_head, collection, body, parameters.parent)
-    return json_answer(await service.writing.run(add), 201)
+    body = await _head_sent(call.collection, asked.request, asked.service)
+    add = asked.service.catalogue.write(calls.add_head, call.collection, body, call.parent)
+    return json_answer(await asked.service.writing.run(add), 201)
 
 
-@answers(
-    router,
-    SaveModel,
-    openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
-    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
-    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, InsufficientStorage),
-)
-async def save_model(collection: str, request: Request, service: TheService) -> Response:
-    """Judge a model that was trained elsewhere, and promote it if the evidence shows that it is better.
-
-    The body holds a head's tensors, as of `GET …/models/{version}/head`, and under `query_encoder/` those of
-    a query encoder that learned with it. `request` in its metadata is a JSON object: evidence (`queries` and
-    `judgements`, or `before` and `after`), `parent`, `record`, and the options of the gate. It may be as long
-    as the server's setting `model_upload_bytes` says, 512 MiB by default, and goes to disk as it arrives.
+@serves(router, SaveModel, *_ADDED, InsufficientStorage, **_HEAD_SENT)
+async def save_model(asked: Asked, call: SaveModel) -> Response:
+    """The body holds a head's tensors, as of `GET …/models/{version}/head`, and under `query_encoder/` those
+    of a query encoder that learned with it. `request` in its metadata is a JSON object: evidence (`queries`
+    and `judgements`, or `before` and `after`), `parent`, `record`, and the options of the gate. It may be as
+    long as the server's setting `model_upload_bytes` says, 512 MiB by default, and goes to disk meanwhile.
     """
-    require_type(request, (TENSORS,))
-    described = await service.read(partial(service.catalogue.describe, collection))
-    await service.read(partial(service.tasks.require_room, collection))
+    service, name = asked.service, call.collection
+    require_type(asked.request, (TENSORS,))
+    described = await service.read(partial(service.catalogue.describe, name))
+    await service.read(partial(service.tasks.require_room, name))
     uploads = service.tasks.uploads
-    upload = await uploads.receive(request)
+    upload = await uploads.receive(asked.request)
 
     def read() -> dict[str, Any]:
         place = uploads.verified(upload)
         try:
-            save = SaveRequest.model_validate(request_of_file(place))
+            save = model_of(SaveRequest).model_validate(request_of_file(place))
         except ValidationError as error:
             raise RequestValidationError(in_body(error)) from None
-        fields = save.to_dict()
-        parts_from_file(place, described.encoder["dimension"], fields["encoder"])  # refused now if no model
-        with service.catalogue.using(collection) as opened:
+        given = save.model_dump(exclude_unset=True)
+        own = {part: given.pop(part, None) for part in ("parent", "record", "encoder")}
+        job = SavingJob(**given)
+        job.check()
+        parts_from_file(place, described.encoder["dimension"], own["encoder"])  # refused now if no model
+        fields = job.to_dict() | own
+        with service.catalogue.using(name) as opened:
             if fields["parent"] is not None:
                 opened.store.model(fields["parent"])
             if fields["before"] is not None:
@@ -226,7 +139,7 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
 
     def add() -> StoredTask:
         try:
-            return service.tasks.add("save", collection, read())
+            return service.tasks.add("save", name, read())
         except BaseException:
             uploads.delete(upload)
             raise
@@ -235,33 +148,24 @@ async def save_model(collection: str, request: Request, service: TheService) -> 
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 
-@answers(
-    router,
-    JudgeModel,
-    responses=documented(
-        CollectionNotFound, ModelNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData
-    )
-    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded),
-)
-async def judge_model(collection: str, version: str, body: JudgeRequest, service: TheService) -> Response:
-    """Judge a version that was kept without a verdict, and promote it if the scores show that it is better.
-
-    The scores are of held-out examples, by the live version and by this one, served by its name
-    (`"model": "v3"`). A version is judged once, and promoted in place of `live` alone: if another one became
-    live meanwhile, it is kept, and can be judged again.
-    """
+@serves(router, JudgeModel, ModelNotFound, Conflict, CorruptData)
+async def judge_model(asked: Asked, call: JudgeModel) -> Response:
+    """The new version is served by its name: `"model": "v3"`."""
+    service = asked.service
+    job = SavingJob(**asdict(call.evidence), **call.options)
+    job.check()
 
     def read() -> dict[str, Any]:
-        with service.catalogue.using(collection) as opened:
-            calls.require_unjudged(opened, version)
-            live = body.live or opened.live_model
-        return {**body.model_dump(by_alias=True), "version": version, "live": live}
+        with service.catalogue.using(call.collection) as opened:
+            calls.require_unjudged(opened, call.version)
+            live = job.live or opened.live_model
+        return {**job.to_dict(), "version": call.version, "live": live}
 
-    task = await service.finish(lambda: service.tasks.add("save", collection, read()))
+    task = await service.finish(lambda: service.tasks.add("save", call.collection, read()))
     return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 
-async def head_body(collection: str, request: Request, service: Service) -> bytes:
+async def _head_sent(collection: str, request: Request, service: Service) -> bytes:
     """Read a head as tensors from a request, up to the most that one of this collection has."""
     require_type(request, (TENSORS,))
     described = await service.read(partial(service.catalogue.describe, collection))
@@ -272,3 +176,38 @@ async def head_body(collection: str, request: Request, service: Service) -> byte
 def largest_head_bytes(dimension: int) -> int:
     """The most that a valid head has, the factors of `MAX_HEADS` heads of full rank, W_K and W_V; or less."""
     return min(4 * (2 * MAX_HEADS + 2) * dimension**2 + MAX_RECORD_BYTES, MAX_STREAM_BYTES)
+
+
+# ---- drafts
+
+
+@serves(drafts, AddDraft, *_ADDED, Overloaded, status_code=201, **_HEAD_SENT)
+async def add_draft(asked: Asked, call: AddDraft) -> Response:
+    """The body is what `GET …/models/{version}/head` gives, with other numbers. Nothing is stored. A draft
+    answers who handed it in, until ten minutes after its last use; of eight the oldest makes room.
+    """
+    body = await _head_sent(call.collection, asked.request, asked.service)
+
+    def add() -> DraftAdded:
+        with asked.service.catalogue.whole(call.collection) as opened:
+            return calls.add_draft(opened, body, call.parent, asked.key)
+
+    return json_answer(await asked.service.read(add), 201)
+
+
+@serves(drafts, DropDraft)
+async def drop_draft(asked: Asked, call: DropDraft) -> None:
+    def drop() -> None:
+        with asked.service.catalogue.whole(call.collection) as opened:
+            calls.drop_draft(opened, call.draft, asked.key)
+
+    await asked.service.read(drop)
+
+
+@serves(drafts, ReadDraft, Gone, **_HEAD_READ)
+async def get_draft(asked: Asked, call: ReadDraft) -> Response:
+    def read() -> bytes:
+        with asked.service.catalogue.whole(call.collection) as opened:
+            return calls.draft_bytes(opened, call.draft, asked.key)
+
+    return Response(await asked.service.read(read), media_type=TENSORS)

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from dsearch.engine.options import KeyOptions
-from dsearch.errors import CollectionNotFound, Conflict, InvalidRequest, NotFound
+from dsearch.errors import Conflict, InvalidRequest, NotFound
+from dsearch.jobs import EvaluationJob, TrainingJob, TuningJob
 from dsearch.operations import (
     CancelTask,
     Compact,
@@ -25,18 +26,10 @@ from dsearch.operations import (
     Train,
     Tune,
 )
-from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
-from dsearch.service.schemas.tasks import (
-    EvaluateRequest,
-    MigrateRequest,
-    RefreshRequest,
-    TaskParameters,
-    TrainRequest,
-    TuneRequest,
-)
+from dsearch.service.errors import Overloaded
+from dsearch.service.routes.served import Asked, serves
 from dsearch.service.state import Service, TheService
 from dsearch.service.tasks.store import TaskEvent, TaskKind, TaskNotFound
-from dsearch.service.wire.declared_routes import answers
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.service.wire.requests import StrictRoute
@@ -44,113 +37,97 @@ from dsearch.service.wire.requests import StrictRoute
 WATCHERS = 64
 _LOOK_EVERY_S = 0.2
 _HEARTBEAT_S = 15.0
+MAX_FULL_EPOCHS = 20
 
 router = APIRouter(prefix="/v1", tags=["tasks"], route_class=StrictRoute)
-_TAKEN = documented(CollectionNotFound, InvalidRequest, Overloaded)
-_GIVEN = documented(BodyTooLarge, UnsupportedMediaType, InvalidJson)
 
 
-@answers(router, Train, responses=_TAKEN | _GIVEN)
-async def train_model(collection: str, body: TrainRequest, service: TheService) -> Response:
-    """Train a new model version, and promote it if held-out queries show that it is better."""
-    request = body.to_dict()
-    reranker = request.get("reranker")
-    if reranker is not None and reranker not in service.rerankers:
-        permitted = ", ".join(sorted(service.rerankers)) or "none"
+@serves(router, Train)
+async def train_model(asked: Asked, call: Train) -> Response:
+    job = TrainingJob(queries=call.queries, judgements=call.judgements, **call.options)
+    job.check()
+    if job.scope == "full" and (job.epochs or 0) > MAX_FULL_EPOCHS:
+        raise InvalidRequest(f"scope full has at most {MAX_FULL_EPOCHS} epochs on a server")
+    if job.reranker is not None and job.reranker not in asked.service.rerankers:
+        permitted = ", ".join(sorted(asked.service.rerankers)) or "none"
         raise InvalidRequest(
-            f"reranker={reranker[:200]!r} is not among those of this server ({permitted}); leave it "
+            f"reranker={job.reranker[:200]!r} is not among those of this server ({permitted}); leave it "
             "out, or add it to rerankers in the server's settings"
         )
-    return await _take_on(service, "train", collection, request)
+    return await _take_on(asked, "train", call.collection, job.to_dict())
 
 
-@answers(router, Tune, responses=_TAKEN | _GIVEN)
-async def tune_search(collection: str, body: TuneRequest, service: TheService) -> Response:
-    """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
-
-    Kept as a version, which answers if held-out queries say that it is better; later training starts from it.
-    """
-    return await _take_on(service, "tune", collection, body.to_dict())
+@serves(router, Tune)
+async def tune_search(asked: Asked, call: Tune) -> Response:
+    job = TuningJob(queries=call.queries, judgements=call.judgements, **call.options)
+    job.check()
+    return await _take_on(asked, "tune", call.collection, job.to_dict())
 
 
-@answers(router, Evaluate, responses=_TAKEN | _GIVEN)
-async def evaluate_collection(collection: str, body: EvaluateRequest, service: TheService) -> Response:
-    """Score dense, keyword, hybrid and trained search on judgements, side by side."""
-    return await _take_on(service, "evaluate", collection, body.to_dict())
+@serves(router, Evaluate)
+async def evaluate_collection(asked: Asked, call: Evaluate) -> Response:
+    request = call.arguments()
+    del request["collection"]
+    EvaluationJob(**request).check()
+    return await _take_on(asked, "evaluate", call.collection, request)
 
 
-@answers(router, Refresh, responses=_TAKEN | _GIVEN)
-async def refresh_collection(
-    collection: str, service: TheService, body: RefreshRequest | None = None
-) -> Response:
-    """Rebuild the index from the stored embeddings, its keys projected by the live model.
-
-    It needs no body; one says how keys are kept from now on.
-    """
-    options = {} if body is None else body.to_dict()
-    if "kind" in options:
-        KeyOptions(options["kind"])  # one that is none is refused now
-    return await _take_on(service, "refresh", collection, options)
+@serves(router, Refresh, needs_body=False)
+async def refresh_collection(asked: Asked, call: Refresh) -> Response:
+    """It needs no body; one says how keys are kept from now on."""
+    if call.kind is not None:
+        KeyOptions(call.kind)  # one that there is not is refused now
+    options = {name: value for name, value in call.arguments().items() if value is not None}
+    del options["collection"]
+    return await _take_on(asked, "refresh", call.collection, options)
 
 
-@answers(router, Compact, responses=_TAKEN)
-async def compact_collection(collection: str, service: TheService) -> Response:
-    """Compact the files, and make deleted and replaced data unreadable: no file contains it afterwards.
-
-    Searches go on; while the database is written anew, writes wait. The result's `complete` says whether
-    nothing is left; where it is false, `held` names generations that another process reads, `models` versions
-    with an index of their own, `releases` what shards of a cluster answer with until the next publishing, and
-    `note` says what to do about these.
-    """
-    return await _take_on(service, "compact", collection, {})
+@serves(router, Compact)
+async def compact_collection(asked: Asked, call: Compact) -> Response:
+    return await _take_on(asked, "compact", call.collection, {})
 
 
-@answers(router, Migrate, responses=_TAKEN | _GIVEN | documented(Conflict))
-async def migrate_collection(
-    collection: str, service: TheService, body: MigrateRequest | None = None
-) -> Response:
-    """Encode a collection with the server's `next_encoder` beside the present state, then switch.
-
-    Searches go on all the time, writes until the switch, at which some may be told to try again (503).
-    Trained models stay behind. It needs no body, and which encoder it is the server's settings say.
-    """
-    if body is not None and body.encoder is not None and body.encoder != service.migrates_to:
+@serves(router, Migrate, Conflict, needs_body=False)
+async def migrate_collection(asked: Asked, call: Migrate) -> Response:
+    """It needs no body."""
+    migrates_to = asked.service.migrates_to
+    if call.encoder is not None and call.encoder != migrates_to:
         raise Conflict(
-            f"encoder={body.encoder!r}: this server moves collections to {service.migrates_to!r}; set "
+            f"encoder={call.encoder!r}: this server moves collections to {migrates_to!r}; set "
             "next_encoder in its settings and start it again, or end it and run dsearch migrate"
         )
-    return await _take_on(service, "migrate", collection, {})
+    return await _take_on(asked, "migrate", call.collection, {})
 
 
-@answers(router, ListTasks, responses=documented(InvalidRequest))
-async def list_tasks(service: TheService, parameters: Annotated[TaskParameters, Query()]) -> Response:
-    """List tasks, the latest first; a thousand ended ones are stored."""
-    before = None if parameters.cursor is None else int(parameters.cursor)
+async def _take_on(asked: Asked, kind: TaskKind, collection: str, request: dict[str, Any]) -> Response:
+    task = await asked.service.finish(partial(asked.service.tasks.add, kind, collection, request))
+    return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
+
+
+@serves(router, ListTasks)
+async def list_tasks(asked: Asked, call: ListTasks) -> dict[str, Any]:
+    before = None if call.cursor is None else int(call.cursor)
     find = partial(
-        service.tasks.store.list,
-        parameters.limit + 1,
+        asked.service.tasks.store.list,
+        call.limit + 1,
         before=before,
-        collection=parameters.collection,
-        state=parameters.state,
+        collection=call.collection,
+        state=call.state,
     )
-    tasks = await service.read(find)
-    page = tasks[: parameters.limit]
+    tasks = await asked.service.read(find)
+    page = tasks[: call.limit]
     more = len(tasks) > len(page)
-    return json_answer(
-        {"tasks": [task.to_dict() for task in page], "next": str(page[-1].number) if more else None}
-    )
+    return {"tasks": [task.to_dict() for task in page], "next": str(page[-1].number) if more else None}
 
 
-@answers(router, ReadTask, responses=documented(TaskNotFound))
-async def get_task(id: str, service: TheService) -> Response:
-    """Return a task: its state, progress, remaining time, and its result or problem."""
-    return json_answer((await service.read(partial(service.tasks.store.get, id))).to_dict())
+@serves(router, ReadTask, TaskNotFound)
+async def get_task(asked: Asked, call: ReadTask) -> dict[str, Any]:
+    return (await asked.service.read(partial(asked.service.tasks.store.get, call.id))).to_dict()
 
 
-@answers(router, CancelTask, responses=documented(TaskNotFound))
-async def cancel_task(id: str, service: TheService) -> Response:
-    """Cancel a task. A running one ends within seconds; its partial work is dropped."""
-    return json_answer((await service.finish(partial(service.tasks.cancel, id))).to_dict())
+@serves(router, CancelTask, TaskNotFound)
+async def cancel_task(asked: Asked, call: CancelTask) -> dict[str, Any]:
+    return (await asked.service.finish(partial(asked.service.tasks.cancel, call.id))).to_dict()
 
 
 @router.get(
@@ -173,11 +150,6 @@ async def watch_task(
     if service.watchers >= WATCHERS:
         raise Overloaded(f"{WATCHERS} clients watch tasks already; ask GET /v1/tasks/{id} now and then")
     return StreamingResponse(_events(service, id, after), media_type="text/event-stream")
-
-
-async def _take_on(service: Service, kind: TaskKind, collection: str, request: dict[str, Any]) -> Response:
-    task = await service.finish(partial(service.tasks.add, kind, collection, request))
-    return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 
 async def _events(service: Service, id: str, after: int) -> AsyncIterator[bytes]:

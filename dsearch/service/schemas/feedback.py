@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from dsearch.service.schemas.search import DocumentId, EpisodeName, QueryText
-from dsearch.service.wire.error_bound import BoundedErrors
-from dsearch.service.wire.requests import RequestModel, allowed, encodable
+from dsearch.declared import Values
+from dsearch.fields import QueryText, encodable
+from dsearch.service.wire.requests import BoundedErrors, RequestModel
 
 MAX_EVENTS = 1000
 ActionName = Literal[
@@ -36,11 +36,11 @@ def _moment(text: str) -> str:
 
 
 Name = Annotated[
-    str, Field(max_length=128), AfterValidator(encodable), allowed("a string of at most 128 characters")
+    str, Field(max_length=128), AfterValidator(encodable), Values("a string of at most 128 characters")
 ]
-Ordinal = Annotated[int, Field(ge=1, le=11_000), allowed("a position counted from 1")]
+Ordinal = Annotated[int, Field(ge=1, le=11_000), Values("a position counted from 1")]
 Moment = Annotated[
-    str, Field(max_length=64), AfterValidator(_moment), allowed("a time such as 2026-01-31T12:00:00Z")
+    str, Field(max_length=64), AfterValidator(_moment), Values("a time such as 2026-01-31T12:00:00Z")
 ]
 
 
@@ -82,12 +82,12 @@ class EventGiven(RequestModel):
         },
     )
 
-    action_name: Annotated[ActionName, allowed(", ".join(ACTION_NAMES))]
+    action_name: Annotated[ActionName, Values(", ".join(ACTION_NAMES))]
     object_id: Annotated[
         str,
         Field(min_length=1, max_length=512),
         AfterValidator(encodable),
-        allowed("the id of a document, at most 512 characters"),
+        Values("the id of a document, at most 512 characters"),
     ]
     query_id: Annotated[Name, Field(min_length=1)] | None = Field(None, description="query_id of the answer")
     user_query: QueryText | None = Field(
@@ -124,19 +124,3 @@ class EventGiven(RequestModel):
 
 
 Events = Annotated[list[EventGiven], Field(min_length=1, max_length=MAX_EVENTS), BoundedErrors()]
-
-
-class OutcomeRequest(RequestModel):
-    """End of an episode."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={"examples": [{"episode": "task-17", "useful_ids": ["d000"], "success": True}]},
-    )
-
-    episode: EpisodeName = Field(description="as it was named in the searches and readings of the task")
-    useful_ids: Annotated[list[DocumentId], Field(max_length=100)] = Field(
-        [], description="documents that helped; without any, all that were read count alike"
-    )
-    success: Annotated[bool, allowed("true or false")] = Field(description="whether the task succeeded")
-    client_id: Name = Field("", description="user or run that the agent works for")

@@ -9,7 +9,7 @@ The headers forbid browsers some uses of an answer, and carry the request's id.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from http import HTTPStatus
 from typing import Any
@@ -26,9 +26,7 @@ from dsearch.errors import Command, DsearchError, KeyMissing, NotFound
 from dsearch.index.durable import FULL, disk_error
 from dsearch.service import errors as service_errors
 from dsearch.service.errors import RetryLater, problem_members, without_home
-from dsearch.service.wire.error_bound import SHOWN_ERRORS
-from dsearch.service.wire.error_shapes import Shape, shape_of
-from dsearch.service.wire.requests import repr_of
+from dsearch.service.wire.requests import SHOWN_ERRORS, repr_of
 
 MEDIA_TYPE = "application/problem+json"
 _SHAPES = {"model_attributes_type": "a JSON object", "model_type": "a JSON object", "list_type": "an array"}
@@ -153,7 +151,7 @@ class ProblemAnswer(Response):
         await super(ProblemAnswer, answer).__call__(scope, receive, send)
 
     def shaped(self, shape: Shape | None) -> ProblemAnswer:
-        """The same problem in a shape of error_shapes.py; None: as a problem document."""
+        """The same problem in another shape; None: as a problem document."""
         if shape is None:
             return self
         content, media_type = shape(self._problem)
@@ -289,3 +287,47 @@ def describe(code: str) -> dict[str, Any]:
         raise NotFound(f"no problem {code[:80]!r}; there are: {', '.join(statuses)}")
     status, title = statuses[code]
     return {"code": code, "status": status, "title": title}
+
+
+# ---- errors as clients of other APIs parse them, by the path of the request
+#
+# A problem document gets further members for such a client and stays a problem document. JSON-RPC has no room
+# for that: there the problem is the `data` of its error.
+
+_SERVER_ERROR = -32000  # of those that JSON-RPC 2.0 leaves to servers
+
+Shape = Callable[[dict[str, Any]], tuple[dict[str, Any], str | None]]
+"""Problem document → content of the answer, and its media type if that differs."""
+
+
+def shape_of(path: str) -> Shape | None:
+    """The shape of errors of requests for `path`; None: the problem document as it is."""
+    if path in _CLIENT_SHAPES:
+        return _CLIENT_SHAPES[path]
+    return _openai if path.startswith(_OPENAI_PATHS) else None
+
+
+def _json_rpc(problem: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """As clients of the Model Context Protocol read it, whatever the status."""
+    error = {"code": _SERVER_ERROR, "message": problem["detail"], "data": problem}
+    return {"jsonrpc": "2.0", "id": None, "error": error}, "application/json"
+
+
+def _openai(problem: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """With the members `error`, which clients of OpenAI's API read, and `message`, of Cohere's."""
+    detail, errors = problem["detail"], problem.get("errors")
+    error = {
+        "message": detail,
+        "type": _OPENAI_TYPES.get(problem["status"], "invalid_request_error")
+        if problem["status"] < _SERVER_STATUS
+        else "server_error",
+        "param": errors[0]["field"] if errors else None,
+        "code": problem["code"],
+    }
+    return {**problem, "error": error, "message": detail}, None
+
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+_SERVER_STATUS = 500
+_OPENAI_PATHS = ("/v1/embeddings", "/v1/models")
+_CLIENT_SHAPES: dict[str, Shape] = {"/mcp": _json_rpc, "/v1/rerank": _openai, "/v2/rerank": _openai}

@@ -50,7 +50,7 @@ def operations(app: FastAPI) -> list[tuple[str, str]]:
 
 
 def test_no_key_is_needed_before_one_was_made(client: TestClient, papers: Collection) -> None:
-    assert client.get(SEARCH, params={"q": "cat"}).status_code == 200
+    assert client.get(SEARCH, params={"query": "cat"}).status_code == 200
 
 
 def test_with_keys_every_route_needs_one(

@@ -30,7 +30,7 @@ SIZES: list[tuple[str, str, Any, str, int]] = [
     ("POST", f"{HERE}/search", {"query": RIVER}, "search", len(RIVER)),
     ("POST", f"{HERE}/search", {"query": RIVER, "vector": VECTOR}, "search", len(RIVER)),
     ("POST", f"{HERE}/search", {"vector": VECTOR}, "search", 0),
-    ("GET", f"{HERE}/search?q={RIVER}", None, "search", len(RIVER)),
+    ("GET", f"{HERE}/search?query={RIVER}", None, "search", len(RIVER)),
     ("POST", f"{HERE}/search/batch", {"queries": [RIVER, STONE]}, "search", BOTH),
     ("POST", f"{HERE}/search/batch", {"queries": [RIVER, STONE], "vectors": [VECTOR] * 2}, "search", BOTH),
     ("POST", f"{HERE}/similar", {"like": ["a"], "query": RIVER}, "search", len(RIVER)),

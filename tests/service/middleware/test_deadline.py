@@ -184,7 +184,7 @@ def test_those_who_went_away_make_room() -> None:
 
 @pytest.mark.parametrize("given", ["0", "-1", "1.5", "x", "", "30001", "9" * 40, "١"])
 def test_what_is_no_time_is_refused(client: TestClient, papers: Collection, given: str) -> None:
-    answered = client.get(f"{URL}/search?q=cat", headers={"X-Timeout-Ms": given.encode()})  # type: ignore[dict-item]
+    answered = client.get(f"{URL}/search?query=cat", headers={"X-Timeout-Ms": given.encode()})  # type: ignore[dict-item]
     assert (answered.status_code, answered.json()["code"]) == (422, "invalid_request")
     assert "use whole milliseconds from 1 to 30000" in answered.json()["detail"]
 

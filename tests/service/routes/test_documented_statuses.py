@@ -50,7 +50,6 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "GET /v1/collections/{collection}/stats",
         "GET /v1/collections/{collection}/models",
         "GET /v1/tasks/{id}",
-        "DELETE /v1/tasks/{id}",
         "GET /v1/models/{id}",
     ],
     ("200 201", "409 413 415 503"): [
@@ -123,6 +122,7 @@ DOCUMENTED: dict[tuple[str, str], list[str]] = {
         "POST /v1/collections/{collection}/migrate",
     ],
     ("200", "404 503"): [
+        "DELETE /v1/tasks/{id}",
         "GET /v1/tasks/{id}/events",
     ],
     ("200", "404 413 415 503"): [

@@ -72,7 +72,7 @@ def test_searches_that_nobody_reacts_to_are_not_written(
 
 def test_a_page_is_known_after_a_restart(engine: SearchEngine, papers: Collection) -> None:
     with TestClient(patient_app(engine), base_url=ORIGIN) as client:
-        answer = client.get(f"{URL}/search", params={"q": "river stone"}).json()
+        answer = client.get(f"{URL}/search", params={"query": "river stone"}).json()
         client.post(f"{URL}/feedback", json=[click(answer)])
     with TestClient(patient_app(engine), base_url=ORIGIN) as client:
         sent = client.post(f"{URL}/feedback", json=[click(answer, 0)])

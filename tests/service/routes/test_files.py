@@ -67,7 +67,7 @@ def test_files_become_documents_each_named_with_its_own(
     ]
     assert [one["reason"] is None for one in result["files"]] == [True, True, False, False]
     assert (result["inserted"], result["left_out"]) == (3, 2)
-    (hit, *_) = client.get("/v1/collections/papers/search?q=zebras").json()["hits"]
+    (hit, *_) = client.get("/v1/collections/papers/search?query=zebras").json()["hits"]
     assert (hit["id"], hit["title"]) == ("notes/grüße.md", "Greetings")
     assert hit["metadata"]["folder"] == "notes"
     again = taken(client, ("t.csv", b"id,text\na2,pebble\n"))["result"]

@@ -10,6 +10,8 @@ from starlette.testclient import TestClient
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import Collection
+from dsearch.search_options import SearchOptions
+from dsearch.store import filter_of
 from dsearch.types import Document
 
 URL = "/v1/collections/papers"
@@ -29,7 +31,8 @@ def test_the_url_takes_filters_and_cursors_too(client: TestClient, papers: Colle
     assert by_url["hits"] == posted["hits"]
     more = client.get(f"{URL}/search", params={**asked, "cursor": by_url["next_cursor"]}).json()
     assert [hit["rank"] for hit in more["hits"]] == [5, 6, 7, 8]
-    plain = client.get(f"{URL}/search", params={"q": "cat -dog", "operators": "false", "limit": "500"}).json()
+    asked = {"query": "cat -dog", "operators": "false", "limit": "500"}
+    plain = client.get(f"{URL}/search", params=asked).json()
     assert len(plain["hits"]) == 148
 
 
@@ -84,19 +87,18 @@ def test_a_collection_is_made_with_passages_and_keys_of_a_kind(client: TestClien
 
 def test_searches_with_different_filters_are_not_one_batch(client: TestClient, papers: Collection) -> None:
     """1 and true are equal in Python, and so would the works of these two searches be."""
-    from dsearch.service.schemas.search import SearchRequest
     from dsearch.service.searching import Searches
 
     one, same, true = (
-        Searches(None, "papers", SearchRequest(query="cat", filter={"done": {"eq": value}}).options())  # type: ignore[arg-type]
+        Searches(None, "papers", SearchOptions(filter=filter_of({"done": {"eq": value}})))  # type: ignore[arg-type]
         for value in (1, 1, True)
     )
     assert one == same
     assert one != true
-    first = Searches(None, "papers", SearchRequest(query="cat").options())  # type: ignore[arg-type]
+    first = Searches(None, "papers", SearchOptions())  # type: ignore[arg-type]
     assert first != one
     assert first.largest_batch > 1
-    paged = Searches(None, "papers", SearchRequest(query="cat", cursor="abc").options())  # type: ignore[arg-type]
+    paged = Searches(None, "papers", SearchOptions(cursor="abc"))  # type: ignore[arg-type]
     assert paged.largest_batch == 1
 
 
@@ -143,7 +145,7 @@ def test_bad_requests_are_told_what_is_allowed(
 
 def test_filters_in_urls_are_strict_json(client: TestClient, papers: Collection) -> None:
     for given in ("{i", '{"i": NaN}', '{"i": {"eq": 1}, "i": {"eq": 2}}'):
-        for route in ("search?q=cat&", "documents?", "facets?field=i&"):
+        for route in ("search?query=cat&", "documents?", "facets?fields=i&"):
             answered = client.get(
                 f"{URL}/{route}", params=None if "?" not in route else {"filter": given, **_of(route)}
             )

@@ -14,12 +14,21 @@ from support.service.tasks import ended
 from support.sizes import by_size
 
 from dsearch.engine import Collection
+from dsearch.operations import (
+    Attend,
+    CountFacets,
+    DeleteDocuments,
+    Differentiate,
+    FindSimilar,
+    Predict,
+    Search,
+    SearchBatch,
+)
 from dsearch.service.compat.embeddings import EmbeddingsRequest
 from dsearch.service.compat.rerank import RerankRequest
 from dsearch.service.compat.retrieve import RetrieveRequest
-from dsearch.service.schemas.attend import AttendRequest, VjpRequest
-from dsearch.service.schemas.documents import DeleteRequest, FacetsRequest, SimilarRequest
-from dsearch.service.schemas.search import BatchRequest, DocumentGiven, PredictRequest, SearchRequest
+from dsearch.service.schemas.declared import body_of
+from dsearch.service.schemas.documents import DocumentGiven
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.integers() | st.floats(-1e300, 1e300) | TEXT
@@ -31,14 +40,14 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 ROUTES: dict[str, type[Any]] = {
-    "search": SearchRequest,
-    "search/batch": BatchRequest,
-    "attend": AttendRequest,
-    "vjp": VjpRequest,
-    "predict": PredictRequest,
-    "similar": SimilarRequest,
-    "facets": FacetsRequest,
-    "documents/delete": DeleteRequest,
+    "search": body_of(Search),
+    "search/batch": body_of(SearchBatch),
+    "attend": body_of(Attend),
+    "vjp": body_of(Differentiate),
+    "predict": body_of(Predict),
+    "similar": body_of(FindSimilar),
+    "facets": body_of(CountFacets),
+    "documents/delete": body_of(DeleteDocuments),
     "documents": DocumentGiven,
     "/v1/embeddings": EmbeddingsRequest,
     "/v1/rerank": RerankRequest,
@@ -129,12 +138,12 @@ PARTS = (
         ("GET", "/v1/collections/papers/documents?cursor={}"),
         ("GET", "/v1/collections/papers/documents?limit={}"),
         ("GET", "/v1/collections/papers/documents?filter={}"),
-        ("GET", "/v1/collections/papers/facets?field={}"),
-        ("GET", "/v1/collections/papers/facets?field=i&filter={}"),
-        ("GET", "/v1/collections/papers/search?q=cat&filter={}"),
-        ("GET", "/v1/collections/papers/search?q=cat&cursor={}"),
-        ("GET", "/v1/collections/papers/search?q={}"),
-        ("GET", "/v1/collections/papers/search?q=cat&model={}"),
+        ("GET", "/v1/collections/papers/facets?fields={}"),
+        ("GET", "/v1/collections/papers/facets?fields=i&filter={}"),
+        ("GET", "/v1/collections/papers/search?query=cat&filter={}"),
+        ("GET", "/v1/collections/papers/search?query=cat&cursor={}"),
+        ("GET", "/v1/collections/papers/search?query={}"),
+        ("GET", "/v1/collections/papers/search?query=cat&model={}"),
         ("POST", "/v1/collections/papers/models/{}/promote"),
         ("GET", "/v1/models/{}"),
         ("GET", "/problems/{}"),

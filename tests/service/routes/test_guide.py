@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from dsearch.guide import guides
 from dsearch.guide.search import Section
-from dsearch.service.routes import guide
+from dsearch.service.routes import pages as guide
 
 
 @pytest.fixture(scope="module")

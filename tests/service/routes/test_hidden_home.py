@@ -13,7 +13,7 @@ from support.service.tasks import ended
 from dsearch.engine import Collection, statistics
 from dsearch.errors import CorruptData
 from dsearch.service.errors import hide_folder, without_home
-from dsearch.service.routes import statistics as routes_statistics
+from dsearch.service.routes import collections as routes_collections
 from dsearch.service.tasks.manager import TaskWork
 
 URL = "/v1/collections/papers"
@@ -91,6 +91,6 @@ def test_statistics_name_no_place_of_the_machine(
         problem = f"{papers.store.path}/documents.db is damaged"
         return {**told, "rebuild": {**told["rebuild"], "problem": problem}}
 
-    monkeypatch.setattr(routes_statistics, "statistics", damaged)
+    monkeypatch.setattr(routes_collections, "statistics", damaged)
     answer = client.get(f"{URL}/stats").json()
     assert answer["rebuild"]["problem"] == "papers/documents.db is damaged"

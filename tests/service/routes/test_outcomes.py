@@ -53,7 +53,7 @@ def test_what_was_read_is_graded_by_the_outcome(client: TestClient, papers: Coll
 def test_searches_by_url_and_in_batches_belong_to_episodes_too(
     client: TestClient, papers: Collection
 ) -> None:
-    first = client.get(f"{URL}/search", params={"q": "cat", "episode": "t2"}).json()["hits"][0]["id"]
+    first = client.get(f"{URL}/search", params={"query": "cat", "episode": "t2"}).json()["hits"][0]["id"]
     batch = {"queries": ["dog", "lamp"], "episode": "t2", "limit": 3}
     pages = client.post(f"{URL}/search/batch", json=batch).json()["results"]
     useful = {first, *(page["hits"][0]["id"] for page in pages)}

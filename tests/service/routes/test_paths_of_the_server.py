@@ -52,7 +52,8 @@ def test_no_route_that_reads_shows_the_folder_or_the_home(
     ]
     names = {"collection": "notes", "id": "river.md", "file": "river.md", "version": "v0"}
     answers = [
-        client.get(path.format_map(_Named(names)), params={"q": "river", "field": "path"}) for path in reads
+        client.get(path.format_map(_Named(names)), params={"query": "river", "fields": "path"})
+        for path in reads
     ]
     answers += [
         client.post("/retrieve", json={"queries": ["river"]}),

@@ -25,7 +25,7 @@ def test_a_judged_query_is_remembered_and_taken_back(client: TestClient, papers:
         1,
         {"unknown documents": 1},
     )
-    found = client.get(f"{URL}/search", params={"q": "zebra quantum", "explain": True}).json()
+    found = client.get(f"{URL}/search", params={"query": "zebra quantum", "explain": True}).json()
     assert found["model"] == "v1"
     assert found["hits"][0]["id"] == "d120"
     explained = found["hits"][0]["explain"]
@@ -34,14 +34,14 @@ def test_a_judged_query_is_remembered_and_taken_back(client: TestClient, papers:
     dropped = client.post(f"{URL}/models/rollback-rows", json={"sequence": done.sequence - 1})
     assert dropped.status_code == 200, dropped.text
     assert checked(RowsDropped, dropped.json()).dropped == 1
-    found = client.get(f"{URL}/search", params={"q": "zebra quantum", "explain": True}).json()
+    found = client.get(f"{URL}/search", params={"query": "zebra quantum", "explain": True}).json()
     assert found["model"] == "v1"
     assert found["hits"][0]["explain"]["memory"] == 0
     later = client.post(f"{URL}/models/rollback-rows", json={"sequence": 10**6})
     assert later.status_code == 422
     assert client.post(f"{URL}/models/rollback-rows", json={}).status_code == 422
     assert client.post(f"{URL}/models/rollback").json()["model"] == "v0"
-    assert client.get(f"{URL}/search?q=zebra quantum").json()["model"] == "v0"
+    assert client.get(f"{URL}/search?query=zebra quantum").json()["model"] == "v0"
 
 
 def test_a_body_without_judgements_is_named(client: TestClient, papers: Collection) -> None:

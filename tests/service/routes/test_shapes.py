@@ -13,7 +13,7 @@ from dsearch import results, types
 from dsearch.results import Evidence, FieldPrediction
 from dsearch.service.schemas import answers
 from dsearch.service.schemas.answers import prediction_answer
-from dsearch.service.schemas.descriptions import EXAMPLES, described
+from dsearch.service.schemas.declared import described
 from dsearch.types import Explanation, Hit, Passage
 
 SHAPES: dict[str, Any] = {
@@ -29,10 +29,6 @@ def test_a_docstring_describes_fields_that_there_are(name: str) -> None:
     text, about = described(SHAPES[name])
     assert text
     assert {*about} <= {field.name for field in dataclasses.fields(SHAPES[name])}
-
-
-def test_examples_are_of_shapes() -> None:
-    assert EXAMPLES.keys() <= SHAPES.keys()
 
 
 def test_a_hit_is_written_without_what_was_not_requested() -> None:

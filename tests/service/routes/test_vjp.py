@@ -164,7 +164,7 @@ def test_a_head_alone_is_no_child_of_a_model_with_an_encoder(client: TestClient,
 def test_an_answer_that_would_be_too_large_is_refused(
     client: TestClient, live: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsearch.service.routes.attend.MAX_JSON_VECTOR_BYTES", 1000)
+    monkeypatch.setattr("dsearch.service.routes.search.MAX_JSON_VECTOR_BYTES", 1000)
     body = {"queries": ["cat"], "include": ["keys"]}
     refused = client.post(f"{URL}/attend", json=body)
     assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")

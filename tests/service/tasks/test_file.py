@@ -181,7 +181,7 @@ def test_the_service_goes_on_without_tasks(
     filled(engine.home.path)
     deleted(engine.home.path)
     with TestClient(patient_app(engine), base_url=ORIGIN) as client:
-        assert client.get("/v1/collections/papers/search?q=cat").status_code == 200
+        assert client.get("/v1/collections/papers/search?query=cat").status_code == 200
         for method, path in (("GET", "/v1/tasks"), ("POST", "/v1/collections/papers/refresh")):
             answered = client.request(method, path)
             assert (answered.status_code, answered.json()["code"]) == (500, "corrupt_data")

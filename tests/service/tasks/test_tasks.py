@@ -32,14 +32,14 @@ def test_train_evaluate_and_refresh(client: TestClient, papers: Collection) -> N
     train = ask(client, "train", {**JUDGED, "epochs": 3, "accept": True, "query_side": "mlp"})
     evaluate = ask(client, "evaluate", JUDGED)
     refresh = ask(client, "refresh")
-    assert client.get("/v1/collections/papers/search?q=cat").status_code == 200  # served meanwhile
+    assert client.get("/v1/collections/papers/search?query=cat").status_code == 200  # served meanwhile
     told = events(client, train)
     trained = ended(client, train)
     assert trained["state"] == "done", trained
     result = trained["result"]
     assert (result["model"], result["live"], result["parent"]) == ("v1", True, "v0")
     assert result["gate"]["verdict"] != "passed"  # it answers because it was accepted by hand
-    assert client.get(f"{URL}/search?q=cat").json()["model"] == "v1"
+    assert client.get(f"{URL}/search?query=cat").json()["model"] == "v1"
     record = client.get(f"{URL}/models").json()["models"][1]["record"]
     assert (record["task"], record["accepted"], record["examples"]) == (train, True, 12)
     assert record["head"]["query_side"] == "mlp"
@@ -185,7 +185,7 @@ def test_running_out_of_memory_leaves_serving_untouched(
         id = ask(client, "evaluate", JUDGED)
         answers = 0
         while not client.get(f"/v1/tasks/{id}").json()["ended"]:
-            assert client.get(f"{URL}/search?q=cat").status_code == 200
+            assert client.get(f"{URL}/search?query=cat").status_code == 200
             answers += 1
         assert answers > 0
         task = ended(client, id)
@@ -373,7 +373,7 @@ def test_a_readonly_home_has_no_tasks(engine: SearchEngine, papers: Collection) 
         with TestClient(app, base_url=ORIGIN) as client:
             answered = client.post(f"{URL}/refresh")
             assert (answered.status_code, answered.json()["code"]) == (409, "conflict")
-            assert client.get(f"{URL}/search?q=cat").status_code == 200
+            assert client.get(f"{URL}/search?query=cat").status_code == 200
 
 
 def test_a_task_is_on_the_medium_before_it_is_acknowledged(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def client(engine: SearchEngine, tiny: Path) -> Iterator[TestClient]:
 
 
 def test_both_encoders_learn_and_answer(client: TestClient, numbers: Collection) -> None:
-    before = client.get(f"{URL}/search?q=question 7&mode=dense").json()
+    before = client.get(f"{URL}/search?query=question 7&mode=dense").json()
     id = client.post(f"{URL}/train", json=BODY).json()["id"]
     # Meanwhile something is written and something deleted, of which the training knows nothing.
     numbers.upsert([Document("late", "answer blue 61")])

@@ -32,7 +32,7 @@ def test_what_goes_live_over_http_remembers(engine: SearchEngine, topics: Collec
         models = client.get(f"{url}/models").json()
         live = next(model for model in models["models"] if model["version"] == models["live"])
         assert live["record"]["memory"]["queries"] == len(texts)
-        answer = client.get(f"{url}/search", params={"q": QUERY, "explain": True}).json()
+        answer = client.get(f"{url}/search", params={"query": QUERY, "explain": True}).json()
         hits = answer["hits"]
         assert hits[0]["id"] in ("d3-0", "d3-1")
         assert hits[0]["explain"]["past_queries"]

@@ -244,7 +244,7 @@ def test_a_server_that_is_started_again_answers_for_both_encoders(
         TestClient(patient_app(reader), base_url=ORIGIN) as client,
     ):
         for name in ("old", "papers"):
-            answered = client.get(f"/v1/collections/{name}/search?q=cat&mode=dense")
+            answered = client.get(f"/v1/collections/{name}/search?query=cat&mode=dense")
             assert answered.status_code == 200, answered.text
     with (
         SearchEngine(home, readonly=True, encoder=WordEncoder) as reader,  # that setting is gone

@@ -13,8 +13,7 @@ from support.service.tasks import JUDGED, ask, ended, events
 
 from dsearch.engine import Collection
 from dsearch.errors import Conflict
-from dsearch.service.routes.tasks import WATCHERS
-from dsearch.service.schemas.tasks import MAX_FULL_EPOCHS
+from dsearch.service.routes.tasks import MAX_FULL_EPOCHS, WATCHERS
 from dsearch.service.state import Service
 from dsearch.service.tasks import manager
 from dsearch.service.tasks.store import StoredTask, TaskStore

@@ -149,7 +149,7 @@ def test_a_line_for_each_request_with_its_id_and_without_its_words(
 ) -> None:
     given = {"X-Request-Id": "from-the-proxy_1.2"}
     with caplog.at_level(logging.INFO, logger="dsearch.access"):
-        answered = client.get(f"{URL}/search?q=my+illness", headers=given)
+        answered = client.get(f"{URL}/search?query=my+illness", headers=given)
         client.get(f"{URL}/documents/secret-id")
     assert answered.headers["x-request-id"] == "from-the-proxy_1.2"
     fields = caplog.records[0].fields  # type: ignore[attr-defined]
@@ -231,7 +231,7 @@ def test_the_real_sdk_exports_what_was_asked_without_queries(
         client.post(f"{URL}/search", json={"query": ""})
         damaged = Mock(side_effect=CorruptData("keys.faiss: SHA-256 differs"))
         monkeypatch.setattr(papers, "answer", damaged)
-        client.get(f"{URL}/search?q=confidential")
+        client.get(f"{URL}/search?query=confidential")
     spans = exporter.get_finished_spans()
     route = "/v1/collections/{collection}/search"
     assert [span.name for span in spans] == [f"POST {route}", f"POST {route}", f"GET {route}"]

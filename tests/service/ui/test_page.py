@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from starlette.testclient import TestClient
 
-from dsearch.service.routes.page import UI
+from dsearch.service.routes.pages import UI
 
 
 def _sources() -> Iterator[tuple[str, str]]:

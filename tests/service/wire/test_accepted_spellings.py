@@ -32,7 +32,7 @@ def test_an_empty_filter_is_met_by_all_but_deletes_nothing(client: TestClient, p
     assert ids_of(client, filter={}) == ids_of(client)
     count = client.post(f"{URL}/facets", json={"fields": ["i"], "filter": {}}).json()["documents"]
     assert count == papers.store.count(None).documents
-    assert client.get(f"{URL}/search", params={"q": "cat", "filter": "{}"}).status_code == 200
+    assert client.get(f"{URL}/search", params={"query": "cat", "filter": "{}"}).status_code == 200
     refused = client.post(f"{URL}/documents/delete", json={"filter": {}})
     assert (refused.status_code, papers.store.count(None).documents) == (422, count)
 

@@ -14,11 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from starlette.testclient import TestClient
 
 from dsearch.engine import Collection
-from dsearch.service.routes.documents import _ARRAY  # pyright: ignore[reportPrivateUsage]
+from dsearch.service.schemas.documents import ARRAY
 from dsearch.service.schemas.feedback import Events
 from dsearch.service.wire import problems
-from dsearch.service.wire.error_bound import SHOWN_ERRORS, BoundedErrors
-from dsearch.service.wire.requests import RequestModel
+from dsearch.service.wire.requests import SHOWN_ERRORS, BoundedErrors, RequestModel
 
 WRONG = 20_000
 MOST_ERRORS = 5000  # of a piece of objects, each with the errors of a piece of numbers
@@ -69,7 +68,7 @@ def test_a_long_list_in_any_field_of_any_request_has_a_bounded_number_of_errors(
         refused += errors > 0
         assert errors < MOST_ERRORS, (model.__name__, name)
     assert refused
-    for body in (_ARRAY, TypeAdapter[Any](Events)):
+    for body in (ARRAY, TypeAdapter[Any](Events)):
         assert _errors(body.validate_python, value) < MOST_ERRORS
 
 

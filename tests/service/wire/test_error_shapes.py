@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsearch.service.wire.error_shapes import shape_of
+from dsearch.service.wire.problems import shape_of
 
 PROBLEM: dict[str, Any] = {"type": "/problems/x", "status": 422, "code": "invalid_request", "detail": "so"}
 

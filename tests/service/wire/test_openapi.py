@@ -13,7 +13,7 @@ import pytest
 
 from dsearch.engine import SearchEngine
 from dsearch.service import create_app
-from dsearch.service.schemas import field_texts
+from dsearch.service.schemas.descriptions import DESCRIPTIONS, FIELD_EXAMPLES
 from dsearch.service.wire.requests import RequestModel
 from dsearch.types import Hit
 
@@ -84,5 +84,5 @@ def test_every_example_of_a_body_is_a_request_that_is_accepted(document: dict[st
 def test_no_text_is_of_a_field_that_is_gone(document: dict[str, Any]) -> None:
     names = {name.rpartition(" ")[2] for name, _, _ in fields_of(document)}
     plain = {name.rpartition(".")[2] for name in names}
-    for texts in (field_texts.DESCRIPTIONS, field_texts.EXAMPLES):
+    for texts in (DESCRIPTIONS, FIELD_EXAMPLES):
         assert [name for name in texts if name not in (names if "." in name else plain)] == []

@@ -10,20 +10,21 @@ from fastapi import FastAPI, HTTPException
 from pydantic import Field, ValidationError
 from starlette.testclient import TestClient
 
+from dsearch.declared import Values
 from dsearch.errors import Command, InvalidRequest, KeyMissing, NotFound
 from dsearch.service.errors import Overloaded
 from dsearch.service.wire.json import UNLESS_GIVEN, add_headers
 from dsearch.service.wire.problems import MEDIA_TYPE, SHOWN_ERRORS, describe, field_errors, install
-from dsearch.service.wire.requests import SHOWN, RequestModel, allowed, listed, repr_of
+from dsearch.service.wire.requests import SHOWN, RequestModel, repr_of
 
 
 class Numbers(RequestModel):
     """A request."""
 
     numbers: list[int]
-    limit: Annotated[int, Field(ge=1, le=9), allowed("an integer from 1 to 9")] = 1
+    limit: Annotated[int, Field(ge=1, le=9), Values("an integer from 1 to 9")] = 1
     mode: Annotated[
-        str, Field(pattern="^(dense|keyword)$"), allowed("dense or keyword", ("dense", "keyword"))
+        str, Field(pattern="^(dense|keyword)$"), Values("dense or keyword", ("dense", "keyword"))
     ] = "dense"
     kept_as: str = Field("", alias="as")
 
@@ -160,7 +161,6 @@ def test_a_given_value_is_repeated_up_to_a_length() -> None:
     assert repr_of([0] * SHOWN) != f"a list of {SHOWN}"
     assert repr_of([0] * (SHOWN + 1)) == f"a list of {SHOWN + 1}"
     assert repr_of(dict.fromkeys(range(SHOWN + 1))) == f"an object of {SHOWN + 1}"
-    assert [listed(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a or b", "a, b or c"]
 
 
 def test_headers_are_added_unless_an_answer_has_its_own() -> None:

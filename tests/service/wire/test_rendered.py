@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI
 from support.service.service_fakes import ORIGIN
 
-from dsearch.service.routes import guide
-from dsearch.service.wire.rendered import RenderedOnce
+from dsearch.service.routes import pages as guide
+from dsearch.service.routes.pages import RenderedOnce
 
 
 class Renderer:

@@ -114,37 +114,20 @@ EXTENSIONS: dict[str, list[Edit]] = {
     ],
     "route": [
         Edit(
-            "service/routes/toy.py",
-            "",
-            '''\
-"""The toy route."""
+            "service/routes/documents.py",
+            "serves(router, CountFacets)(by_the_engine)",
+            """
 
-from __future__ import annotations
-
-from fastapi import APIRouter, Response
-
-from dsearch.errors import CollectionNotFound
-from dsearch.results import Toy
-from dsearch.service.wire.requests import StrictRoute
-from dsearch.service.state import TheService
-from dsearch.service.wire.json import json_answer
-from dsearch.service.wire.problems import documented
-
-router = APIRouter(prefix="/v1/collections/{collection}/toy", tags=["documents"], route_class=StrictRoute)
-
-
-@router.get("", response_model=Toy, responses=documented(CollectionNotFound))
-async def count_toys(collection: str, service: TheService) -> Response:
-    """Count the documents."""
-    count = service.catalogue.call(lambda opened: Toy(opened.describe().documents), collection)
-    return json_answer(await service.read(count))
-''',
+@serves(router, CountToys)
+async def count_toys(asked: Asked, call: CountToys) -> Toy:
+    count = asked.service.catalogue.call(lambda opened: Toy(opened.describe().documents), call.collection)
+    return await asked.service.read(count)
+""",
         ),
-        Edit("service/app.py", "from dsearch.service.routes import (", "    toy,\n"),
         Edit(
-            "service/app.py",
-            "declared = (  # matched in this order: the most frequent routes first",
-            "        toy,\n",
+            "service/routes/documents.py",
+            "from dsearch.results import DocumentPage, MetadataResult, Task, WriteResult",
+            "from dsearch.operations.models import CountToys\nfrom dsearch.results import Toy\n",
         ),
         Edit(
             "results.py",
@@ -154,11 +137,16 @@ async def count_toys(collection: str, service: TheService) -> Response:
         ),
         Edit(
             "operations/models.py",
+            "from dsearch.operations.declared import Call, call",
+            "from dsearch.results import Toy\n",
+        ),
+        Edit(
+            "operations/models.py",
             "Tensors = Mapping[str, Any]",
             '''
 
 @call("GET", "/v1/collections/{collection}/toy")
-class CountToys(Call[Any]):
+class CountToys(Call[Toy]):
     """Count the documents."""
 
     collection: str
