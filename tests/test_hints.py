@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import pickle
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,27 +102,3 @@ def with_home() -> set[str]:
 )
 def test_a_count_has_its_noun(text: str, expected: str) -> None:
     assert text == expected
-
-
-COUNTED = (
-    "queries|documents|files|judgements|keys|rows|epochs|hits|collections|shards|texts|vectors|events|clicks|"
-    "numbers|columns|candidates|passages|embeddings|pages|tokens|characters|heads|examples"
-)
-
-
-def test_counts_are_spelt_by_one_function() -> None:
-    """`{len(rows)} rows` would read "1 rows"; behind "of" stands a whole, of several."""
-    found: list[str] = []
-    for path in sorted(Path(dsearch.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.JoinedStr):
-                continue
-            parts = ["", *(part.value if isinstance(part, ast.Constant) else part for part in node.values)]
-            for before, part, after in zip(parts, parts[1:], parts[2:], strict=False):
-                if not isinstance(part, ast.FormattedValue) or not isinstance(after, str):
-                    continue
-                counted = re.match(rf" (?:[a-z-]+ )?(?:{COUNTED})\b", after)
-                whole = isinstance(before, str) and before.endswith(("of ", "of these "))
-                if counted and ast.unparse(part.value).startswith(("len(", "sum(")) and not whole:
-                    found.append(f"{path.name}:{part.lineno}: {ast.unparse(part.value)}{counted[0]}")
-    assert found == []

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -31,13 +29,6 @@ def test_the_results_are_rendered_from_the_records(records: ModuleType) -> None:
     assert records.RENDERED.read_text("utf-8") == rendered, "run `python scripts/bench --render`"
 
 
-def test_a_record_is_written_as_it_is_read(records: ModuleType, tmp_path: Path) -> None:
-    for name, record in records.read_records().items():
-        written = records.write_record(name, record, tmp_path)
-        assert records.read_record(written) == record
-        assert written.read_text("utf-8") == (records.FOLDER / f"{name}.json").read_text("utf-8")
-
-
 def test_every_record_says_when_where_and_how(records: ModuleType) -> None:
     for name, record in records.read_records().items():
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", record.date), name
@@ -51,22 +42,3 @@ def test_commands_of_the_results_exist(records: ModuleType) -> None:
     found = list(commands_in(records.RENDERED.read_text("utf-8")))
     assert len(found) > 30
     assert not {command: problem for command in found if (problem := problem_with(command, ROOT))}
-
-
-def test_a_malformed_record_is_refused(records: ModuleType, tmp_path: Path) -> None:
-    content = json.loads((records.FOLDER / "exact.json").read_text("utf-8"))
-    path = tmp_path / "one.json"
-    path.write_text(json.dumps({**content, "rows": [["1"]]}))
-    with pytest.raises(ValueError, match="1 cells for 5 columns"):
-        records.read_record(path)
-    path.write_text(json.dumps({**content, "weather": "fine"}))
-    with pytest.raises(ValueError, match=r"one.json: unknown \['weather'\]"):
-        records.read_record(path)
-
-
-def test_tables_of_a_scripts_output_are_read(records: ModuleType) -> None:
-    printed = "8 cores\n\n| system | ms |\n|---|---:|\n| a | 1.0 |\n| b | |\n\nend\n| kind |\n|---|\n| x |\n"
-    assert records.parse_tables(printed) == [
-        (["system", "ms"], [["a", "1.0"], ["b", ""]]),
-        (["kind"], [["x"]]),
-    ]

@@ -50,38 +50,6 @@ def test_weights_of_each_query_up_to_the_limit(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_each_query_has_weights_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    two = replace(
-        ATTENTION,
-        ids=[["a", "b"], ["c", "d"]],
-        weights=np.array([[0.6, 0.4], [0.75, 0.25]]),
-        candidates=None,
-        covered_mass=None,
-    )
-    show_attention(["river", "stone"], two, 9)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "%" in line]
-    assert [(line[0], line[-1]) for line in lines] == [
-        ("60.0%", "a"),
-        ("40.0%", "b"),
-        ("75.0%", "c"),
-        ("25.0%", "d"),
-    ]
-
-
-def test_one_query_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    one = replace(
-        ATTENTION,
-        ids=ATTENTION.ids[:1],
-        weights=ATTENTION.weights[:1],
-        covered_mass=None,
-        note=None,
-    )
-    show_attention(["river"], one, 9)
-    out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 3
-    assert err.splitlines() == ["generation 3, model v2"]
-
-
 NUMBER = FieldPrediction(
     kind="number", mean=1937.25, spread=2.5, labels=None, evidence=[Evidence("a", 0.5, 1930)],
     candidates=7, without_field=2, covered_mass=0.5,

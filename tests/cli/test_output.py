@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsearch.cli.output import as_json, check_picture, draw, in_words, shortened, show
+from dsearch.cli.output import as_json, check_picture, draw, in_words, show
 from dsearch.errors import Command, InvalidRequest
 from dsearch.types import (
     AttentionSummary,
@@ -107,30 +107,6 @@ def test_less_likely_hits_are_set_apart_once(capsys: pytest.CaptureFixture[str])
     assert said not in shown(capsys, later)[1]
 
 
-@pytest.mark.parametrize(
-    ("confidence", "words"),
-    [
-        (
-            Confidence("likely", None, "judgements", 9, 0.0),
-            "the first hit is likely to be right (estimated on 9 judged queries)",
-        ),
-        (
-            Confidence("unlikely", None, "judgements", 9, 0.0),
-            "the first hit is unlikely to be right (estimated on 9 judged queries)",
-        ),
-        (
-            Confidence("nothing fits", 0.5, "judgements", 9, 0.0),
-            (
-                "nothing fits this query well (estimated on 9 judged queries); these hits are the "
-                "nearest there are"
-            ),
-        ),
-    ],
-)
-def test_how_sure_the_search_is(confidence: Confidence, words: str) -> None:
-    assert in_words(confidence) == words
-
-
 @pytest.mark.parametrize("verdict", ["likely", "possible", "unlikely", "nothing fits"])
 def test_without_judgements_no_hit_is_called_likely_or_unlikely(
     capsys: pytest.CaptureFixture[str], verdict: Verdict
@@ -228,14 +204,6 @@ def test_a_picture_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         check_picture(tmp_path / "nowhere" / "a.png")
     with pytest.raises(InvalidRequest, match="nothing was found for 'river'"):
         draw(replace(RESULT, hits=[]), tmp_path / "a.png")
-
-
-@pytest.mark.parametrize(
-    ("text", "short"),
-    [("a\n b", "a b"), ("x" * 32, "x" * 32), ("x" * 33, f"{'x' * 32}…"), ("1 $", r"1 \$")],
-)
-def test_names_in_pictures_are_short_and_no_formula(text: str, short: str) -> None:
-    assert shortened(text) == short
 
 
 def test_fields_and_sort_show_the_metadata_that_they_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,68 +21,6 @@ def said(record: dict[str, Any], *, problem: str | None = None) -> str:
 GATE = {"gate": {"verdict": "passed"}, "verdict": "better"}
 
 
-@pytest.mark.parametrize(
-    ("record", "text"),
-    [
-        ({}, "untrained"),
-        ({"scope": "uploaded"}, "uploaded, from v0; gate: none"),
-        (
-            {"examples": 1, "epochs": 3, "options": {"seed": 5}, **GATE},
-            "head trained from v0, 1 query, 3 epochs, listwise, seed 5; gate: passed, better",
-        ),
-        (
-            {
-                "scope": "full",
-                "examples": 20,
-                "epochs": 0,
-                "options": {"seed": 0, "objective": "judged"},
-                "share": 0.25,
-                "keyword_factor": 2.0,
-            },
-            (
-                "full trained from v0, 20 queries, 0 epochs: no amount of training answered held-out queries "
-                "better, 25% of it served, keywords 2 times as high, seed 0; gate: none"
-            ),
-        ),
-        (
-            {"scope": "tune", "examples": 9, "keyword_weight": 0.5, "hop_strength": 0, "seed": 1, **GATE},
-            "tuned from v0, 9 queries, keyword weight 0.5, hop strength 0, seed 1; gate: passed, better",
-        ),
-        (
-            {
-                "scope": "tune",
-                "keyword_weight": 1,
-                "hop_strength": 0.5,
-                "seed": 1,
-                "k1": 1.2,
-                "b": 0.75,
-                **GATE,
-            },
-            (
-                "tuned from v0, ? queries, keyword weight 1, k1 1.2, b 0.75, hop strength 0.5, seed 1; "
-                "gate: passed, better"
-            ),
-        ),
-        (
-            {"scope": "tune", "keyword_weight": 0, "hop_strength": 0, "seed": 0, "k1": 0.0, "b": 0.0},
-            "tuned from v0, ? queries, keyword weight 0, k1 0, b 0, hop strength 0, seed 0; gate: none",
-        ),
-        (
-            {"scope": "second stage", "examples": 9, **GATE},
-            "second stage behind v0, from 9 queries; gate: passed, better",
-        ),
-        (
-            {"scope": "layer", "query_encoder": {}, **GATE},
-            "head and query encoder trained from v0 by a loss of its own; gate: passed, better",
-        ),
-        ({"scope": "remember"}, "v0 with a query memory, begun with default settings; gate: none"),
-        ({"scope": "layer"}, "head trained from v0 by a loss of its own; gate: none"),
-    ],
-)
-def test_a_version_says_where_it_comes_from(record: dict[str, Any], text: str) -> None:
-    assert said(record) == text
-
-
 def test_learned_values_name_their_field() -> None:
     record = {"scope": "values", "objective": "context", "field": "year", "examples": 40, **GATE}
     text = "values of 'year' learned behind v0, 40 documents; gate: passed, better"

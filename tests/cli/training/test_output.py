@@ -9,22 +9,12 @@ import pytest
 import typer
 
 from dsearch.cli.training import (
-    _served,
     answers_now,
-    epochs_text,
     is_kept,
-    leg_lines,
     show_training,
     training_lines,
 )
 from dsearch.jobs import TrainingJob
-
-
-def test_a_version_that_answers_is_told_with_its_way_back() -> None:
-    undo = "dsearch rollback -c papers"
-    assert answers_now("v2", undo) == f"v2 answers now. Undo: {undo}"
-    assert "Undo" not in answers_now("v2", None)
-
 
 GATE: dict[str, Any] = {
     "verdict": "passed",
@@ -75,12 +65,6 @@ def test_learned_values_are_told(live: str | None) -> None:
         assert lines[-1].startswith("v2 is kept but does not answer; predict with model='v2', or:")
 
 
-def test_a_kept_version_says_how_to_use_it() -> None:
-    promote = "or: dsearch promote v2 -c papers"
-    assert is_kept("papers", "v2") == f"v2 is kept but does not answer; try it with --model v2, {promote}"
-    assert is_kept("papers", "v2", "ask it").endswith(f"answer; ask it, {promote}")
-
-
 JOB = TrainingJob(self_supervised=True)
 
 
@@ -100,32 +84,6 @@ def test_the_search_that_is_live_in_place_of_the_training_is_named() -> None:
     stage = {"verdict": "passed", "text": "second stage (steps): passed: r"}
     lines = training_lines("papers", JOB, result_of("v3", second_stage=stage))
     assert lines[-2:] == [stage["text"], answers_now("v3", "dsearch rollback -c papers")]
-
-
-@pytest.mark.parametrize(
-    ("epochs", "text"),
-    [
-        (0, "0 epochs: no amount of training answered held-out queries better"),
-        (1, "1 epoch"),
-        (3, "3 epochs"),
-        ("2 to 4", "2 to 4 epochs"),
-    ],
-)
-def test_epochs_are_counted(epochs: int | str, text: str) -> None:
-    assert epochs_text(epochs) == text
-
-
-def test_what_is_served_of_a_training_is_told_unless_it_is_all() -> None:
-    assert _served(1.0, 1.0) == ""
-    assert _served(0.5, 1.0) == ", of which 50% is served, for the sake of unseen documents"
-    assert _served(1.0, 2.0) == ", keywords weighed 2 times as high, for the sake of unseen documents"
-
-
-def test_a_leg_is_named_only_where_it_is_better_than_both() -> None:
-    assert leg_lines({"scores": {"untuned": 0.5, "keyword": 0.5, "dense": 0.3}}) == []
-    [line] = leg_lines({"scores": {"untuned": 0.5, "keyword": 0.51, "dense": 0.3}})
-    assert line.startswith("  keyword alone answers the judged queries better than both legs untuned")
-    assert leg_lines({"scores": {"keyword": 0.9}}) == leg_lines({"scores": None}) == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,43 +89,3 @@ def test_a_key_is_forgotten_by_a_click(browser: Any, tmp_path: Path) -> None:
         expect(page.get_by_label("This server asks for an API key")).to_be_focused()
         assert page.evaluate("sessionStorage.getItem('dsearch-key')") is None
         page.wrong[:] = [one for one in page.wrong if "401" not in one]
-
-
-def test_steps_of_a_training_are_said_in_words(page: Any) -> None:
-    task = {"id": "t1", "kind": "train", "collection": "papers", "created": "2026-01-01T00:00:00+00:00"}
-    page.route("**/v1/tasks", lambda route: route.fulfill(json={"tasks": [{**task, "state": "running"}]}))
-    page.route("**/v1/tasks/t1", lambda route: route.fulfill(json={**task, "state": "cancelled"}))
-    progress = {"stage": "validate", "done": 1, "total": 4, "eta_s": 2.4}
-    doubts = {
-        "queries": 33,
-        "recall_at_10": 1,
-        "recall_at_100": 1,
-        "answered_first": 1,
-        "doubts": ["`dsearch tune`"],
-    }
-    events = "".join(
-        f"event: {kind}\ndata: {json.dumps(data)}\n\n"
-        for kind, data in (("headroom", doubts), ("progress", progress))
-    )
-    said = "Learning, with some queries held out: 1 of 4, 3 s left"
-    page.add_init_script(
-        """globalThis.heard = [];
-           new MutationObserver(() => heard.push(document.body?.textContent ?? ""))
-             .observe(document, { subtree: true, childList: true, characterData: true });"""
-    )
-    page.route(
-        "**/v1/tasks/t1/events", lambda route: route.fulfill(content_type="text/event-stream", body=events)
-    )
-    page.goto("/#c=papers&v=jobs")
-    page.locator("section.job code", has_text="dsearch tune").wait_for()
-    heard = page.evaluate("heard")
-    assert any(said in text for text in heard)
-    assert any("train · papers · running" in text for text in heard)  # which job it is, of several
-    assert page.get_by_text("train · papers ·").all_inner_texts() == ["train · papers · cancelled"]
-
-    verdict = {"verdict": "The new version answers 9 of 33 queries better: it is live."}
-    page.route(
-        "**/v1/tasks/t1", lambda route: route.fulfill(json={**task, "state": "done", "result": verdict})
-    )
-    page.reload()
-    page.locator("section.job strong", has_text=verdict["verdict"]).wait_for()

@@ -20,7 +20,6 @@ from dsearch.training.gate.decision import (
     deviation_of,
     further_for_significance,
     further_for_slice,
-    odds,
     on_common_queries,
     posterior,
     rounded,
@@ -192,25 +191,6 @@ def test_so_many_further_queries_settle_it_four_times_in_five() -> None:
         changes = generator.normal(0.03, 0.12, queries + further)
         passed += sign_flip_p_value(changes, samples=500, seed=seed) <= 0.05
     assert passed / 300 == pytest.approx(0.8, abs=0.07)
-
-
-@pytest.mark.parametrize(
-    ("probability", "words"),
-    [
-        (1.0, "more than 99 in 100"),
-        (0.97, "97 in 100"),
-        (0.95, "95 in 100"),
-        (0.949, "9 in 10"),
-        (0.9, "9 in 10"),
-        (0.89, "8 in 10"),
-        (0.5, "5 in 10"),
-        (0.3, "3 in 10"),
-        (0.07, "7 in 100"),
-        (0.001, "less than 1 in 100"),
-    ],
-)
-def test_odds_in_words(probability: float, words: str) -> None:
-    assert odds(probability) == words
 
 
 def test_a_decision_in_words_and_as_json() -> None:
