@@ -17,7 +17,7 @@ from support.patience import LATEST_S
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.client import wire
-from dsearch.corpus.made_queries import EVERYDAY, known_item_query, nonsense_queries
+from dsearch.corpus.made_queries import EVERYDAY, nonsense_queries
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.models.confidence import FILE_NAME, RECORDED
 from dsearch.evaluation.confidence import AnsweredQueries
@@ -253,14 +253,6 @@ def test_queries_are_made_as_the_encoder_of_the_version_sees_them(
         np.testing.assert_array_equal(made.states, encoder.encode_queries(made.texts))
 
 
-def test_judgements_that_are_all_met_calibrate_nothing(collection: Collection) -> None:
-    """Without a wrong first hit nothing says how likely one is."""
-    texts = {f"q{number}": document.text for number, document in enumerate(_documents())}
-    judgements = {query: {f"d{query[1:]}": 1.0} for query in texts}
-    assert calibrate_by_judgements(collection, "v0", texts, judgements) is None
-    assert collection.calibrations.of("v0") is None
-
-
 def test_nothing_answers_nonsense_and_everyday_questions_that_score_low(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,14 +322,6 @@ def test_a_calibration_holds_until_there_is_another(collection: Collection) -> N
     assert calibrate_by_documents(collection) == known
 
 
-def test_a_backup_has_it(engine: SearchEngine, collection: Collection, tmp_path: Path) -> None:
-    calibrate_by_documents(collection)
-    known = collection.calibrations.of("v0")
-    engine.backup("t", tmp_path / "backup")
-    with SearchEngine(tmp_path / "other", encoder=HashingEncoder) as other:
-        assert other.restore(tmp_path / "backup").calibrations.of("v0") == known is not None
-
-
 def until_calibrated(client: TestClient, app: FastAPI) -> None:
     until = time.monotonic() + LATEST_S
     while app.state.service._calibrating:
@@ -378,15 +362,6 @@ def test_a_calibration_outlasts_the_request_that_wrote(home: Path, monkeypatch: 
             until_calibrated(client, app)
         assert deadlines[-1] is None
         assert engine.collection("t").calibrations.of("v0") is not None
-
-
-def test_queries_are_made_of_a_document() -> None:
-    document = Document("a", "The quick brown foxes jumped over several lazy sleeping dogs yesterday evening")
-    query = known_item_query(document)
-    assert query is not None
-    assert query == known_item_query(document)
-    assert set(query.split()) <= set(document.text.lower().split())
-    assert known_item_query(Document("b", "too short")) is None
 
 
 def test_relevant_documents_that_are_not_stored_are_said(collection: Collection) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
 
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine, open_layer
-from dsearch.errors import DimensionMismatch, EncoderMismatch, InvalidDocument, InvalidRequest
+from dsearch.errors import EncoderMismatch, InvalidDocument, InvalidRequest
 from dsearch.types import Document, EmbeddedDocument
 
 DOCUMENTS = [Document(id=f"i{i}", text=f"image number{i}", metadata={"label": i % 3}) for i in range(12)]
@@ -34,13 +33,6 @@ def images(tmp_path: Path) -> Iterator[Collection]:
         collection = engine.create("images", dimension=8)
         collection.upsert(DOCUMENTS, vectors())
         yield collection
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_they_are_searched_at_once_and_after_a_rebuild(images: Collection) -> None:
@@ -158,13 +150,6 @@ def test_a_vector_in_place_of_a_text(images: Collection) -> None:
             images.search("number7", vector=vectors()[2], **options)
     with pytest.raises(InvalidRequest, match="the query is empty"):
         images.search()
-
-
-def test_shapes_are_checked(images: Collection, unchecked: None) -> None:
-    with pytest.raises(DimensionMismatch, match=r"shape \[1, 8\] for 2 documents; use \[2, 8\]"):
-        images.upsert(DOCUMENTS[:2], vectors(1))
-    with pytest.raises(DimensionMismatch, match=r"shape \[1, 3\] for 1 document; use \[1, 8\]"):
-        images.upsert(DOCUMENTS[:1], np.ones((1, 3)))
 
 
 def test_a_dimension_below_one_is_refused(tmp_path: Path) -> None:

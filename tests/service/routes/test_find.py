@@ -10,8 +10,6 @@ from starlette.testclient import TestClient
 from support.service.service_fakes import WordEncoder
 
 from dsearch.engine import Collection
-from dsearch.search_options import SearchOptions
-from dsearch.store import filter_of
 from dsearch.types import Document
 
 URL = "/v1/collections/papers"
@@ -83,23 +81,6 @@ def test_a_collection_is_made_with_passages_and_keys_of_a_kind(client: TestClien
     ):
         assert client.put("/v1/collections/nowhere", json=wrong).status_code == 422, wrong
     assert client.get("/v1/collections/nowhere").status_code == 404
-
-
-def test_searches_with_different_filters_are_not_one_batch(client: TestClient, papers: Collection) -> None:
-    """1 and true are equal in Python, and so would the works of these two searches be."""
-    from dsearch.service.searching import Searches
-
-    one, same, true = (
-        Searches(None, "papers", SearchOptions(filter=filter_of({"done": {"eq": value}})))  # type: ignore[arg-type]
-        for value in (1, 1, True)
-    )
-    assert one == same
-    assert one != true
-    first = Searches(None, "papers", SearchOptions())  # type: ignore[arg-type]
-    assert first != one
-    assert first.largest_batch > 1
-    paged = Searches(None, "papers", SearchOptions(cursor="abc"))  # type: ignore[arg-type]
-    assert paged.largest_batch == 1
 
 
 @pytest.mark.parametrize(

@@ -130,45 +130,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "be_first_to_go", lambda: None)
 
 
-def test_each_kind_of_job_has_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None
-) -> None:
-    import dsearch.training
-
-    calls: dict[str, Any] = {}
-
-    def record(name: str) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            calls[name] = (args, options)
-            return name
-
-        return call
-
-    for name in ("run_training", "run_tuning", "run_evaluation"):
-        monkeypatch.setattr(dsearch.training, name, record(name))
-    monkeypatch.setattr(jobs, "_written", lambda folder, learned: {"of": learned, "in": folder})
-    judged = {"queries": {"q": "cat"}, "judgements": {"q": {"d": 1.0}}}
-    opened = _Engine()
-    given: Any = (lambda _: None, lambda: opened, "papers")
-    trained = jobs.train_job(*given, {**judged, "seed": 5}, tmp_path, "cuda")
-    assert trained == {"of": "run_training", "in": tmp_path}
-    (collection, job, _), options = calls["run_training"]
-    assert (collection, job.seed, options["device"]) == ("<papers>", 5, "cuda")
-    assert options["open_run"]({"seed": 5}, False).path == tmp_path / "run"
-    assert jobs.tune_job(*given, {**judged, "seed": 6}, tmp_path, "cuda")["of"] == "run_tuning"
-    assert calls["run_tuning"][0][1].seed == 6
-    request = {**judged, "model": "v1", "systems": [{"model": "v0"}], "training": {"q": {}}}
-    assert jobs.evaluate_job(*given, request) == "run_evaluation"
-    (collection, job, _), _ = calls["run_evaluation"]
-    assert (collection, job.model, job.systems, job.training) == (
-        "<papers>",
-        "v1",
-        [{"model": "v0"}],
-        {"q": {}},
-    )
-    assert opened.closed
-
-
 @pytest.mark.parametrize("live", ["v2", None])
 def test_a_verdict_names_the_version_that_it_compares_with(quiet: None, live: str | None) -> None:
     """Only in its place is the judged one promoted."""
