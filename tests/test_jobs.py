@@ -24,7 +24,6 @@ from dsearch.jobs import (
     TrainOptions,
     TuneOptions,
     TuningJob,
-    in_python,
     options_of,
     request_of,
 )
@@ -235,12 +234,3 @@ def test_a_task_of_an_earlier_version_is_still_understood() -> None:
 
     job = job_from_request(TrainingJob, {"self_supervised": True, "from": None, "fusion": "constant"})
     assert job == TrainingJob(self_supervised=True)
-
-
-def test_options_are_spelled_where_they_are_given() -> None:
-    assert as_flag("scope", "full") == "--scope full"
-    assert as_flag("source", "feedback") == "--from feedback"
-    assert as_flag("compiled", True) == "--compile"
-    assert as_flag("judgements") == "--data"
-    assert in_python("scope", "full") == "scope='full'"
-    assert in_python("judgements") == "judgements"

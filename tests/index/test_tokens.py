@@ -65,23 +65,6 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, codec: TokenCodec, na
         TokenTable.load(tmp_path / "tokens", 4)
 
 
-def test_the_spool_gives_what_it_was_given(tmp_path: Path, codec: TokenCodec) -> None:
-    spool = TokenSpool(tmp_path)
-    assert spool.codec is None
-    assert not spool.path.exists()
-    spool.begin(codec)
-    spool.put({7: tokens(2), 9: tokens(0)})
-    spool.close()
-    again = TokenSpool(tmp_path)
-    assert again.codec is not None
-    np.testing.assert_array_equal(again.codec.projection, codec.projection)
-    found = again.get([5, 7, 9])
-    assert sorted(found) == [7, 9]
-    np.testing.assert_array_equal(found[7].codes, tokens(2).codes)
-    again.forget([7])
-    assert again.rows().tolist() == [9]
-
-
 def test_a_damaged_row_counts_as_missing(tmp_path: Path, codec: TokenCodec) -> None:
     spool = TokenSpool(tmp_path)
     spool.begin(codec)

@@ -14,9 +14,7 @@ import torch
 from support.training.topics import DOCUMENTS, TOPICS, queries_of, topics_in
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.memory import ALIKE
 from dsearch.engine import Collection, SearchEngine, SearchLayer
-from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.jobs import TrainingJob
 from dsearch.training import Examples, TrainingOptions, examples_from_judgements, run_training
 from dsearch.training.gate.selection import on_device_of, with_memory
@@ -38,20 +36,6 @@ def topics(engine: SearchEngine) -> Collection:
 @pytest.fixture
 def examples(topics: Collection) -> Examples:
     return examples_from_judgements(topics, *queries_of()).remembering()
-
-
-def test_leaving_a_row_out_is_a_memory_without_it(examples: Examples) -> None:
-    whole = memory_of(examples, SETTING)
-    without = memory_of(examples.subset(range(1, len(examples))), SETTING)
-    assert whole is not None
-    assert without is not None
-    state = torch.as_tensor(examples.states[:1])
-    every = np.arange(examples.snapshot.positions)[None]
-    parts = [
-        SnapshotMemory(memory, examples.snapshot).scores(memory(state, above=ALIKE), every)
-        for memory in (whole, without)
-    ]
-    assert torch.allclose(parts[0], parts[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("setting", [MemorySetting(0.8, 0.05, 0.3), MemorySetting(0.4, 0.07, 0.7, 0.5)])

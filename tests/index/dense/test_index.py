@@ -20,7 +20,7 @@ from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.index import DENSE_KINDS, DenseIndex
 from dsearch.index.dense import index as dense
 from dsearch.index.dense.index import SPARE, ScannedKeys
-from dsearch.index.dense.kinds import ROWS_PER_LIST, lists_of
+from dsearch.index.dense.kinds import ROWS_PER_LIST
 from dsearch.index.validation import projected
 
 KINDS = list(DENSE_KINDS)
@@ -122,14 +122,6 @@ def test_approximate_kinds_find_all_keys_when_asked_for_all(kind: str) -> None:
     keys, queries = clustered(2500), clustered(2, seed=1)
     _, positions = DenseIndex.build(keys, kind).search(queries, 2500)
     np.testing.assert_array_equal(np.sort(positions), np.tile(np.arange(2500), (2, 1)))
-
-
-@pytest.mark.parametrize(
-    ("count", "lists"), [(50, 1), (100_000, 316), (250_000, 750), (500_000, 2121), (1_000_000, 6000)]
-)
-def test_many_keys_are_kept_in_more_lists(count: int, lists: int) -> None:
-    assert lists_of(count) == lists
-    assert lists_of(count + 1) >= lists
 
 
 def test_each_list_learns_from_as_many_keys_as_faiss_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:

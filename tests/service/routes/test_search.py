@@ -143,17 +143,6 @@ def test_keys_are_those_of_the_state_that_was_attended_to(
     assert answered["generation"] == papers.snapshot.generation.number
 
 
-def test_hits_are_sorted_and_carry_the_fields_that_were_named(client: TestClient, papers: Collection) -> None:
-    options: dict[str, Any] = {"sort": "-n", "fields": "title", "limit": 5}
-    answer = client.post(f"{URL}/search", json={"query": "cat", "explore": 0.1, **options}).json()
-    expected = papers.search("cat", **options)
-    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected.hits]
-    assert all(hit["text"] == "" for hit in answer["hits"])
-    assert answer["explored"] is None  # a coin would have put two of them out of their order
-    by_url = client.get(f"{URL}/search", params={"query": "cat", **options}).json()
-    assert [hit["id"] for hit in by_url["hits"]] == [hit["id"] for hit in answer["hits"]]
-
-
 @pytest.mark.parametrize(
     ("body", "suggestion"),
     [

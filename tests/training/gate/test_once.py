@@ -88,12 +88,3 @@ def test_heads_that_project_alike_rank_as_each_by_itself(
             alone = Ranking(examples).top(head, hop_strength=strength)
             np.testing.assert_array_equal(top, alone, err_msg=str(strength))
     assert not np.array_equal(together[0][0], together[3][0])
-
-
-def test_parts_of_examples_remember_together(engine: SearchEngine) -> None:
-    examples = examples_from_judgements(filled(engine), QUERIES, QRELS)
-    assert [examples.once("a name", lambda given=given: given) for given in (1, 2)] == [1, 2]
-    remembering = examples.remembering()
-    assert remembering.once("a name", lambda: 1) == remembering.subset([3, 4]).once("a name", lambda: 2) == 1
-    assert remembering.remembering() is remembering
-    assert examples.remembering().once("a name", lambda: 3) == 3
