@@ -24,7 +24,7 @@ def ask(client: TestClient, route: str, **body: Any) -> Any:
 
 def test_the_url_takes_filters_and_cursors_too(client: TestClient, papers: Collection) -> None:
     posted = ask(client, "search", query="cat", filter=FILTER, limit=4, highlight=True)
-    asked = {"q": "cat", "filter": json.dumps(FILTER), "limit": "4", "highlight": "true"}
+    asked = {"query": "cat", "filter": json.dumps(FILTER), "limit": "4", "highlight": "true"}
     by_url = client.get(f"{URL}/search", params=asked).json()
     assert by_url["hits"] == posted["hits"]
     more = client.get(f"{URL}/search", params={**asked, "cursor": by_url["next_cursor"]}).json()
