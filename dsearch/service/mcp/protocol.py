@@ -114,7 +114,7 @@ def _declared(tool: AgentTool) -> Tool:
         input_schema=tool.arguments.model_json_schema(),
         output_schema=tool.answer.model_json_schema(mode="serialization"),
         annotations=ToolAnnotations(
-            read_only_hint=not tool.writes,
+            read_only_hint=not tool.call.place.writes,
             destructive_hint=tool.replaces,
             idempotent_hint=True,
             open_world_hint=False,

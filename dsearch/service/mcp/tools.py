@@ -13,18 +13,20 @@ from itertools import chain, zip_longest
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from dsearch.declared import Values
 from dsearch.engine.feedback import TaskOutcome
 from dsearch.errors import DsearchError, InvalidRequest
-from dsearch.fields import EpisodeName, QueryText
+from dsearch.fields import QueryText
+from dsearch.operations import Call, GetDocument, ListCollections, ReportOutcome, Search, Upsert
 from dsearch.results import CollectionInfo
 from dsearch.search_options import SearchOptions
 from dsearch.service.collections import Catalogue
 from dsearch.service.feedback import record_outcome
 from dsearch.service.keys import SCOPES, Scope
 from dsearch.service.schemas.answers import public_metadata
+from dsearch.service.schemas.declared import arguments_of, described
 from dsearch.service.schemas.documents import DocumentGiven
 from dsearch.service.searching import Searches
 from dsearch.service.state import Service
@@ -37,26 +39,9 @@ _TITLE_CHARACTERS = 80
 _PLACE = "dsearch://"
 
 CollectionGiven = Annotated[
-    str, Field(min_length=1, max_length=64), Values("the name of a collection, as list_collections gives it")
+    str, Values("the name of a collection, as list_collections gives it", shortest=1, longest=64)
 ]
-ResultId = Annotated[str, Field(min_length=3, max_length=1024), Values("the id of a result of search")]
-
-
-class SearchInput(RequestModel):
-    """Arguments of the tool `search`."""
-
-    model_config = ConfigDict(strict=True)
-
-    query: QueryText = Field(description='words or a question; "phrases" must occur, -terms must not')
-    collection: CollectionGiven | None = Field(
-        None, description="where to search; without it everywhere, the best of each collection in turn"
-    )
-    limit: Annotated[int, Field(ge=1, le=MAX_FOUND), Values(f"an integer from 1 to {MAX_FOUND}")] = Field(
-        10, description="number of results"
-    )
-    episode: EpisodeName | None = Field(
-        None, description="your name for the task at hand, the same in each of its calls"
-    )
+ResultId = Annotated[str, Values("the id of a result of search", shortest=3, longest=1024)]
 
 
 class FoundDocument(BaseModel):
@@ -73,15 +58,6 @@ class FoundDocuments(BaseModel):
     results: list[FoundDocument] = Field(description="best first")
 
 
-class FetchInput(RequestModel):
-    """Arguments of the tool `fetch`."""
-
-    model_config = ConfigDict(strict=True)
-
-    id: ResultId = Field(description="id of a result of search")
-    episode: EpisodeName | None = Field(None, description="the name of the task, as in search")
-
-
 class FetchedDocument(BaseModel):
     """Answer of the tool `fetch`."""
 
@@ -90,12 +66,6 @@ class FetchedDocument(BaseModel):
     text: str
     url: str
     metadata: dict[str, Any]
-
-
-class NoInput(RequestModel):
-    """Arguments of a tool that takes none."""
-
-    model_config = ConfigDict(strict=True)
 
 
 class CollectionListed(BaseModel):
@@ -113,35 +83,12 @@ class CollectionsListed(BaseModel):
     collections: list[CollectionListed]
 
 
-class AddInput(RequestModel):
-    """Arguments of the tool `add_documents`."""
-
-    model_config = ConfigDict(strict=True)
-
-    collection: CollectionGiven = Field(description="where to store them; it must be there")
-    documents: Annotated[list[DocumentGiven], Field(min_length=1, max_length=MAX_ADDED)] = Field(
-        description="a document of the same id is replaced"
-    )
-
-
 class DocumentsAdded(BaseModel):
     """Answer of the tool `add_documents`."""
 
     inserted: int
     updated: int
     unchanged: int
-
-
-class OutcomeInput(RequestModel):
-    """Arguments of the tool `report_outcome`."""
-
-    model_config = ConfigDict(strict=True)
-
-    episode: EpisodeName = Field(description="the name of the task, as in search and fetch")
-    useful_ids: Annotated[list[ResultId], Field(max_length=100)] = Field(
-        description="ids of the results that helped; an empty list if none did or it is unknown"
-    )
-    success: bool = Field(description="whether the task succeeded")
 
 
 class OutcomeRecorded(BaseModel):
@@ -173,26 +120,35 @@ class ToolCaller:
 
 @dataclass(frozen=True, slots=True)
 class AgentTool:
-    """A tool: its declaration, and the function that does it.
+    """A tool: the call that it makes, and the function that does it.
 
     Attributes:
-        scope: scope of a key that may call it.
-        writes: whether it stores anything. None of the tools deletes documents.
-        replaces: whether what it stores can replace documents.
+        call: declares what it does, and the scope of a key that may call it.
+        use: what an agent makes of its answer.
+        replaces: whether what it stores can replace documents. None of the tools deletes any.
     """
 
     name: str
     title: str
-    description: str
+    call: type[Call[Any]]
+    use: str
     arguments: type[RequestModel]
     answer: type[BaseModel]
     run: Callable[[Service, Any, ToolCaller], Awaitable[BaseModel]]
-    scope: Scope = "read"
-    writes: bool = False
     replaces: bool = False
 
+    @property
+    def description(self) -> str:
+        """What it does, as its call says, and what that is good for."""
+        return f"{described(self.call)[0].partition(chr(10) * 2)[0]} {self.use}".strip()
 
-async def _search(service: Service, call: SearchInput, caller: ToolCaller) -> FoundDocuments:
+    @property
+    def scope(self) -> Scope:
+        """Scope of a key that may call it."""
+        return self.call.place.scope
+
+
+async def _search(service: Service, call: Any, caller: ToolCaller) -> FoundDocuments:
     names = (
         await service.read(service.catalogue.engine.names)
         if call.collection is None
@@ -226,7 +182,7 @@ async def _search(service: Service, call: SearchInput, caller: ToolCaller) -> Fo
     return FoundDocuments(results=[item for item in in_turn if item is not None][: call.limit])
 
 
-async def _fetch(service: Service, call: FetchInput, caller: ToolCaller) -> FetchedDocument:
+async def _fetch(service: Service, call: Any, caller: ToolCaller) -> FetchedDocument:
     name, _, id = call.id.partition("/")
     if not id:
         raise InvalidRequest(f"id={repr_of(call.id)}; use the id of a result of search, such as papers/d17")
@@ -242,7 +198,7 @@ async def _fetch(service: Service, call: FetchInput, caller: ToolCaller) -> Fetc
     )
 
 
-async def _report_outcome(service: Service, call: OutcomeInput, caller: ToolCaller) -> OutcomeRecorded:
+async def _report_outcome(service: Service, call: Any, caller: ToolCaller) -> OutcomeRecorded:
     useful: dict[str, list[str]] = {}
     for each in call.useful_ids:
         prefix, _, id = each.partition("/")
@@ -272,7 +228,7 @@ def _stored(catalogue: Catalogue, name: str, id: str) -> tuple[str, Document]:
         return collection.name, collection.store.get(id)
 
 
-async def _list_collections(service: Service, _: NoInput, caller: ToolCaller) -> CollectionsListed:
+async def _list_collections(service: Service, _: Any, caller: ToolCaller) -> CollectionsListed:
     described = await service.read(service.catalogue.describe_all)
     listed = [
         CollectionListed(name=item.name, documents=item.documents, model=item.model, language=item.language)
@@ -282,7 +238,7 @@ async def _list_collections(service: Service, _: NoInput, caller: ToolCaller) ->
     return CollectionsListed(collections=listed)
 
 
-async def _add_documents(service: Service, call: AddInput, caller: ToolCaller) -> DocumentsAdded:
+async def _add_documents(service: Service, call: Any, caller: ToolCaller) -> DocumentsAdded:
     documents = [item.document() for item in call.documents]
     characters = sum(len(item.text) + len(item.title) for item in documents)
     store = partial(_store, service.catalogue, call.collection, documents)
@@ -320,47 +276,82 @@ TOOLS = {
         AgentTool(
             "search",
             "Search",
-            "Search the documents. Gives ids, titles and addresses, best first; read a document with fetch.",
-            SearchInput,
+            Search,
+            "Gives ids, titles and addresses, best first; read a document with fetch.",
+            arguments_of(
+                Search,
+                "episode",
+                query=(
+                    QueryText,
+                    Field(description='words or a question; "phrases" must occur, -terms must not'),
+                ),
+                collection=(
+                    CollectionGiven | None,
+                    Field(None, description="where; without it everywhere, the best of each in turn"),
+                ),
+                limit=(
+                    Annotated[int, Values(f"an integer from 1 to {MAX_FOUND}", low=1, high=MAX_FOUND)],
+                    Field(10, description="number of results"),
+                ),
+            ),
             FoundDocuments,
             _search,
         ),
         AgentTool(
             "fetch",
             "Read a document",
-            "Read the whole text and the metadata of a document that search found.",
-            FetchInput,
+            GetDocument,
+            "Gives the whole text and the metadata of one that search found.",
+            arguments_of(
+                GetDocument, "episode", id=(ResultId, Field(description="id of a result of search"))
+            ),
             FetchedDocument,
             _fetch,
         ),
         AgentTool(
             "list_collections",
             "List collections",
-            "List the collections of documents that can be searched, with their sizes.",
-            NoInput,
+            ListCollections,
+            "With their sizes; search takes the names.",
+            arguments_of(ListCollections),
             CollectionsListed,
             _list_collections,
         ),
         AgentTool(
             "add_documents",
             "Add documents",
-            "Store documents in a collection: they can be found at once. One of the same id is replaced.",
-            AddInput,
+            Upsert,
+            "They can be found at once.",
+            arguments_of(
+                Upsert,
+                collection=(
+                    CollectionGiven,
+                    Field(description="where to store them; it must be there"),
+                ),
+                documents=(
+                    Annotated[list[DocumentGiven], Field(min_length=1, max_length=MAX_ADDED)],
+                    Field(description="a document of the same id is replaced"),
+                ),
+            ),
             DocumentsAdded,
             _add_documents,
-            scope="write",
-            writes=True,
             replaces=True,
         ),
         AgentTool(
             "report_outcome",
             "Report how a task ended",
-            "Say which documents helped with a task and whether it succeeded: later searches learn from it.",
-            OutcomeInput,
+            ReportOutcome,
+            "Say which documents helped and whether it succeeded: later searches learn from it.",
+            arguments_of(
+                ReportOutcome,
+                *("episode", "success"),
+                useful_ids=(
+                    Annotated[list[ResultId], Field(max_length=100)],
+                    Field(description="ids of results that helped; an empty list if none did"),
+                ),
+            ),
             OutcomeRecorded,
             _report_outcome,
-            scope="write",
-            writes=True,
         ),
     )
 }

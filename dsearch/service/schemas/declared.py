@@ -64,6 +64,19 @@ def parameters_of(kind: type[Call[Any]]) -> type[RequestModel] | None:
     return _model(f"{kind.__name__}Parameters", fields, kind, Parameters) if fields else None
 
 
+def arguments_of(kind: type[Call[Any]], *as_declared: str, **own: tuple[Any, Any]) -> type[RequestModel]:
+    """Return the model of a tool's arguments.
+
+    Args:
+        kind: the call that the tool makes.
+        as_declared: fields that are those of the call.
+        own: types and defaults of the others.
+    """
+    declared = _with_options(kind)
+    fields = {**own, **{name: declared[name] for name in as_declared}}
+    return _model(f"{kind.__name__}Arguments", fields, kind, Body)
+
+
 def call_of(
     kind: type[Call[Any]], in_path: dict[str, Any], given: Iterable[RequestModel | None]
 ) -> Call[Any]:
